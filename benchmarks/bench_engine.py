@@ -1,11 +1,11 @@
-"""Speed of the engine: events a second, start-up cold and warm, memory.
+"""How fast is the engine? Events per second, cold and warm start-up, memory.
 
     python benchmarks/bench_engine.py [--ranks 256] [--reference]
 
-The graph is data-parallel training as the engine sees it: on each rank 1000 compute tasks in a row and 25 ring
-all-reduces, the k-th of which may start on a rank when its 40 (k + 1)-th compute task has ended there. The links
-are so slow that several all-reduces share them at a time (about 6 changes of rate an event). An event is the end of a
-task or of a latency.
+The graph is data-parallel training as the engine sees it: each rank has 1000 compute tasks in a row and 25 ring
+all-reduces. All-reduce k may start on a rank when that rank's compute task 40 (k + 1) has ended. The links are slow
+enough for several all-reduces to share them (about 6 rate changes per event). An event is the end of a task or of a
+latency.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int)
     chunk = -(-bucket_bytes // ranks)
     per_rank = COMPUTES + BUCKETS * steps
     base = np.arange(ranks, dtype=np.int64)[:, None] * per_rank
-    # Predecessors: of compute i none but its stream; of step 0 the compute that fills the bucket; of step s the step
-    # s - 1 of this rank and of the one before it in the ring.
+    # Predecessors: a compute task has only its stream; step 0 has the compute task that fills the bucket; step s has
+    # step s - 1 of this rank and of the previous rank in the ring.
     bucket, step = np.divmod(np.arange(BUCKETS * steps), steps)
     own = np.where(step == 0, (bucket + 1) * (COMPUTES // BUCKETS) - 1, COMPUTES + np.arange(BUCKETS * steps) - 1)
     count = np.concatenate([np.zeros(COMPUTES, np.int64), np.where(step == 0, 1, 2)])
@@ -85,7 +85,7 @@ def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int)
 
 
 def start_up() -> tuple[float, float]:
-    """Seconds of the first run of an installation and of a later process: compiling, and loading, the kernels."""
+    """Return the seconds of an installation's first run (compiles kernels) and of a later process (loads them)."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
         cold, warm = (

@@ -1,10 +1,10 @@
-"""How long do whole processes take, before and after? CPU seconds of one checkout beside another, in turns.
+"""How long do whole processes take, before and after a change? Compares the CPU seconds of two checkouts.
 
     python benchmarks/bench_process.py [--before CHECKOUT/src] [--repeat 5] [--only WORD]
 
-Each row is a command line in a fresh process, kernels and byte code cached (``first run ever``: an empty kernel cache);
-user and system seconds, the least of the repeats, which other work on the machine stretches little. With ``--before``
-each repeat runs both checkouts, one after the other, so that their ratio is of the same minutes. Targets are those of
+Each row is a command line in a fresh process, with kernels and byte code cached (``first run ever``: an empty kernel
+cache). Times are user and system seconds, the minimum over repeats, which depends little on other load. With
+``--before``, each repeat runs both checkouts in sequence, so their ratio reflects the same load. The targets come from
 docs/background/speed.md.
 """
 
@@ -31,9 +31,9 @@ MOE = "train model:mixtral-8x7b,sequence=4096,batch=1 --ep 8 --sharding fsdp --i
 
 
 class Row(NamedTuple):
-    """A command line, the most CPU seconds that it should take, whether it begins without compiled kernels, and whether
-    it took minutes and gigabytes before.
-    """
+    """A command line and its target in CPU seconds.
+
+    is_first: start without compiled kernels; is_new: the older checkout needs minutes and gigabytes, so skip it."""
 
     words: str
     most_s: float
@@ -60,12 +60,12 @@ ROWS = {
     "405B, 16 384 GPUs on rails": Row(f"{LLAMA} --dp 128 --cluster dgx-h100 --nodes 2048", 8.0),
     "mixtral, 16 384 GPUs": Row(f"{MOE} --dp 16384 --cluster dgx-h100 --nodes 2048", 8.0),
 }
-#: What older checkouts do not know, and did anyway.
+#: Options unknown to older checkouts, which always behaved that way.
 UNKNOWN_BEFORE = (" --no-fold",)
 
 
 def cpu_s(words: Sequence[str], src: Path, cache: str | None) -> float:
-    """User and system seconds of one process. Raises SystemExit if it fails."""
+    """Run one process; return its user and system seconds. Raises SystemExit if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(src)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if cache is not None:
@@ -79,7 +79,7 @@ def cpu_s(words: Sequence[str], src: Path, cache: str | None) -> float:
 
 
 def measure(row: Row, src: Path) -> float:
-    """One run of a row."""
+    """Run a row once; return its CPU seconds."""
     if not row.is_first:
         return cpu_s(row.words.split(), src, None)
     with tempfile.TemporaryDirectory() as cache:
@@ -105,7 +105,7 @@ def main() -> None:
         if given.only not in name:
             continue
         now, before = [], []
-        for number in range(given.repeat + 1):  # the first of each warms up: byte code, kernels, files
+        for number in range(given.repeat + 1):  # the first is a warm-up: byte code, kernels, files
             beside = given.before is not None and not row.is_new
             times = measure(row, HERE), measure(without_news(row), given.before) if beside else None
             if number or row.is_first:

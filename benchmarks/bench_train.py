@@ -1,8 +1,8 @@
-"""How fast is trine as a whole process? Cold, warm, and against the targets; TrioSim's published code beside it.
+"""How fast is trine as a whole process, cold and warm, against the targets and TrioSim's published code?
 
 Run: python benchmarks/bench_train.py [--repeat 3]
-Every row is a fresh process: ``python -m trine train ... --json FILE``; kernels are cached except in the first row.
-Seconds are of the processor (user and system), which other work on the machine stretches less than those of the clock.
+Each row is a fresh process: ``python -m trine train ... --json FILE``; kernels are cached except in the first run.
+Times are CPU seconds (user and system), which depend less on other load on the machine than wall time.
 TrioSim's times were measured on the machine of ../shared/research (2 cores); see docs/background/speed.md.
 """
 
@@ -21,7 +21,7 @@ TRIOSIM_S = {8: 0.8, 16: 3.9, 32: 38.0, 64: 270.0, 84: 582.0}
 
 
 def run(arguments: list[str], cache: str | None = None) -> tuple[float, float]:
-    """CPU seconds and peak MiB of one process."""
+    """Run one process; return its CPU seconds and peak MiB."""
     environment = dict(os.environ, **({"XDG_CACHE_HOME": cache} if cache else {}))
     process = subprocess.Popen(
         [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -38,7 +38,7 @@ def best(arguments: list[str], repeat: int) -> tuple[float, float]:
 
 
 def train(gpus: int, answer: Path) -> list[str]:
-    """Arguments of one training job on a ring."""
+    """Return the arguments of one training job on a ring."""
     options = [
         "--gpus",
         str(gpus),

@@ -1,16 +1,16 @@
-"""Writes src/trine/presets/measured/{series,points}.csv from the collected tables in ../shared/data/measured.
+"""Write src/trine/presets/measured/{series,points}.csv from the collected tables in ../shared/data/measured.
 
-How the tables are thinned (nothing is smoothed beyond this):
+How the tables are thinned (there is no other smoothing):
 
-- nccl-tests and rccl-tests logs (``collectives.csv``): every row. Runs of one machine, version and setting that give a
-  size more than once become one series with the median.
+- nccl-tests and rccl-tests logs (``collectives.csv``): every row. Repeated sizes of one machine, version and setting
+  are merged into one series with the median.
 - aiconfigurator (``collectives_profiled.csv.gz``): every size; the median over repeats and over its two data types
-  (half, int8), which differ by 1 %. But on machines whose switches reduce, an all_reduce of int8 is a series of its
-  own, without NVLS: NCCL has no in-network sum of int8, and the times show it (8 H100, 512 MiB: 2.11 and 2.68 ms).
-- vTrain (1 MiB steps) and vidur (993 or more sizes): two sizes an octave, each the median of all rows within 6 % of it,
-  at the median of their sizes.
+  (half, int8), which differ by 1 %. On machines with reducing switches, an int8 all_reduce is a separate series
+  without NVLS: NCCL has no in-network sum of int8, and the times show it (8 H100, 512 MiB: 2.11 and 2.68 ms).
+- vTrain (1 MiB steps) and vidur (993 or more sizes): two sizes per octave, each the median of all rows within 6 %, at
+  the median of their sizes.
 
-``spread`` is the largest / smallest time among the rows behind a point, 1 for a single row.
+``spread`` is the largest / smallest time among the rows merged into a point, 1 for a single row.
 
     python benchmarks/bundle_measurements.py [../shared/data/measured [FOLDER TO WRITE TO]]
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 import yaml
 
 TARGET = Path(__file__).parent.parent / "src" / "trine" / "presets" / "measured"
-#: Profiled machines whose switches reduce.
+#: Profiled machines with reducing switches.
 NVLS_MACHINES = ("aic-h100", "aic-b200", "aic-gb200", "aic-gb300")
 OPS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 WINDOW = 1.06
@@ -49,7 +49,7 @@ SERIES_COLUMNS = [
 
 
 def main(folder: Path, target: Path) -> None:
-    """Read, group, thin, write."""
+    """Read, group and thin the tables, and write the results."""
     machines = yaml.safe_load((TARGET / "machines.yaml").read_text())
     groups: dict[tuple[str, ...], list[tuple[int, float]]] = defaultdict(list)
     for row in _rows(folder):
@@ -119,7 +119,7 @@ def _medians(rows: list[tuple[int, float]]) -> list[tuple[int, str, str]]:
 
 
 def _thinned(rows: list[tuple[int, float]]) -> list[tuple[int, str, str]]:
-    """Two sizes an octave; windows do not overlap, so each row is behind one point at most."""
+    """Return two sizes per octave; windows do not overlap, so each row enters one point at most."""
     first, last = (math.log2(f(size for size, _ in rows)) for f in (min, max))
     points = []
     for half_octave in range(round(2 * first), round(2 * last) + 1):

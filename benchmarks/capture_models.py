@@ -1,15 +1,15 @@
-"""How well does a trace at one batch size predict another? TrioSim's Figure 6, on the machine at hand.
+"""How well does a trace at one batch size predict another? TrioSim's Figure 6, on this machine.
 
 Captures each model at two batch sizes and predicts the un-profiled step time of each from both traces:
 
-- ``operators``: the sum of operator times, as TrioSim does (it leaves the CPU out, and counts only the time in which
-  the GPU is busy; the un-profiled time here is the whole step);
+- ``operators``: the sum of operator times, as in TrioSim (it ignores the CPU and counts only the GPU's busy time,
+  whereas the un-profiled time here is the whole step);
 - ``step``: ``trine.simulate`` on one GPU, where operators also wait for the CPU thread that launches them.
 
 Usage: python benchmarks/capture_models.py [--device auto|cuda|cpu] [--tiny] [--models NAME ...] [--keep DIRECTORY]
 
-``--tiny`` shrinks the models to a few seconds on a CPU: a check that everything runs, no measurement. ``--keep`` leaves
-the captures there (compressed, some 100 kB to 2 MB each); ``--json`` writes the table. Needs trine[capture].
+``--tiny`` shrinks the models to a few seconds on a CPU, to check that everything runs. ``--keep`` keeps the captures
+in DIRECTORY (compressed, about 100 kB to 2 MB each); ``--json`` writes the table. Needs trine[capture].
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def capture_model(name: str, batch: int, folder: Path, options: argparse.Namespa
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
-    # trine refuses the times of a CPU as a GPU's; here the CPU is the device, and is compared with itself
+    # trine rejects CPU times as GPU times; here the CPU is the device and is compared to itself
     return replace(workload, missing=tuple(text for text in workload.missing if text != GPU_KERNELS))
 
 
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.tiny:
-        torch.set_num_threads(1)  # operators this small are slower, and far less even, on several
+        torch.set_num_threads(1)  # such small operators are slower and vary more on several threads
     with tempfile.TemporaryDirectory() as temporary:
         rows = run(options.keep or Path(temporary), options)
     if options.tiny:

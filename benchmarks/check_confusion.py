@@ -5,7 +5,7 @@ and setting. A fault multiplies the measured times by predicted(fault) / predict
 error on that machine. Two rounds:
 
 - `shipped`: the library's parameters. They were fitted to most of these machines, so the prediction error is smaller
-  than on a machine that nobody has measured.
+  than on a new machine.
 - `left out`: a machine never seen before. The measured times also carry the error of parameters fitted without the
   machine's family (left_out.csv), and the noise model is fitted without that family. Held-out machines took part in
   no fit; both rounds are the same for them.

@@ -1,7 +1,7 @@
-"""Which latency decides what: a small all-reduce on each GPU, with each latency a little longer; and a picture.
+"""Measure each latency's share of a small all-reduce on each GPU, by making it a little longer; draw the shares.
 
 Run: python benchmarks/gpu_latency_shares.py [PICTURE]
-docs/background/gpu-latencies.md shows what it printed.
+docs/background/gpu-latencies.md shows the output.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import GpuProgram
 from trine.validation.gpu.measured import round_times_ps
 
-#: How much longer: little enough that no other chain of accesses becomes the longest.
+#: Added latency: small enough that no other chain of accesses becomes the longest.
 STEP_PS = 2_000
-#: Fields of a model file. A passage through a port stands for a link: a route of two links has two.
+#: Field of a model file that stands for a link's latency: each link of a route passes through a port.
 LINK = "ports.latency"
 LATENCIES = (
     "kernels.launch", "kernels.dispatch", "kernels.barrier", "kernels.fence", "noc.hop", "l2.latency", "memory.latency",
@@ -30,7 +30,7 @@ LATENCIES = (
 )  # fmt: skip
 _ATTRIBUTES = {field.path: field.attribute for field in FIELDS}
 SIZE_BYTES = 64 << 10
-#: Cluster, GPUs: each GPU model whose loads and stores reach others.
+#: Cluster -> number of GPUs, for each GPU model with loads and stores to peers.
 MACHINES = {
     "dgx-a100": 8, "dgx-h100": 8, "hgx-h200": 8, "hgx-b200": 8, "gb200-nvl72": 8, "mi300x-node": 8, "mi355x-node": 8,
     "l40s-pcie": 4, "a40-pcie": 2,
@@ -40,11 +40,11 @@ NAMES = {LINK: "links"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatencyShare:
-    """How much of a time is one latency.
+    """Share of one latency in a time.
 
-    name: its field of a model file; LINK for the links from one GPU to another. latency_ps: the latency, of all links
-    of a route. times: how often it lies on the longest chain of accesses: the derivative of the time by it. share: of
-    the whole time.
+    name: its field of a model file; LINK for the links between two GPUs. latency_ps: the latency; for LINK, of all
+    links of a route. times: number of occurrences on the longest chain of accesses (derivative of the time with
+    respect to the latency). share: fraction of the whole time.
     """
 
     name: str
@@ -58,8 +58,8 @@ def latency_shares(
 ) -> tuple[int, tuple[LatencyShare, ...]]:
     """Return the time (ps) of a round that follows another (warm L2), and each latency's share of it.
 
-    Waits are answered by the memory: how much too early a poll comes would jump with every latency. What is left over
-    of the time is instructions and bytes on their way.
+    Memory answers waits instead of polls, because the delay until the next poll would jump with every latency. The
+    rest of the time is instructions and the transfer of bytes.
     """
     model = replace(model, poll_ps=None)
     whole_ps = round_times_ps(program, cluster, group, model)[-1]
@@ -91,7 +91,7 @@ Measured = dict[tuple[str, str], tuple[int, tuple[LatencyShare, ...]]]
 
 
 def measure(algorithms: tuple[str, ...] = ("oneshot", "twoshot")) -> Measured:
-    """Time and shares by cluster and algorithm."""
+    """Return the time and shares by cluster and algorithm."""
     found: Measured = {}
     for cluster, gpus in MACHINES.items():
         machine = load_cluster(cluster)
@@ -113,7 +113,7 @@ def show(found: Measured) -> None:
 
 
 def draw(found: Measured, path: str) -> None:
-    """Bars of the time, cut into latencies."""
+    """Draw the times as bars, split by latency."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""Re-pack public tables of operator times into presets/operators: NeuSight's (float32), DeepBench's, of bundled traces.
+"""Pack operator times into presets/operators: NeuSight's (float32) and DeepBench's tables, and bundled traces.
 
     python benchmarks/pack_operators_fp32.py NEUSIGHT DEEPBENCH
 
@@ -6,8 +6,8 @@ NEUSIGHT: folder with ``nv_train_*.csv.gz`` and ``amd_*.csv.gz`` (https://github
 DEEPBENCH: folder with ``DeepBench_NV_{V100,P100,T4}.xlsx`` (https://github.com/baidu-research/DeepBench, results/train;
 Apache-2.0). Each folder holds LICENSE.
 
-A time t is kept as 1 + round(2000 ln(t / 1 us)): to 0.025 %; 0 is no measurement. Numbers of 16 bits lie as two planes
-of bytes, which compress better. Rows are sorted by shape.
+A time t is stored as 1 + round(2000 ln(t / 1 us)), to 0.025 %; 0 means no measurement. 16-bit numbers are split into
+two byte planes, which compress better. Rows are sorted by shape.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ GPUS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-40gb",
     "AMD Instinct MI210": "mi210", "AMD Instinct MI100": "mi100",
 }  # fmt: skip
-#: The table's name and columns for the operators of NeuSight. Its products are (M x N) (N x K), as the grids of its
-#: kernels show; tables have them as (m x k) (k x n).
+#: NeuSight operator -> columns of its shape. NeuSight's GEMMs are (M x N) (N x K), as its kernels' grids show; trine's
+#: tables use (m x k) (k x n).
 COLUMNS = {
     "bmm": ("B", "M", "K", "N"),
     "linear": ("M", "K", "N"),
@@ -50,17 +50,17 @@ COLUMNS = {
 }
 NAMES = {"ln": "layer_norm"}
 BENCH = {"V100": "v100", "P100": "p100-pcie", "T4": "t4"}
-#: Traces in float32, whose convolutions ran in TF32.
+#: Float32 traces; their convolutions ran in TF32.
 BUNDLED, TRACED_ON = ("vgg13-h100-b128", "resnet50-h100-b128"), "h100-sxm"
 PASSES = ("Forward (msec)", "wrt Inputs (msec)", "wrt Parameters (msec)")
 
 Shape = tuple[int, ...]
-#: table -> shape -> GPU -> microseconds, all that were measured
+#: table -> shape -> GPU -> all measured times in us
 Found = dict[str, dict[Shape, dict[str, list[float]]]]
 
 
 def main() -> None:
-    """Write both files and their licences."""
+    """Write the three files and their licences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("neusight", type=Path)
     parser.add_argument("deepbench", type=Path)
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def neusight(folder: Path) -> Found:
-    """Every row on a GPU that trine knows."""
+    """Return every NeuSight row on a GPU that trine knows."""
     found: Found = {}
     for path in sorted([*folder.glob("nv_train_*.csv.gz"), *folder.glob("amd_*.csv.gz")]):
         if path.name.endswith("_vec.csv.gz"):  # a copy of the others
@@ -96,12 +96,12 @@ def key_of(row: dict[str, str], name: str) -> tuple[str, Shape]:
 
 
 def add(found: Found, table: str, shape: Shape, gpu: str, us: float) -> None:
-    """Note one measurement."""
+    """Add one measurement in us."""
     found.setdefault(table, {}).setdefault(shape, {}).setdefault(gpu, []).append(us)
 
 
 def deepbench(folder: Path) -> Found:
-    """Products and convolutions, float32 or float16 with float32 sums; P100's 'Psuedo FP16' has no such sums."""
+    """Return GEMMs and convolutions in float32, or float16 with float32 sums; P100's 'Psuedo FP16' lacks those sums."""
     found: Found = {}
     for file, gpu in BENCH.items():
         with zipfile.ZipFile(folder / f"DeepBench_NV_{file}.xlsx") as book:
@@ -112,7 +112,7 @@ def deepbench(folder: Path) -> Found:
 
 
 def traces() -> Found:
-    """Convolutions of the bundled traces: forward, both gradients, or that of the weight alone (of the first layer)."""
+    """Return the bundled traces' convolutions: forward, both gradients, or (first layer) the weight gradient alone."""
     found: Found = {}
     for name in BUNDLED:
         workload = load_bundled(name, None)
@@ -132,7 +132,7 @@ def traces() -> Found:
 
 
 def read_sheet(found: Found, rows: Iterator[dict[str, str]], gpu: str, dtype: int) -> None:
-    """Products: dtype, m, n, k, transposed a, b. Convolutions: dtype, pass, w, h, c, n, k, filter, padding, stride."""
+    """Add GEMMs (dtype, m, n, k, transposed a, b) and convolutions (dtype, pass, w, h, c, n, k, filter, pad, stride)."""
     columns: dict[str, str] = {}
     for row in rows:
         if any(text.startswith(("Recurrent", "All-Reduce", "Sparse")) for text in row.values()):
@@ -157,7 +157,7 @@ def read_sheet(found: Found, rows: Iterator[dict[str, str]], gpu: str, dtype: in
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell holds a number."""
+    """Return True if a cell holds a number."""
     return re.fullmatch(r"[0-9.]+(E-?[0-9]+)?", text.strip()) is not None
 
 
@@ -179,7 +179,7 @@ def sheet(book: zipfile.ZipFile, number: int) -> Iterator[dict[str, str]]:
 
 
 def write(path: Path, gpus: tuple[str, ...], found: Found) -> None:
-    """One array of shapes and one of coded medians for each table."""
+    """Write one array of shapes and one of coded medians per table."""
     arrays = {"gpus": np.array(gpus)}
     for table, rows in sorted(found.items()):
         shapes = sorted(rows)

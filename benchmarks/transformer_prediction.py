@@ -1,9 +1,9 @@
-"""Batch prediction on transformers: NeuSight's measured operators at two batch sizes, each predicted from the other.
+"""Predict transformer operators at another batch size: NeuSight's measurements at two sizes, each from the other.
 
 Run: python benchmarks/transformer_prediction.py FOLDER [--kinds]
-FOLDER: ``op_labels`` of NeuSight's data (Lee et al., ASPLOS 2025; github.com/sitar-lab/NeuSight, MIT), one folder a
-GPU with files ``model-mode-sequence-batch.csv[.gz]``: one row an operator of a torch.fx graph, latencies in ms.
-Its times hold about 6 to 9 us of launch each, also for operators that touch no data.
+FOLDER: ``op_labels`` of NeuSight's data (Lee et al., ASPLOS 2025; github.com/sitar-lab/NeuSight, MIT), one folder per
+GPU with files ``model-mode-sequence-batch.csv[.gz]``: one row per operator of a torch.fx graph, latencies in ms.
+Each time includes about 6 to 9 us of launch, also for operators that touch no data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
 class Reader:
-    """Turns one file into a workload; the first dimension scales where it is a multiple of the batch."""
+    """Reader of one file as a workload; the first dimension scales if it is a multiple of the batch."""
 
     def __init__(self, path: Path, batch: int) -> None:
         self.batch = batch
@@ -101,7 +101,7 @@ def _name(row: dict[str, str]) -> str:
 
 
 def pairs(folder: Path) -> Iterator[tuple[Workload, Workload]]:
-    """Workloads of one model, mode and GPU at two batch sizes."""
+    """Yield pairs of workloads of one model, mode and GPU at two batch sizes."""
     found: dict[tuple[str, ...], list[tuple[int, Path]]] = defaultdict(list)
     for path in sorted(folder.glob("*/*.csv*")):
         *what, batch = path.name.split(".")[0].split("-")

@@ -1,9 +1,9 @@
 """Data, tensor and pipeline parallelism at a fixed total batch of 128 on 4 GPUs: all models of TrioSim, Figure 12.
 
 The paper's P2: 4 A100s with NVLink; the pipeline's micro-batch is half of the batch. The paper recorded a trace of each
-model; here times of the networks for images come from the bundled H100 traces, by shape and by data sheet, and those of
-transformers from public measurements of operators. The paper finds that data parallelism is the fastest at a fixed
-total batch, and that tensor parallelism does badly but for transformers. Writes 02_parallelism_compared.png.
+model. Here, times of image networks come from the bundled H100 traces, scaled by shape and data sheet; times of
+transformers come from public operator measurements. The paper finds data parallelism fastest at a fixed total batch,
+and tensor parallelism slow except for transformers. Writes 02_parallelism_compared.png.
 """
 
 from pathlib import Path

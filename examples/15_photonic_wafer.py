@@ -43,7 +43,7 @@ def step(workload: trine.Workload, wafer: Cluster, steps: int = 1) -> trine.Resu
 
 
 def share(result: trine.Result) -> float:
-    """Return the fraction of the step in which a GPU sends or receives, hidden behind compute or not."""
+    """Return the fraction of the step that a GPU spends sending or receiving, hidden behind compute or not."""
     return result.communication_s / result.step_time_s
 
 

@@ -37,7 +37,7 @@ BASE = {
     "sharding": "zero1",
     "inputs": "none",
 }
-#: With one NIC at half speed, ranks differ once its data has reached them. Late reductions leave little work after that.
+#: With one NIC at half speed, ranks differ once its data has reached them; late reductions leave little work after it.
 LATE = {"sharding": "none", "dp_overlap": False, "first_bucket_bytes": 2**30, "bucket_bytes": 2**30}
 
 

@@ -1,8 +1,8 @@
 """Compute and communication on the same compute units: Chakra traces load by load, against the operator level.
 
-Each of four GPUs has two nodes that do not wait for each other: 5 us of compute that moves 10 MiB, and an all-reduce of
-1 MiB by 32 workgroups. How much they disturb each other depends on how the compute kernel lies on the GPU's 128 compute
-units (8 workgroups each at most), and on which is there first.
+Each of four GPUs has two independent nodes: 5 us of compute that moves 10 MiB, and an all-reduce of 1 MiB by 32
+workgroups. Their interference depends on the placement of the compute kernel on the GPU's 128 compute units (at most
+8 workgroups each), and on the node that starts first.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ cluster = load_cluster("astra3-generic", gpus=GPUS)
 
 
 def trace_of(*nodes):
-    """The traces of all ranks, each with these nodes; of two that are ready at once the first starts first."""
+    """Return traces with these nodes on all ranks; among nodes ready at once, the first starts first."""
     messages = [classes().metadata(version="0.0.4")]
     for number, (name, kind, micros, attributes) in enumerate(nodes, 1):
         message = classes().node(id=number, name=name, type=kind, duration_micros=micros)
@@ -38,7 +38,7 @@ def trace_of(*nodes):
 
 
 def times(result):
-    """When each kind of node begins on the first rank and ends on the last: us it takes, by name."""
+    """Return the time of each kind of node in us, by name: from its first start to its last end on any rank."""
     table, found = result.record_table, {}
     rows = zip(table.text("name"), table.columns["start_ps"].tolist(), table.columns["end_ps"].tolist(), strict=True)
     for name, start, end in rows:

@@ -1,6 +1,6 @@
-"""The same reads when wavefronts sleep until a flag is written. Figure 2 of Eidola (arXiv 2606.12638).
+"""Flag reads if wavefronts sleep until a flag is written. Figure 2 of Eidola (arXiv 2606.12638).
 
-Writes 41_eidola_mwait.png. The guide to all five: docs/guides/eidola-figures.md.
+Writes 41_eidola_mwait.png. Guide to all five figures: docs/guides/eidola-figures.md.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
 from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
-#: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
+#: The paper's set-up: 43 workgroups, each on one compute unit, with flags per workgroup and peer. Tiles are assumed.
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")
 WAKEUPS_US = range(0, 41, 5)
 JOINT_US = (0, 5, 10, 20, 30, 40)
 ASSUMED = "tiles of 16 rows on 43 workgroups, a flag from each peer for each, the lines that a monitor watches"
 WAYS = ("spin", "mwait", "sleep")
-#: Flag reads by way to wait, each by wake-up time.
+#: Flag reads by way to wait, one per wake-up time.
 Reads = dict[str, tuple[float, ...]]
 SCATTERED = "exponential(10 us)"
-#: What the paper shows; the pause that gives spinning its slope in figure 1.
+#: The paper's range of flag reads; the pause that reproduces spinning's slope in figure 1.
 PAPER, FITTED = (728, 788), "3 us"
-#: Of flags that land one by one, each so long after the one before: longer than a wake-up and a read.
+#: Interval between flags that land one by one: longer than a wake-up and a read.
 ONE_BY_ONE_US = 1
 WAITING = """program waits
 ranks 4
@@ -99,11 +99,11 @@ def of(found: Sweep, way: str, key: str, scale: float = 1) -> tuple[float, ...]:
 
 
 def reads_one_by_one(step: int, first_us: int) -> int:
-    """Flag reads with mwait when flags ``step`` bytes apart land in the order of their addresses."""
+    """Return the flag reads with mwait if flags ``step`` bytes apart land in address order."""
     program = parse_program(WAITING.format(step=step))
     base, table = program.buffers[0].base, WriteTable()
     for flag in range(129):
-        at_us = 10 + first_us + ONE_BY_ONE_US * flag  # by then all wait
+        at_us = 10 + first_us + ONE_BY_ONE_US * flag  # all workgroups wait by then
         table.register_write(
             peer=1 + flag // 43, address=base + step * flag, size_bytes=4, value=1, time_ps=at_us * 1_000_000
         )

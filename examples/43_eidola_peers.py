@@ -1,8 +1,8 @@
-"""How long the simulation takes against the number of replayed GPUs. Figure 4 of Eidola (arXiv 2606.12638).
+"""Simulation time against the number of replayed GPUs. Figure 4 of Eidola (arXiv 2606.12638).
 
     python examples/43_eidola_peers.py [--times] [--all]
 
-`--times` prints CPU times as well, `--all` takes more sizes and numbers. Writes 43_eidola_peers.png.
+`--times` also prints CPU times, `--all` runs more sizes and numbers of GPUs. Writes 43_eidola_peers.png.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 #: Column of the table.
 EVENTS = 6
 PEERS, ROWS = (3, 15, 63, 255), (1024, 4096)
-#: From the start: one run is enough, where "after the target waits" needs another to find out when that is.
+#: Counted from the start, so one run is enough; "after the target waits" needs another run to find that time.
 LAND = {"wakeup": "100 us", "wakeup_from": "start"}
 MORE_PEERS, MORE_ROWS = (3, 7, 15, 31, 63, 127, 255), (1024, 4096, 24576)
 
@@ -56,7 +56,7 @@ def measure(size: int, peers: int) -> tuple[int | float, ...]:
     )  # fmt: skip
 
 
-#: Times as long, as the paper has it.
+#: Range of the paper's slowdowns.
 LEAST, MOST = 7.3, 35.9
 
 

@@ -1,9 +1,9 @@
-"""Tokens to their experts and back, load by load: DeepEP's two kinds of kernels on eight H800, and experts in demand.
+"""Expert dispatch and combine, load by load: DeepEP's two kinds of kernels on eight H800, and popular experts.
 
-Both kinds for DeepSeek-V3, 8 of 256 experts a token, as `trine collective moe_dispatch --cluster hgx-h800 --fidelity
-loadstore --draws rotated --tokens N` asks; what it adds that ranks draw experts at random, and that some experts are
-wanted more; then the same skew in a plain exchange. How it works: docs/background/gpu-kernels.md; how far it is from
-DeepEP's published times: docs/background/gpu-models.md.
+Simulates both kinds for DeepSeek-V3, 8 of 256 experts per token, as in `trine collective moe_dispatch --cluster
+hgx-h800 --fidelity loadstore --draws rotated --tokens N`. Then adds random draws, experts of unequal popularity, and
+the same skew in a plain all-to-all. How it works: docs/background/gpu-kernels.md. Comparison to DeepEP's published
+times: docs/background/gpu-models.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random task graphs, and the same graph under other numbers."""
+"""Random task graphs, and the same graph with other numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DURATIONS = (0, 1, 500, 1_000, 10**6, 3 * 10**9)
 
 
 def random_graph(rng: np.random.Generator, num_tasks: int, num_links: int, *, window: int = 10**9) -> TaskGraph:
-    """Any mixture of tasks; each waits for up to three of the last ``window`` before it. Few distinct sizes: ties."""
+    """Return mixed tasks; each waits for up to three of the last ``window`` before it. Few distinct sizes cause ties."""
     slow = rng.random() < 0.1
     choices = BANDWIDTHS if slow else BANDWIDTHS[2:]
     builder = TaskGraphBuilder(
@@ -43,7 +43,7 @@ def random_graph(rng: np.random.Generator, num_tasks: int, num_links: int, *, wi
 
 
 def with_caps(graph: TaskGraph, rng: np.random.Generator) -> TaskGraph:
-    """The same graph, each transfer on a route of its own, most of which limit its rate."""
+    """Return the graph with a separate route for each transfer; most routes limit its rate."""
     sent = np.flatnonzero(graph.kind == TRANSFER)
     old = graph.route[sent]
     route_ptr, route_links = csr([graph.links_of(r).tolist() for r in old.tolist()])
@@ -61,22 +61,22 @@ def with_caps(graph: TaskGraph, rng: np.random.Generator) -> TaskGraph:
 
 @st.composite
 def capped_graphs(draw: st.DrawFn, max_tasks: int = 40) -> TaskGraph:
-    """Graphs as of random_graph, whose transfers have limits."""
+    """Draw graphs like random_graph's, whose transfers have rate limits."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     return with_caps(random_graph(rng, draw(st.integers(1, max_tasks)), draw(st.integers(1, 6))), rng)
 
 
 @st.composite
 def graphs(draw: st.DrawFn, max_tasks: int = 40) -> TaskGraph:
-    """Graphs as of random_graph, of any size up to ``max_tasks`` on up to six links."""
+    """Draw graphs like random_graph's, of any size up to ``max_tasks`` on up to six links."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     return random_graph(rng, draw(st.integers(1, max_tasks)), draw(st.integers(1, 6)))
 
 
 def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = True) -> tuple[TaskGraph, np.ndarray]:
-    """The same graph with other task, link and route numbers, and the new number of each task.
+    """Return the graph with other task, link and route numbers, and the new number of each task.
 
-    Tasks of one stream keep their order, which has a meaning; with ``tasks_too=False`` all tasks do.
+    Tasks of one stream keep their order, which matters; with ``tasks_too=False`` all tasks do.
     """
     n = graph.num_tasks
     order = rng.permutation(n) if tasks_too else np.arange(n)  # order[new] = old

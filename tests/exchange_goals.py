@@ -1,4 +1,4 @@
-"""What an all-to-all of unequal parts, and a dispatch and combine of experts, must end with: goals of proofs."""
+"""Proof goals: the final contents after an all-to-all of unequal parts, and a dispatch and combine of experts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trine.gpu.kernels.moe.options import MoeOptions
 from trine.gpu.program import GpuProgram
 from trine.gpu.proofs.goal import GoalPiece, ProofGoal
 
-#: Buffers of an exchange that it reads and leaves: which experts tokens have, and heads of queues that never fill.
+#: Buffers that an exchange only reads: the experts of each token, and heads of queues that never fill.
 CONSTANTS = ("routing", "heads")
 
 
 def uneven_goal(program: GpuProgram, matrix: Sequence[Sequence[int]]) -> ProofGoal:
-    """Of all_to_all_v: parts behind each other in the order of ranks, in whole lines. matrix: bytes, row to column."""
+    """Return the goal of all_to_all_v: consecutive parts in rank order, in whole lines. matrix: bytes, row to column."""
     line = program.line_bytes
     sizes = [[-(-size // line) * line for size in row] for row in matrix]
     pieces = [
@@ -29,10 +29,10 @@ def uneven_goal(program: GpuProgram, matrix: Sequence[Sequence[int]]) -> ProofGo
 
 
 def moe_goal(program: GpuProgram, moe: MoeOptions, num_nodes: int = 1) -> ProofGoal:
-    """Of ``moe_dispatch/ALGORITHM`` or ``moe_combine/ALGORITHM``, by the name of the program.
+    """Return the goal of ``moe_dispatch/ALGORITHM`` or ``moe_combine/ALGORITHM``, by the name of the program.
 
-    Low-latency: a rank's experts have rows of their own, those of a rank behind each other; else a token has one row at
-    each rank that it goes to. Rows of a sender are in the order of its tokens.
+    Low-latency: each expert of a rank has separate rows, one expert after another; else a token has one row at each
+    rank that it goes to. Rows of a sender are in the order of its tokens.
     """
     op, _, algorithm = program.name.partition("/")
     grid = NodeGrid(num_nodes, program.num_ranks // num_nodes)
@@ -61,11 +61,11 @@ def moe_goal(program: GpuProgram, moe: MoeOptions, num_nodes: int = 1) -> ProofG
 
 
 def exchange_goal(program: GpuProgram, op: str, pieces: Sequence[Sequence[GoalPiece]], unit_bytes: int) -> ProofGoal:
-    """Of a program with the buffers ``input`` and ``output``. pieces: of each rank's output, in ``unit_bytes``.
+    """Return the goal of a program with buffers ``input`` and ``output``. pieces: per rank's output, in ``unit_bytes``.
 
     Raises
     ------
-    InputError: there are no such buffers.
+    InputError: a buffer is missing.
     """
     named = {buffer.name: (buffer.base, buffer.size_bytes) for buffer in program.buffers}
     if not {"input", "output"} <= set(named):
@@ -84,7 +84,7 @@ def exchange_goal(program: GpuProgram, op: str, pieces: Sequence[Sequence[GoalPi
 def _rows(
     routes: Sequence[Routes], grid: NodeGrid, moe: MoeOptions, by_expert: bool
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Of each (rank, token): where it goes, as (rank, row there)."""
+    """Return the destinations of each (rank, token), as (rank, row there)."""
     ranks = len(routes)
     each = moe.experts // ranks if by_expert else 1
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}

@@ -41,7 +41,7 @@ ALGORITHMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What :func:`trine.simulate` is asked. settings: its other arguments."""
+    """Arguments of :func:`trine.simulate`. settings: its other arguments."""
 
     workload: Workload
     plan: Plan
@@ -49,7 +49,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def run(self, **settings: Any) -> Result:
-        kept = {} if self.workload.format == SYNTHESISED else {"gpu": self.workload.gpu}  # on whatever machine
+        kept = {} if self.workload.format == SYNTHESISED else {"gpu": self.workload.gpu}  # on any machine
         return trine.simulate(self.workload, self.plan, cluster=self.cluster, **{**kept, **self.settings, **settings})
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Case:
 def chain(
     layers: int, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, weight_bytes: int = 4 * 10**5
 ) -> Workload:
-    """Layers with times (us) that do not divide each other, as if recorded on an H100."""
+    """Return layers with times (us) that do not divide each other, as if recorded on an H100."""
     made = Chain(
         forward_ps=[US * (times[i % len(times)] + i) for i in range(layers)],
         backward_ps=[US * (2 * times[i % len(times)] + 3 * i) for i in range(layers)],
@@ -71,7 +71,7 @@ def chain(
 
 
 def random_case(seed: int, most: int = 64, networks: tuple[str, ...] = ("fair", "fair", "equal")) -> Case:
-    """A job of at most ``most`` ranks, a machine for it, and how it is run there."""
+    """Return a job of at most ``most`` ranks, a machine for it, and the settings of the run."""
     rng = Random(seed)
     workload, plan = random_job(rng, most)
     ranks = plan.num_ranks
@@ -96,7 +96,7 @@ def random_case(seed: int, most: int = 64, networks: tuple[str, ...] = ("fair", 
 
 
 def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
-    """A chain of layers, or a transformer with or without experts, and a plan for it."""
+    """Return a chain of layers, or a transformer with or without experts, and a plan for it."""
     kind = rng.choice(("chain", "chain", "chain", "llama", "moe"))
     ways = {"dp": rng.choice((1, 2, 2, 3, 4, 4, 8)), "tp": rng.choice((1, 1, 2, 4)), "pp": rng.choice((1, 1, 2, 3, 4))}
     if kind != "chain":
@@ -126,7 +126,7 @@ def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
 
 
 def random_chain_job(rng: Random, ways: dict[str, int], most: int) -> tuple[Workload, Plan]:
-    """A chain of layers on at most ``most`` ranks; ``ways``: of dp, tp, pp."""
+    """Return a chain of layers and a plan for at most ``most`` ranks; ``ways``: of dp, tp, pp."""
     ways = {"dp": 1, "tp": 1, "pp": 1} | ways
     fields = {"steps": rng.choice((1, 1, 2))} | _of_pipeline(rng, ways, "chain") | _of_replicas(rng, ways, "chain")
     while _ranks(ways) > most:
@@ -139,7 +139,7 @@ def random_chain_job(rng: Random, ways: dict[str, int], most: int) -> tuple[Work
 
 
 def _with_algorithms(workload: Workload, plan: Plan, algorithms: dict[str, str]) -> Plan:
-    """The plan with those of ``algorithms`` whose collectives its job has: others are refused."""
+    """Return the plan with the ``algorithms`` of collectives in its job; it would refuse the others."""
     while True:
         asked = replace(plan, algorithm=tuple(algorithms.items()))
         try:
@@ -213,7 +213,7 @@ def _of_tensors(rng: Random, ways: dict[str, int], kind: str) -> dict[str, Any]:
 
 
 def random_machine(rng: Random, num_gpus: int) -> Cluster:
-    """A machine of at least ``num_gpus`` GPUs, now and then with slow or dead links."""
+    """Return a machine of at least ``num_gpus`` GPUs, sometimes with slow or dead links."""
     kind = rng.choice(("topology", "dgx-h100", "dgx-h100", "mi300x-node", "unequal", "dgx1-v100"))
     if kind == "topology":
         cluster = _topology(rng, num_gpus)
@@ -246,7 +246,7 @@ def _topology(rng: Random, num_gpus: int) -> Cluster:
 
 @cache
 def unequal_nodes(num_gpus: int) -> Cluster:
-    """Nodes of 8 and of 4 H100s in turn, which one fat tree joins."""
+    """Return alternating nodes of 8 and 4 H100s, joined by one fat tree."""
     whole, half = load_cluster("dgx-h100"), load_cluster("dgx-h100", gpus=4)
     nodes = [whole]
     while sum(len(node.gpus) for node in nodes) < num_gpus:
@@ -255,7 +255,7 @@ def unequal_nodes(num_gpus: int) -> Cluster:
 
 
 def degraded(rng: Random, cluster: Cluster) -> Cluster:
-    """The cluster with one link that is slow, or dead where that cuts nothing off."""
+    """Return the cluster with one slow link, or a dead one if no device loses its connection."""
     name = cluster.link_names[rng.randrange(len(cluster.links))]
     if rng.random() < 0.6:
         return slow_down(cluster, [(name, rng.choice((0.5, 0.93)))])
@@ -270,7 +270,7 @@ def degraded(rng: Random, cluster: Cluster) -> Cluster:
 
 
 def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
-    """Close axes, stop runs, cut them and give up folding at sizes at which that is never worth while."""
+    """Close axes, stop runs, cut them and give up folding at sizes too small for any gain."""
     patch.setattr(stages, "FEW_TASKS", rng.choice((0, 0, 0, 500_000)))
     patch.setattr(stages, "MANY_TASKS", rng.choice((0, 0, 300)))
     patch.setattr(stages, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
@@ -282,7 +282,7 @@ def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
 
 
 def private_case(seed: int) -> Case:
-    """A job on a machine on which no two routes cross one link, so that queues may fold."""
+    """Return a job on a machine whose routes share no links, so that queues may fold."""
     rng = Random(seed)
     num_ranks, shape = rng.choice((2, 3, 4, 8)), rng.choice(("rings", "rings", "pairs", "stages"))
     fields: dict[str, Any] = {"batch": 8, "micro_batch": rng.choice((2, 8)), "steps": rng.choice((1, 2))}

@@ -1,4 +1,4 @@
-"""Programs with multimem operands, and machines whose switches add up and multicast."""
+"""Programs with multimem operands, and machines whose switches reduce and multicast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trine.gpu.program import (
 
 
 def star(num_gpus, num_switches=1, bandwidth=100 * GB, latency=700 * NS, reduces=True):
-    """Each GPU on each switch; routes over all of them."""
+    """Return a cluster with each GPU on each switch, and routes over all switches."""
     gpus = [Device(name=f"g{i}") for i in range(num_gpus)]
     switches = [Device(name=f"s{i}", kind=SWITCH, forwards=True, reduces=reduces) for i in range(num_switches)]
     link = Link(bytes_per_s=bandwidth, latency_ps=latency)
@@ -39,13 +39,13 @@ def star(num_gpus, num_switches=1, bandwidth=100 * GB, latency=700 * NS, reduces
 
 
 def multimem(role, ranks, address=0, step=128, semaphore=-1):
-    """The rows of a multimem operand."""
+    """Return the rows of a multimem operand."""
     member = READ_MEMBER if role == READ_SUM else WRITE_MEMBER
     return [(role if i == 0 else member, rank, address, step, semaphore) for i, rank in enumerate(ranks)]
 
 
 def with_multimem(rng, kind, row, ranks):
-    """The row, or a multimem operand of ``ranks`` in its place, the own one first."""
+    """Return the row, or a multimem operand of ``ranks`` in its place, starting with this rank."""
     role, _, address, step, semaphore = row
     if kind == RELEASE and role == WRITE:
         return multimem(WRITE_ALL, ranks, address, step, semaphore)
@@ -59,9 +59,9 @@ def with_multimem(rng, kind, row, ranks):
 
 
 class SwitchedCase(RandomCase):
-    """As :class:`RandomCase`, on switches that add up; some operands are of several ranks.
+    """:class:`RandomCase` on switches that reduce; some operands span several ranks.
 
-    A release of more semaphores than there were lets nobody wait longer: what ends without, ends with it.
+    Releasing additional semaphores makes no workgroup wait longer, so the programs still end.
     """
 
     def __init__(self, seed, size=6, without=(), monitored=False):
@@ -78,8 +78,8 @@ class SwitchedCase(RandomCase):
 
 
 class _SwitchedProgrammer(Programmer):
-    """Some rows become multimem operands when the program is built; with a monitor, which looks at the lines of
-    semaphores, flagged ones do not: at other members their semaphores may be those of other lines."""
+    """Programmer that turns some rows into multimem operands when it builds the program. Flagged rows stay if a
+    monitor watches the lines of semaphores: at other members, these semaphores may belong to other lines."""
 
     def __init__(self, num_ranks, line_bytes, rng, monitored):
         super().__init__(num_ranks, 1, line_bytes)
@@ -100,7 +100,7 @@ class _SwitchedProgrammer(Programmer):
             return [row]
         others = [other for other in range(self.num_ranks) if other != rank]
         members = self.rng.permutation(others)[: self.rng.integers(1, len(others) + 1)].tolist()
-        if kind == RELEASE or row[0] == WRITE_FLAGGED:  # that of the rank that is meant must be among them
+        if kind == RELEASE or row[0] == WRITE_FLAGGED:  # the rank of the row must be a member
             members = [row[1], *(other for other in members if other != row[1])]
             members = members if rank in members else [*members, rank]
         else:
@@ -113,7 +113,7 @@ def switched_case(seed, **how):
 
 
 class RelativeSwitchedCase(RelativeCase):
-    """As :class:`RelativeCase`, on one switch that adds up, most of the time; members are by distance."""
+    """:class:`RelativeCase` on one switch that reduces, most of the time; members are by distance."""
 
     def _machine(self):
         rng = self.rng

@@ -1,4 +1,4 @@
-"""Random GPUs with random programs that end whatever the timing is."""
+"""Random GPUs with random programs that end under any timing."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from trine.gpu.program import (
     Buffer,
 )  # fmt: skip
 
-#: Where flags lie, when a monitor watches them.
+#: Address of the flags, if a monitor watches them.
 FLAGS = 1 << 20
-#: What may go to other GPUs as requests.
+#: Operations that may go to other GPUs as requests.
 REMOTE = (LOAD, STORE, COPY, REDUCE, RELEASE)
 
 
 class RandomCase:
-    """A program that ends whatever the timing is.
+    """Program that ends under any timing.
 
-    It is written in the order of one run of it that certainly ends: an acquire or a flagged load stands only where what
-    it takes has been released before, by what stands before it. Each semaphore is taken from by one workgroup alone, so
-    that nobody takes what another was meant to have. All workgroups that wait have room at the same time, and a CU has
-    more places than requests on it can wait for semaphores. So all other orders of the same program end too.
+    It is written in the order of a run that certainly ends: earlier operations release everything that an acquire or
+    a flagged load takes. Only one workgroup acquires each semaphore, so that no workgroup takes another's tokens. All
+    waiting workgroups have room at the same time, and a CU has more places than requests that can wait for
+    semaphores. So all other orders of the same program end too.
     """
 
     def __init__(self, seed, size=6, without=(), monitored=False):
@@ -142,7 +142,7 @@ class RandomCase:
         )
 
     def _with_monitor(self, model):
-        """Of any capacity. Several flags lie in a line; they and the data may be uncached."""
+        """Add a monitor of any capacity. Several flags share a line; they and the data may be uncached."""
         rng = np.random.default_rng([self.seed, 5])
         monitor = Monitor(capacity=int(rng.choice([0, 1, 2, 64])), wakeup_ps=int(rng.choice([0, 1000, 70_000])))
         return replace(model, monitor=monitor, poll_ps=model.poll_ps or 37_000)
@@ -165,7 +165,7 @@ class RandomCase:
         )
 
     def _cluster(self):
-        """With GPUs that forward, several routes; scale-out links where only copy engines reach other GPUs."""
+        """Return a cluster: several routes if GPUs forward, scale-out links if only copy engines reach other GPUs."""
         texts = ["full", "switch", *{3: ["ring", "mesh:1x3"], 4: ["ring", "torus:2x2"]}.get(self.num_ranks, [])]
         if set(REMOTE) <= set(self.without):
             texts = ["fat-tree:2"]
@@ -174,12 +174,12 @@ class RandomCase:
         return replace(cluster, routing="ecmp-split") if self._choose(True, False) else cluster
 
     def _group(self, cluster):
-        """Which device each rank is: in order, or not."""
+        """Return the device of each rank, in order or permuted."""
         devices = cluster.gpus if self._choose(True, False) else self.rng.permutation(cluster.gpus)
         return [int(device) for device in devices][: self.num_ranks]
 
     def _kernels(self):
-        """(rank, phase, workgroups): a phase of a rank begins when the one before it has ended there."""
+        """Return (rank, phase, workgroups); a phase of a rank begins when its previous phase has ended."""
         room = self.model.num_cus * self.model.workgroups_per_cu
         kernels = []
         for rank in range(self.num_ranks):
@@ -198,7 +198,7 @@ class RandomCase:
         return 1 if "kernels" in self.without else self._choose(1, 1, 2)
 
     def _graph(self, kernels, cluster):
-        """Streams and dependencies within a rank, some idle tasks, and transfers beside the kernels."""
+        """Build streams and dependencies within a rank, some idle tasks, and transfers beside the kernels."""
         builder, task_kernel, before = graph_builder(cluster), [], {}
         for rank, phase, _ in kernels:
             after = [task for (r, p), tasks in before.items() if r == rank and p < phase for task in tasks]
@@ -275,7 +275,7 @@ class RandomCase:
         self.flagged += targets
 
     def _give(self, groups, amount):
-        """A release of a semaphore that some workgroup of this phase or nobody takes from."""
+        """Return a release of a semaphore that a workgroup of this phase may acquire."""
         taker = groups[self.rng.integers(len(groups))]
         rank = self.programmer_rank(taker)
         known = [key for key, (owner, _) in self.tokens.items() if owner == taker]
@@ -296,7 +296,7 @@ class RandomCase:
         return key
 
     def programmer_rank(self, group):
-        """Whose workgroup it is."""
+        """Return the rank of a workgroup."""
         return [kernel for kernel in self.programmer.kernels if kernel[2] <= group][-1][0]
 
     def _acquire(self, rank, group, add):
@@ -309,9 +309,9 @@ class RandomCase:
 
 
 class AcrossCase(RandomCase):
-    """Kernels, computes, transfers and joins of all ranks wait for those of earlier phases of any rank.
+    """Kernels, computes, transfers and joins that wait for earlier phases of any rank.
 
-    So they end whatever the timing is: the program is written phase by phase.
+    They end under any timing, since the program is written phase by phase.
     """
 
     def _few(self):
@@ -337,7 +337,7 @@ class AcrossCase(RandomCase):
         return rng.choice(tasks, min(len(tasks), int(rng.integers(0, 4))), replace=False).tolist() if tasks else []
 
     def _beside(self, rng, before):
-        """A task without a kernel."""
+        """Add a task without a kernel."""
         after, rank = self._some(rng, before), int(rng.integers(self.num_ranks))
         self.task_kernel.append(-1)
         kind = int(rng.integers(4))
@@ -354,13 +354,13 @@ class AcrossCase(RandomCase):
 
 
 def random_case(seed, size=6, without=(), monitored=False):
-    """``size``: operations a workgroup, about. ``without``: kinds, "transfers", "kernels" (more than one a rank).
+    """Return a random case. ``size``: operations per workgroup, roughly. monitored: with a monitor.
 
-    monitored: with a monitor.
+    ``without``: kinds, "transfers", "kernels" (more than one per rank).
     """
     return RandomCase(seed, size, without, monitored).case()
 
 
 def across_case(seed, size=4, without=()):
-    """As :func:`random_case`, with a graph of tasks that wait for those of other ranks."""
+    """Return a case like :func:`random_case`'s, whose tasks wait for tasks of other ranks."""
     return AcrossCase(seed, size, without).case()

@@ -1,4 +1,4 @@
-"""Random programs that depend on relative rank only, on random networks, and one thing changed in them."""
+"""Random programs that depend only on relative rank, on random networks, and single changes to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, DMA, READ, READ_FLAGGE
 
 @dataclass
 class Turned:
-    """A case of all ranks, and the translations that it was made for."""
+    """Case of all ranks, and the translations that it was made for."""
 
     case: Case
     grid: tuple
@@ -30,9 +30,9 @@ class Turned:
 
 
 class RelativeCase(RandomCase):
-    """The program of rank 0, turned for all ranks: its peers are so far away as they are from rank 0.
+    """Program of rank 0, turned for all ranks: each rank's peers are at the same distances as rank 0's.
 
-    In every step of the order that proves that it ends, all ranks do the same; so this order ends too.
+    In each step of the order that proves that it ends, all ranks do the same, so this order ends too.
     """
 
     def __init__(self, seed, num_ranks=None, size=5, without=("kernels", "transfers"), step=None):
@@ -56,11 +56,11 @@ class RelativeCase(RandomCase):
         return relative_cluster(self.rng, self.all_ranks)
 
     def _rows(self, rank, op, i, kind, row, shift):
-        """What operand ``i`` of operation ``op`` of the one program is on ``rank``: a row, or several."""
+        """Return the rows of operand ``i`` of operation ``op`` of the one program on ``rank``: one or several."""
         return [row]
 
     def _kernels(self):
-        """One phase; its kernels begin together."""
+        """Return the kernels of a single phase, which begin together."""
         left = self.model.num_cus * self.model.workgroups_per_cu
         kernels = []
         for _ in range(self._choose(1, 1, 2, 3)):
@@ -75,7 +75,7 @@ class RelativeCase(RandomCase):
 
     def turned(self, one):
         rng, size = self.rng, self.all_ranks
-        #: of every operand of rank 0, how far away its rank is; for all residues the same where semaphores are meant
+        #: distance to the rank of each operand of rank 0; the same for all residues if semaphores are involved
         kind = np.repeat(one.op_kind, np.diff(one.operand_ptr))
         role = one.operand_role
         away = np.where(rng.random(len(kind)) < 0.35, 0, rng.integers(0, size, len(kind)))
@@ -101,7 +101,7 @@ class RelativeCase(RandomCase):
         return out.build()
 
     def _shift(self):
-        """How many bytes further the same thing lies from rank to rank: a multiple of all periods."""
+        """Return the offset of the same data from rank to rank, in bytes: a multiple of all periods."""
         model = self.model
         if model.ports.choice == HASHED or self.rng.random() < 0.5:
             return 0
@@ -141,12 +141,12 @@ def moved(grid, rank, by):
 
 
 def residue_of(grid, step, rank):
-    """Ranks that differ by ``step`` along the last dimension are alike."""
+    """Return a rank's residue: ranks that differ by ``step`` along the last dimension are alike."""
     return rank % grid[-1] % step if grid[-1] % step == 0 else 0
 
 
 def relative_cluster(rng, ranks):
-    """A network on which translations may be symmetries, with the grid that its ranks form."""
+    """Return a network on which translations may be symmetries, and the grid of its ranks."""
     bandwidth, latency = int(rng.choice([50, 100, 111])) * GB, int(rng.choice([0, 1000, 500_000]))
     choices = ["full", "full", "switch", "switch", "ring", "planes", "parallel", "mixed", "part"]
     if ranks in (4, 6, 8):
@@ -209,7 +209,7 @@ def relative_case(seed, **how):
 
 
 def perturbed(turned, seed):
-    """One thing changed in one rank or link; the program still ends. Returns the case, and what was changed."""
+    """Change one thing in one rank or link and return the case and the change; the program still ends."""
     rng = np.random.default_rng([seed, 99])
     case = turned.case
     program = case.program

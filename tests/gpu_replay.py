@@ -1,4 +1,4 @@
-"""One rank of a case alone, its peers replayed; and what of two runs must be equal then."""
+"""Runs of one rank alone with its peers replayed, and the results that must equal those of the full run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def run(system, engine="reference", **how):
 
 
 def recorded(system, rank, engine="reference"):
-    """The outcome of a run, with what came to the GPU that stands for ``rank``."""
+    """Return the outcome of a run, with the arrivals at the GPU that represents ``rank``."""
     return run(replace(system, record=int(system.gpu_of[rank])), engine)
 
 
 class Part:
-    """What of a program of all ranks runs on ``rank``: numbers of its kernels, workgroups, operations, operands."""
+    """Part of a program of all ranks that runs on ``rank``: numbers of kernels, workgroups, operations, operands."""
 
     def __init__(self, program, rank):
         self.kernels = np.flatnonzero(program.kernel_rank == rank)
@@ -71,7 +71,7 @@ def program_of(program, rank, part):
 
 
 def replayed(system, rank, outside, record=False):
-    """``rank`` alone, of a system of which all ranks are simulated."""
+    """Return the system of ``rank`` alone, from a system that simulates all ranks."""
     part = Part(system.program, rank)
     graph, task_kernel = _tasks_of(system, rank, part)
     gpu_of = np.full(system.num_ranks, -1, np.int32)
@@ -94,7 +94,7 @@ def tasks_of_rank(system, rank):
 
 
 def _tasks_of(system, rank, part):
-    """Its tasks, those of kernels and others, in their streams and behind each other."""
+    """Return the rank's tasks, of kernels and others, with their streams and dependencies."""
     graph, builder, number, kernels = system.graph, graph_builder(system.fabric.cluster), {}, []
     for task in tasks_of_rank(system, rank):
         before = graph.predecessors(task).tolist()
@@ -107,9 +107,9 @@ def _tasks_of(system, rank, part):
 
 
 def assert_same_target(full, system, rank, alone, gpu=None):
-    """Of ``rank`` everything is equal in the run of all ranks, ``full`` of ``system``, and alone.
+    """Assert that all results of ``rank`` are equal in ``full``, the run of all ranks of ``system``, and ``alone``.
 
-    gpu: the simulated GPU that is the rank, where it is not of the same number.
+    gpu: the simulated GPU of the rank, if its number differs.
     """
     gpu = rank if gpu is None else gpu
     part = Part(system.program, gpu)
@@ -158,7 +158,7 @@ def assert_same_arrivals(one, other):
 
 
 def answers(arrivals):
-    """By place and number: the order in which they came does not matter."""
+    """Return the answers by place and number: their order of arrival does not matter."""
     columns = (arrivals.answer_place, arrivals.answer_number, arrivals.answer_ps, arrivals.answer_refused)
     order = np.lexsort((arrivals.answer_number, arrivals.answer_place))
     return [column[order] for column in columns]
@@ -169,7 +169,7 @@ def equal(a, b, field):
 
 
 def leads_through(system, rank):
-    """Whether a route between two others leads through ``rank``, which is not replayed then."""
+    """Return whether a route between two other ranks leads through ``rank``, which is not replayed then."""
     cluster, group = system.fabric.cluster, system.fabric.group
     target = cluster.link_table.target
     return any(
@@ -182,7 +182,7 @@ def leads_through(system, rank):
 
 
 def writes(*entries, fabric=IDEAL):
-    """(peer, address, bytes, semaphore, value, time in ps) each."""
+    """Return peer writes from entries (peer, address, bytes, semaphore, value, time in ps)."""
     columns = [*zip(*entries, strict=True)] or [()] * 6
     peer, address, size_bytes, semaphore, value, time_ps = columns
     return PeerWrites(
@@ -197,13 +197,13 @@ def writes(*entries, fabric=IDEAL):
 
 
 def alone(program, model, outside=None, engine="reference", how=None, record=False, **network):
-    """The outcome of rank 0 of ``program`` alone, and ``outside`` (writes, a record)."""
+    """Return the outcome of rank 0 of ``program`` alone, with ``outside`` (writes, a record)."""
     system = replayed(case(program, model, **network).system(), 0, outside, record)
     return run(system, engine, **(how or {}))
 
 
 def by_instant(system):
-    """Whether a record says all that decides: not with fair lanes and links without latency (docs/design/replay.md)."""
+    """Return whether a record decides a replay: not with fair lanes and links without latency (docs/design/replay.md)."""
     ports = system.model.ports
     latencies = system.fabric.cluster.link_table.latency_ps
     return ports.arbitration != FAIR or ports.latency_ps > 0 or bool((latencies > 0).all())

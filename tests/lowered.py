@@ -1,6 +1,6 @@
-"""Runs a lowered plan on symbols, operation by operation in random order, and compares with what the plan must give.
+"""Run a lowered plan on symbols, operation by operation in random order, and compare with the plan's results.
 
-Order inside a workgroup is taken as written; whether its wavefronts may rely on that is the checker's matter.
+The order inside a workgroup is as written; the checker decides whether its wavefronts may rely on that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Operand = tuple[int, int, int, int, int]
 
 
 class Interpreter:
-    """``memory[rank][address]``: the value of the ``unit`` bytes of data from there on."""
+    """Interpreter of a program; ``memory[rank][address]`` is the value of the ``unit`` bytes from that address on."""
 
     def __init__(self, program: GpuProgram, unit: int, switches: dict[tuple[int, ...], int]) -> None:
         self.program, self.unit, self.switches = program, unit, switches
@@ -136,7 +136,7 @@ class Interpreter:
 
 
 def _multimem(operands: list[Operand]) -> list[list[Operand]]:
-    """The rows of each multimem operand."""
+    """Return the rows of each multimem operand."""
     found: list[list[Operand]] = []
     for operand in operands:
         if operand[0] in MULTIMEM_ROLES:
@@ -147,7 +147,7 @@ def _multimem(operands: list[Operand]) -> list[list[Operand]]:
 
 
 def prove(plan: KernelPlan, size_bytes: int, seed: int = 0, line_bytes: int = 128) -> Interpreter:
-    """Lower, run, and compare all results of all ranks."""
+    """Lower a plan, run it, and compare all results of all ranks."""
     program = lower_plan(plan, size_bytes, line_bytes=line_bytes)
     unit = payload_of_line(plan, line_bytes)
     memory = PlanMemory(plan, line_layout(plan, size_bytes, unit))

@@ -1,4 +1,4 @@
-"""Models of equal layers whose backward pass is two operators a layer, for tests of pipelines."""
+"""Models of equal layers with two backward operators per layer, for tests of pipelines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ US = 10**6
 def stack(
     layers: int, forward_ps: int, input_ps: int, weight_ps: int, *, size_bytes: int = 8, fused: bool = False
 ) -> Workload:
-    """``layers`` equal layers y = x W on a micro-batch of one sample, each activation of ``size_bytes``.
+    """Return ``layers`` equal layers y = x W for a micro-batch of one sample; each activation has ``size_bytes``.
 
-    The gradient of the activation takes ``input_ps``, that of the weight ``weight_ps``; ``fused``: in one operator.
+    The activation's gradient takes ``input_ps``, the weight's ``weight_ps``; ``fused`` puts both in one operator.
     """
     tensors: dict[int, Tensor] = {}
     operators: list[Operator] = []
@@ -74,7 +74,7 @@ def fields(operator: Operator) -> dict[str, object]:
 
 
 def run(workload: Workload, microbatches: int, **plan):
-    """The result of one step on wires that cost next to nothing (a picosecond a message)."""
+    """Return the result of one step on nearly free wires (a picosecond per message)."""
     made = trine.Plan(batch=microbatches, micro_batch=1, **plan)
     cluster = build_topology("full", "1000000 TB/s", 0, made.num_ranks) if made.num_ranks > 1 else None
     return trine.simulate(workload, made, cluster=cluster, fold="off", software="none")

@@ -1,4 +1,4 @@
-"""The bundled plans, and a machine to time them on: wires of its own for every pair of ranks, and to every switch."""
+"""Bundled plans, and a machine to time them: separate wires for each pair of ranks and between ranks and switches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATENCY_PS = 500_000
 
 
 def links_of(plan: KernelPlan) -> list[tuple[int, int]]:
-    """The ends of every wire."""
+    """Return the ends of every wire."""
     ranks = range(plan.num_ranks)
     mesh = [(a, b) for a in ranks for b in ranks if a != b]
     switches = [(plan.num_ranks + n, members) for n, members in enumerate(plan_switches(plan))]
@@ -28,7 +28,7 @@ def links_of(plan: KernelPlan) -> list[tuple[int, int]]:
 
 
 def simulate(plan: KernelPlan, size_bytes: int) -> tuple[int, ExpandedSchedule]:
-    """Time on the uncontended machine until the last rank has ended, and the schedule."""
+    """Return the end of the last rank on the uncontended machine in ps, and the schedule."""
     schedule, wires = plan_schedule(plan, size_bytes), links_of(plan)
     number = {ends: i for i, ends in enumerate(wires)}
     builder = TaskGraphBuilder([BYTES_PER_S] * len(wires), [LATENCY_PS] * len(wires))
@@ -46,7 +46,7 @@ def simulate(plan: KernelPlan, size_bytes: int) -> tuple[int, ExpandedSchedule]:
 
 
 def bytes_of_links(schedule: ExpandedSchedule) -> dict[tuple[int, int], int]:
-    """Bytes over each wire, wires without bytes left out."""
+    """Return the bytes over each wire that carries any."""
     moved: dict[tuple[int, int], int] = {}
     for a, b, size in zip(schedule.src.tolist(), schedule.dst.tolist(), schedule.size_bytes.tolist(), strict=True):
         moved[a, b] = moved.get((a, b), 0) + size

@@ -1,4 +1,4 @@
-"""Plans for the load-store level: the bundled ones, and a pipeline through scratch."""
+"""Plans for the load-store level: bundled plans, and a pipeline through scratch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def bundled(name: str) -> KernelPlan:
 
 
 def smallest(plan: KernelPlan) -> int:
-    """The smallest message that a plan takes."""
+    """Return the smallest message size of a plan, in bytes."""
     return max(plan.min_bytes, plan.alignment * plan.chunks_of_size)
 
 
 def pipeline_plan(path: Path, rounds_ahead: int = 2) -> KernelPlan:
-    """All-gather of two ranks, round by round through the peer's scratch.
+    """Return an all-gather of two ranks that goes round by round through the peer's scratch.
 
-    Block 0 puts a round when a semaphore says that there is room, block 1 copies it out and tells the sender, whose
-    block 2 gives the room back.
+    Block 0 puts a round when a semaphore signals room. Block 1 copies it out and signals the sender, and the sender's
+    block 2 frees the room.
     """
     path.write_text(json.dumps(_plan([_gpu(rank, rounds_ahead) for rank in range(2)])))
     return load_plan(path)

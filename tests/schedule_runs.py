@@ -1,4 +1,4 @@
-"""The schedules that tests ask about; and as task graphs, in which messages of different pairs share no link."""
+"""Schedules for tests, and their task graphs on a network with a separate link for each pair of ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def schedule_of(case: tuple[str, str], num_ranks: int, size_bytes: int = 1000, r
 
 @lru_cache(maxsize=1)
 def _links(positions: int, bytes_per_s: int, latency_ps: int) -> dict[str, object]:
-    """One link for each ordered pair of positions: link and route a * positions + b."""
+    """Return network columns with one link per ordered pair of positions: link and route a * positions + b."""
     pairs = positions * positions
     return {
         "route_ptr": np.arange(pairs + 1),
@@ -57,9 +57,9 @@ def _links(positions: int, bytes_per_s: int, latency_ps: int) -> dict[str, objec
 def end_ps(
     schedule: Schedule, bytes_per_s: int, latency_ps: int, network: str = "fair", order: Int64 | None = None
 ) -> int:
-    """When the last transfer of a schedule whose ranks all enter at 0 has ended; position p is put at ``order[p]``.
+    """Return the end of the last transfer in ps, with all ranks entering at 0; position p is placed at ``order[p]``.
 
-    The links of a rank to a switch and back are two of those between all positions: a star, where it has one switch.
+    The links between a rank and a switch are two of the links between all positions; one switch gives a star.
     """
     expanded = expand(schedule)
     m = expanded.num_transfers

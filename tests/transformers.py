@@ -1,4 +1,4 @@
-"""A transformer of hand-made operators that keeps what Korthikanti et al. 2022, section 4.1 count, byte by byte."""
+"""Hand-made transformer that keeps the activations of Korthikanti et al. 2022, section 4.1, byte by byte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trine.graph.workload import Operator, Parameter, Tensor, Workload
 US = 10**6
 S, B, H, A = 16, 2, 32, 4  # sequence, batch, hidden, heads
 SBH, AASB = S * B * H, A * S * S * B
-#: Forward times; backward operators take twice as long. The core of attention is marked.
+#: Forward times; backward operators take double the time. CORE lists the core of attention.
 TIMES = {
     "ln1": 1, "q": 5, "k": 5, "v": 5, "scores": 3, "softmax": 2, "drop": 1, "context": 4, "out": 6, "drop2": 1,
     "add": 1, "ln2": 1, "up": 20, "gelu": 2, "down": 21, "drop3": 1, "add2": 1,
@@ -18,12 +18,12 @@ CORE = ("scores", "softmax", "drop", "context")
 
 
 class Transformer:
-    """``layers`` layers after an embedding; every operator has one backward operator."""
+    """Embedding followed by ``layers`` layers; every operator has one backward operator."""
 
     def __init__(self, layers: int, prefix: str = "layers.") -> None:
         self.tensors: dict[int, Tensor] = {}
         self.forward: list[Operator] = []
-        self.backward: list[tuple[Operator, list[int]]] = []  # forward operator and what else its gradient reads
+        self.backward: list[tuple[Operator, list[int]]] = []  # forward operator and its gradient's extra inputs
         self.prefix = prefix
         self.weights: list[tuple[int, int]] = []  # weight and forward operator
         ids = self.tensor((B, S), "input", "int64")

@@ -1,4 +1,4 @@
-"""What a task graph costs at least: an interpreter of the same graph that needs no network model."""
+"""Lower bound of a task graph's time: an interpreter of the same graph that needs no network model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 
 
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
-    """End of each task in ps, int64[tasks], if every transfer had its links to itself and every stream its full speed.
+    """Return each task's end in ps, int64[tasks], with transfers alone on their links and streams at full speed.
 
-    The last of them bounds the run from below: no task ends later when another one ends earlier, since the order in
-    streams is fixed and the k-th of n arrivals is monotone in each of them. A transfer that stands for many flows
-    crosses its links like one of them, and keeps to the limit of its route.
+    The last end is a lower bound of the run: an earlier end of one task never delays another one, since the order in
+    streams is fixed and the k-th of n arrivals is monotone in each arrival. A transfer that stands for many flows
+    crosses its links like a single flow, and respects its route's limit.
     """
     duration_ps = graph.duration_ps.copy()
     transfers = np.flatnonzero(graph.kind == TRANSFER)
@@ -47,7 +47,7 @@ def _alone_ps(graph: TaskGraph, route: int, size_bytes: int) -> int:
     latency_ps = int(graph.route_latency_ps[route])
     if size_bytes == 0 or not len(links):
         return latency_ps
-    # A link that the route crossed m times would carry the bytes m times.
+    # A link that the route crosses m times carries the bytes m times.
     crossings = np.bincount(links)
     times = [
         transfer_ps(size_bytes * int(crossings[link]), int(graph.link_bytes_per_s[link]))

@@ -1,4 +1,4 @@
-"""Are transfers over circuits as long as set-up, latency and bandwidth say, to the picosecond?"""
+"""Do transfers over circuits take set-up, latency and bytes / bandwidth, to the picosecond?"""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ CIRCUITS = Circuits(setup_ps=20 * MS, ports=8, bytes_per_s=10**9, latency_ps=500
 
 
 def ends(pairs, circuits, engine="compiled", after=None, size=1000):
-    """When transfers between these pairs end; ``after``: list of predecessors of each, all at once if None."""
+    """Return the end times of transfers between ``pairs``; ``after``: predecessors of each, None: all at once."""
     builder = TaskGraphBuilder([], [])
     for number, (source, target) in enumerate(pairs):
         builder.transfer(source, target, [], size, after[number] if after else ())
@@ -51,7 +51,7 @@ def test_of_two_at_once_the_second_follows_the_last_byte_of_the_first(engine):
 
 @both_engines
 def test_what_a_rank_cannot_have_at_once_waits(engine):
-    """One port: rank 0 serves its peers one after the other, each with a set-up of its own."""
+    """One port: rank 0 serves its peers one after the other, each after a new set-up."""
     one = replace(CIRCUITS, ports=1)
     round_ps = 20 * MS + US + 5000
     assert ends([(0, 1), (0, 2), (0, 3)], one, engine) == [round_ps, 2 * round_ps, 3 * round_ps]
@@ -66,7 +66,7 @@ def test_circuits_of_others_are_set_up_meanwhile(engine):
 
 @both_engines
 def test_the_circuit_idle_longest_goes(engine):
-    """Two ports of rank 0: 1, 2, 1, 3 tears down that to 2; then 1 still stands, and 2 has to come back for 3's."""
+    """Rank 0 has two ports: after 1, 2, 1, the circuit to 3 replaces 2's. Then 1's still stands, and 2's replaces 3's."""
     two = replace(CIRCUITS, ports=2)
     sequence = [1, 2, 1, 3, 1, 2, 3]
     misses = [1, 1, 0, 1, 0, 1, 1]
@@ -76,7 +76,7 @@ def test_the_circuit_idle_longest_goes(engine):
 
 @both_engines
 def test_of_two_idle_equally_long_that_of_the_lower_task_goes(engine):
-    """Tasks 0 and 1 end together; task 2 takes the port of task 0's circuit, so that task 3 finds task 1's."""
+    """Tasks 0 and 1 end together; task 2 takes the port of task 0's circuit, so task 3 still finds task 1's."""
     two = replace(CIRCUITS, ports=2)
     pairs = [(0, 1), (0, 2), (0, 3), (0, 2), (0, 1)]
     first, once = 20 * MS + US + 5000, US + 5000
@@ -86,7 +86,7 @@ def test_of_two_idle_equally_long_that_of_the_lower_task_goes(engine):
 
 @both_engines
 def test_a_receive_buffer_admits_one_sender_at_a_time(engine):
-    """Three senders, room for one: the next sends when the last byte of the one before has come."""
+    """Three senders, room for one: each sends once the last byte of the previous sender has arrived."""
     tight = replace(CIRCUITS, buffer_bytes=1500)
     once = US + 5000
     assert ends([(1, 0), (2, 0), (3, 0)], tight, engine) == [20 * MS + once * n for n in (1, 2, 3)]
@@ -134,7 +134,7 @@ def test_a_training_step_pays_for_the_set_up_in_its_first_step_only():
     ports=st.integers(1, 4),
 )
 def test_one_after_another_costs_a_set_up_a_miss(peers, ports):
-    """Against a cache of the circuits of each rank, with the least recently used first."""
+    """Compared to an LRU cache of the circuits of each rank."""
     pairs = [(source, (source + distance) % 6) for source, distance in peers]
     cache = {rank: [] for rank in range(6)}
     misses = []

@@ -1,7 +1,7 @@
-"""Do the simulated schedules take exactly the time of their closed forms, on a network without contention?
+"""Do simulated schedules take exactly the time of their closed forms, on a network without contention?
 
-Each closed form is also compared with a formula from the literature, written here in exact fractions: alpha is the time
-of an empty message, beta the time of a byte.
+Each closed form is also compared to a formula from the literature, written here in exact fractions: alpha is the time
+of an empty message, beta the time per byte.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _rounds(n: int) -> int:
 
 
 def _unequal_halving(n: int, alpha: Fraction, part: Fraction) -> Fraction:
-    """Reduce-scatter with r ranks beyond the core of P: rank by rank, each exchange ends when both messages have."""
+    """Return the time of a reduce-scatter with r ranks beyond the core of P; an exchange ends with its later message."""
     core = 2 ** int(log2(n))
     extra = n - core
     times = {rank: alpha + n * part if rank < extra else Fraction(0) for rank in range(core)}
@@ -127,7 +127,7 @@ LITERATURE: dict[tuple[str, str], Callable[[int, Fraction, Fraction, int], Fract
 @pytest.mark.parametrize("per_rank", [1, 64 * 2**10])
 def test_closed_forms_are_those_of_the_literature(kind: str, algorithm: str, per_rank: int) -> None:
     for num_ranks in range(2, 65):
-        # A payload that all chunks divide, and a bandwidth at which a byte takes whole picoseconds.
+        # The payload divides into equal chunks, and the bandwidth gives whole picoseconds per byte.
         schedule = schedule_of(kind, algorithm, num_ranks, num_ranks * per_rank)
         chunks = dict(schedule.parameters).get("chunks", 0)
         assert isinstance(chunks, int)
@@ -150,7 +150,7 @@ def test_hierarchical_is_its_levels_one_after_the_other() -> None:
 
 
 def test_nvls_by_hand() -> None:
-    """One chunk: read by all, sum to its owner, written, handed to all. Many chunks: S (1 + 1/N) each way."""
+    """One chunk: four messages, two up and two down the switch. Many chunks: S (1 + 1/N) in each direction."""
     ranks, size, byte_ps = 8, 8 * 10**6, 20
     one = uncontended_ps(make_schedule("all_reduce", ranks, size, "nvls:1"), 50 * 10**9, LATENCY_PS)
     assert one == 4 * LATENCY_PS + 2 * (size + size // ranks) * byte_ps
@@ -162,7 +162,7 @@ def test_nvls_by_hand() -> None:
 
 
 def simulate(schedule: Schedule, cluster: Cluster, entry_ps: list[int] | None = None) -> tuple[list[int], list[int]]:
-    """Run one collective, rank p on GPU p; returns when each rank's part ends and when each transfer starts."""
+    """Run one collective, rank p on GPU p; return the end of each rank's part and the start of each transfer."""
     builder = TaskGraphBuilder(cluster.link_bytes_per_s.tolist(), cluster.link_latency_ps.tolist())
     entered = [
         builder.compute(p, "entry", (entry_ps or [0] * schedule.num_ranks)[p]) for p in range(schedule.num_ranks)
@@ -227,7 +227,7 @@ def test_chain_takes_its_rounds_on_a_ring(kind: str, num_ranks: int, size_bytes:
     assert max(ends) == uncontended_ps(schedule, BYTES_PER_S, LATENCY_PS)
     assert max(ends) == (0 if num_ranks == 1 else (num_ranks - 2 + chunks) * one)
     if kind == "broadcast" and num_ranks > 2:
-        assert ends[root] == chunks * one  # the root is done when it has sent everything
+        assert ends[root] == chunks * one  # the root ends once it has sent everything
         assert ends[(root + 1) % num_ranks] == (1 + chunks) * one
 
 
@@ -238,7 +238,7 @@ def test_gather_through_a_switch_is_bound_by_the_link_of_the_root() -> None:
 
 
 def test_a_late_rank_holds_up_both_neighbours_and_then_all() -> None:
-    """Rank 2 of 4 enters a second late: nothing to or from it starts before, and the whole ring ends so much later."""
+    """Rank 2 of 4 enters a second late: its transfers start after that, and the whole ring ends a second later."""
     late = 10**12
     schedule = make_schedule("all_reduce", 4, 4000)
     cluster = build_topology("ring", BYTES_PER_S, LATENCY_PS, 4)
@@ -248,7 +248,7 @@ def test_a_late_rank_holds_up_both_neighbours_and_then_all() -> None:
     touched = [i for i in range(expanded.num_transfers) if 2 in (expanded.src[i], expanded.dst[i])]
     assert min(starts[i] for i in touched) == late
     assert min(starts) == 0
-    # Three of the chunk sums pass through rank 2, the last of them in full: as late as if all had entered late.
+    # Three of the chunk sums pass through rank 2, the last of them in full: as if all ranks had entered late.
     assert max(ends) == late + max(on_time)
 
 
@@ -287,7 +287,7 @@ def test_the_two_trees_share_no_link_and_no_inner_rank() -> None:
         edges = [{frozenset((r, p)) for r, p in enumerate(tree.parent) if p >= 0} for tree in trees]
         assert not edges[0] & edges[1]
         inner = [{p for p in tree.parent if p >= 0} for tree in trees]
-        assert len(inner[0] & inner[1]) <= num_ranks % 2  # rank 0, the root of the first, where the number is odd
+        assert len(inner[0] & inner[1]) <= num_ranks % 2  # rank 0, the root of the first tree, if the number is odd
         assert trees[0].height == trees[1].height == _rounds(num_ranks)
         assert all(len(children) <= 2 for tree in trees for children in tree.children)
 

@@ -1,4 +1,4 @@
-"""Do experts on ranks of their own (etp, ep over tp x cp x dp) conserve bytes, FLOPs and weights?"""
+"""Do expert layouts that differ from the dense one (etp, ep over tp x cp x dp) conserve bytes, FLOPs and weights?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 
 BATCH, SEQUENCE, HIDDEN, FFN, LAYERS, TOP_K, EXPERTS = 2, 512, 4096, 14336, 2, 2, 8
-COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of the copies of all tokens of a replica
+COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of all token copies of a replica
 EXPERT_BYTES = LAYERS * EXPERTS * 3 * HIDDEN * FFN * 2
 
 
@@ -50,7 +50,7 @@ def ways(layout: dict[str, int]) -> tuple[int, int, int, int, int]:
     ("tp", "cp", "dp", "etp", "ep"), [*product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4, 8), (1, 2, 4, 8))]
 )
 def test_groups_are_those_of_both_numberings(tp: int, cp: int, dp: int, etp: int, ep: int) -> None:
-    """Megatron-core (expert_decoder_rank_generator): the ranks of a stage by etp, then ep, then replicas."""
+    """Megatron-core (expert_decoder_rank_generator): ranks of a stage are ordered by etp, then ep, then replicas."""
     stage, pp = tp * cp * dp, 2
     if stage % (etp * ep):
         with pytest.raises(PlanError, match="does not divide"):
@@ -74,7 +74,7 @@ def test_groups_are_those_of_both_numberings(tp: int, cp: int, dp: int, etp: int
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_bytes_of_experts_are_those_of_the_closed_form(layout: dict[str, int]) -> None:
-    """A rank sends its 1/tp of the copies to the experts' ranks; etp ranks gather theirs and scatter the sums."""
+    """A rank sends its 1/tp of the copies to the experts' ranks; etp ranks gather copies and scatter the sums."""
     tp, ep, etp, stage, replica = ways(layout)
     plan = Plan(**layout)  # type: ignore[arg-type]
     (program,) = build(moe(), plan)[0].programs
@@ -102,7 +102,7 @@ def test_ranks_hold_all_experts_once_for_each_replica_of_them(layout: dict[str, 
 
 
 class CountedFlops:
-    """A compute model whose picoseconds are thousands of FLOPs of experts' products."""
+    """Compute model of 1 ps per 1,000 FLOPs of the experts' GEMMs."""
 
     name = "flops"
     notes: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class CountedFlops:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_ranks_share_the_products_of_experts_evenly(layout: dict[str, int]) -> None:
-    """Each replica's copies pass two products forward and four backward; its tp x cp ranks do an equal part each."""
+    """A replica's copies pass through the experts' GEMMs forward and backward; its tp x cp ranks share them equally."""
     *_, replica = ways(layout)
     workload = moe()
     (program,) = build_job(workload, Plan(**layout), CountedFlops(workload))[0].programs  # type: ignore[arg-type]

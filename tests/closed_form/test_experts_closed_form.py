@@ -1,4 +1,4 @@
-"""Does expert parallelism send tokens x top_k x hidden each way, and give each rank its experts' tokens?"""
+"""Does expert parallelism send tokens x top_k x hidden in each direction, and give ranks their experts' tokens?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trine.parallel.plan import Plan
 from trine.parallel.token_partition import expert_load
 
 BATCH, SEQUENCE, HIDDEN, LAYERS, TOP_K, EXPERTS = 2, 512, 4096, 2, 2, 8
-COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of the copies of all tokens of a rank
+COPIES = BATCH * SEQUENCE * TOP_K * HIDDEN * 2  # bytes of all token copies of a rank
 
 
 def moe():  # type: ignore[no-untyped-def]
@@ -24,7 +24,7 @@ def moe():  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("ep", [2, 4, 8])
 def test_tokens_go_there_and_back_forward_and_backward(ep: int) -> None:
-    """GShard, section 3.2: tokens x top_k x hidden x (ep - 1)/ep bytes leave a rank, four times a layer."""
+    """GShard, section 3.2: tokens x top_k x hidden x (ep - 1)/ep elements leave a rank, four times per layer."""
     job, _ = build(moe(), Plan(dp=8, ep=ep))
     exchanges = collectives(job.programs[0], "all_to_all", axis="ep")
     assert [step.size_bytes for step in exchanges] == [COPIES] * 4 * LAYERS
@@ -86,11 +86,11 @@ def test_no_imbalance_exchanges_faster_than_balance(imbalance: str) -> None:
         plan = Plan(dp=4, ep=4, **imbalanced)
         return trine.simulate(moe(), plan, cluster=trine.load_cluster("dgx-h100", gpus=4)).communication_s
 
-    assert exchanged(expert_imbalance=imbalance) >= 0.99 * exchanged()  # what is beside the even part overlaps with it
+    assert exchanged(expert_imbalance=imbalance) >= 0.99 * exchanged()  # the uneven part overlaps with the even part
 
 
 def test_experts_compute_as_long_as_their_tokens_say() -> None:
-    """Times of an operator bound by memory are proportional to its tokens, but for the fixed part."""
+    """A memory-bound operator's time is proportional to its tokens, apart from the fixed part."""
     workload = model("mixtral-8x7b", times="roofline")
     shares = (4, 2, 1, 1, 2, 2, 0, 4)
     job, _ = build(workload, Plan(dp=4, ep=4, expert_shares=shares))
@@ -132,7 +132,7 @@ def test_a_balanced_capacity_below_one_shrinks_everything_alike() -> None:
 
 
 def test_experts_split_by_features_under_tensor_parallelism() -> None:
-    """Column and row split of each expert: half of the weights, and tokens added up behind the row split."""
+    """Each expert is split by columns, then rows: half of the weights, and tokens reduced after the row split."""
     workload = moe()
     plan = Plan(tp=2, dp=2, ep=2, tp_style="megatron", sequence_parallel=True)
     job, _ = build(workload, plan)

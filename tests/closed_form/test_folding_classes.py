@@ -1,4 +1,4 @@
-"""Are there as many classes of ranks as symmetry says? Every run is compared with the unfolded one too."""
+"""Does the number of rank classes follow from symmetry? Every run is also compared to the unfolded one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
 TRAINING = chain(8)
-#: Forward passes only: replicas have nothing to do with each other.
+#: Forward passes only, so replicas do not interact.
 SERVING = Chain([10**7] * 4).workload()
 
 
@@ -26,7 +26,7 @@ def machine(word: str, num_gpus: int) -> Cluster:
 
 
 def classes(cluster: Cluster, workload: Workload = TRAINING, slow: int | None = None, **fields: Any) -> int:
-    """Classes of ranks at the end of the run, checked against the unfolded one."""
+    """Return the number of rank classes at the end of the run, which is verified against the unfolded one."""
     plan = Plan(batch=8, inputs="none", **fields)
     stragglers = None if slow is None else trine.Stragglers(slow=((slow, 1.3),))
     result = trine.simulate(
@@ -54,7 +54,7 @@ def test_stages_of_a_pipeline_are_a_class_each(stages: int, schedule: str) -> No
 
 
 def test_a_torus_has_as_many_classes_as_a_row_has_places() -> None:
-    """A ring in the order of ranks goes along a row, then to the next row: rows are alike, places in a row are not."""
+    """A ring in rank order runs along a row, then the next: rows are identical, positions within a row are not."""
     assert classes(machine("torus:4x4", 16), dp=16) == 4
 
 
@@ -64,7 +64,7 @@ def test_nodes_alike(fabric: str, nodes: int) -> None:
     cluster = joined("dgx-h100", nodes, fabric)
     assert classes(cluster, tp=8, dp=nodes) == 1
     assert classes(cluster, tp=8, pp=2, dp=nodes // 2) == 2
-    assert classes(cluster, dp=8 * nodes) == 8  # one ring over all nodes: the place in the node
+    assert classes(cluster, dp=8 * nodes) == 8  # one ring over all nodes: one class per position in the node
 
 
 def test_a_slow_link_on_a_ring_is_at_another_distance_for_every_rank() -> None:
@@ -74,7 +74,7 @@ def test_a_slow_link_on_a_ring_is_at_another_distance_for_every_rank() -> None:
 
 @pytest.mark.parametrize("slow", [None, 5])
 def test_what_reaches_one_group_splits_that_group_alone(slow: int | None) -> None:
-    """Groups of two that never talk: two classes where something is slow, and one for all the others."""
+    """Groups of two never communicate: the group with the slow part has two classes, all others share one."""
     cluster = machine("full", 16)
     if slow is None:
         cluster = slow_down(cluster, [("gpu0->gpu1", 0.5)])
@@ -88,10 +88,10 @@ def test_a_link_of_the_same_rate_that_is_longer_is_another_link() -> None:
 
 
 def test_a_perturbation_goes_downstream_only() -> None:
-    """Two stages of 4 groups of two, forward only. Stage 0 never waits for stage 1."""
+    """Two stages of 4 groups of two, forward passes only, so stage 0 never waits for stage 1."""
     cluster = machine("full", 16)
     assert classes(cluster, SERVING, tp=2, dp=4, pp=2) == 2
-    assert classes(cluster, SERVING, slow=0, tp=2, dp=4, pp=2) == 3 + 3  # a rank of stage 0, and those that it sends to
+    assert classes(cluster, SERVING, slow=0, tp=2, dp=4, pp=2) == 3 + 3  # a rank of stage 0, and its receivers
     assert classes(cluster, SERVING, slow=8, tp=2, dp=4, pp=2) == 1 + 3  # a rank of stage 1
 
 
@@ -115,7 +115,7 @@ def test_slow_ranks_are_as_slow_as_asked_and_no_others() -> None:
 def test_a_slow_nic_is_a_class_of_its_own_where_all_flows_wait_for_each_other(
     fabric: str, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library's collectives: besides the rank that is slow only those whose messages cross a link with its own."""
+    """Library collectives: besides the slow rank, only ranks whose messages share a link with it differ."""
     monkeypatch.setattr(stages, "FEW_TASKS", 0)
     cluster = slow_down(joined("dgx-h100", nodes, fabric), [("node1.pcie0->node1.nic0", 0.5)])
     plan = Plan(dp=8 * nodes, batch=8, inputs="none")

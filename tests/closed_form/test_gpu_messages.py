@@ -158,7 +158,7 @@ def test_a_crossbar(engine, is_load):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_switch_costs_a_second_link(engine):
-    """The route has two links, both split into the first one's lanes, and ports only at its ends."""
+    """The route has two links, both split into as many lanes as the first, and ports only at its ends."""
     program = one().load(1, read(1)).build()
     lanes = (HEADER + LINE) * 1000 * 2 // 50 + 2 * LANE + 2 * 700 * NS
     assert ends(program, engine, topology="switch") == [mesh(1, HEADER) + mesh(1, LINE) + CHANNEL + lanes]
@@ -223,7 +223,7 @@ def test_a_dma_sends_packets_over_the_lanes_in_turns(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dmas_to_one_gpu_are_delivered_in_order(engine):
-    """The second DMA has no bytes; it waits only for the first one's packets."""
+    """The second DMA has no bytes; it waits only for the packets of the first."""
     programmer = one(num_semaphores=2).dma(8000, 1, semaphore=0).dma(0, 1, semaphore=1)
     programmer.kernel(1, 1, 1)
     programmer.acquire(1, 1)
@@ -269,7 +269,7 @@ def test_delays_take_their_cycles_beside_each_other(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("address", "is_far"), [(0, 0), (128, 1), (256, 1), (384, 0), (896, 1)])
 def test_a_line_at_home_in_the_far_half_takes_longer_where_others_write_it(engine, address, is_far):
-    """From CU 0, lines with an odd number of bits set in their line number are far. Read-only lines have a near copy."""
+    """From CU 0, lines whose number has an odd number of set bits are far. Read-only lines have a near copy."""
     l2 = L2(capacity_bytes=1 << 16, ways=4, bytes_per_s=100 * GB, latency_ps=90 * NS)
     near, far = replace(MODEL, l2=l2), replace(MODEL, l2=replace(l2, far_ps=40 * NS))
 

@@ -1,6 +1,6 @@
-"""Are the parts of a collective's time what the table of docs/background/collectives.md says, term by term?
+"""Do the parts of a collective's time match the table of docs/background/collectives.md, term by term?
 
-Once more from the table, for every algorithm, on machines where the links inside and those between domains bound.
+The table is computed again for every algorithm, on machines bound by links inside domains and between domains.
 Rates come from the machine and parameters from the file, so that a new fit changes nothing here.
 """
 
@@ -33,9 +33,9 @@ MACHINES = [
 
 
 def machine(name: str, sizes: dict[str, int], inside: float = 1.0, between: float = 1.0) -> Collectives:
-    """The collectives of a machine with rates inside and between its domains times these factors.
+    """Return the collectives of a machine with rates inside and between its domains scaled by these factors.
 
-    What leaves a domain again takes 0.7 of the rate of rings that close in it; every fabric reduces.
+    Paths that leave a domain again run at 0.7 of the rate of rings that close in it; every fabric reduces.
     """
     model = Collectives(load_cluster(name, **sizes))
     topology = model.topology
@@ -56,7 +56,7 @@ def faster(tier: Tier, factor: float) -> Tier:
 
 
 class Table:
-    """The rows of the table for one machine and protocol: steps in us, bytes in us, and the name of what bounds."""
+    """Rows of the table for one machine and protocol: steps in us, bytes in us, and the name of the bound."""
 
     def __init__(self, model: Collectives, protocol: str) -> None:
         self.topology: CommTopology = model.topology
@@ -75,7 +75,7 @@ class Table:
         return 0.0 if tier is None else medium.step_us[self.p] + tier.latency_ps / 1e6
 
     def bound(self, inside: float, between: float) -> str:
-        """The name of the slower; of equals that inside."""
+        """Return the name of the slower bound; ties go to the inner one."""
         slower = self.topology.between if between < inside else self.topology.inside
         return slower.limit if slower else ""
 
@@ -121,7 +121,7 @@ class Table:
 
 
 def setup_us(model: Collectives, size: int, protocol: str, algorithm: str) -> float:
-    """The larger of the media that are crossed; LL's further channels start later as messages grow."""
+    """Return the larger set-up time of the crossed media; LL's further channels start later as messages grow."""
     if algorithm.startswith("nvls"):
         return model.context.inner.nvls_us
     if algorithm == "collnet":
@@ -226,7 +226,7 @@ def test_steps_are_counted_as_in_the_table() -> None:
 
 
 def test_the_links_bound_a_fit_that_is_too_good() -> None:
-    """Efficiencies above 1 are no reason to take less than the bytes need at the rate of the links."""
+    """Efficiencies above 1 do not make a collective faster than its links."""
     model = machine("dgx-h100", {"nodes": 3})
     topology, library = model.topology, model.library
     assert topology.inside is not None
@@ -276,7 +276,7 @@ def test_no_bandwidth_exceeds_that_of_the_links(preset: str, nodes: int) -> None
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_fewer_channels_scale_every_rate(channels: int) -> None:
-    """``bytes_us`` of each algorithm is that of all channels times channels / limit, where the same medium bounds."""
+    """``bytes_us`` of each algorithm grows by limit / channels if the same medium bounds it."""
     for inside, between in ((1.0, 0.02), (0.02, 1.0)):
         model = machine("dgx-h100", {"nodes": 3}, inside, between)
         limited = replace(model.context, max_channels=channels)
@@ -288,12 +288,12 @@ def test_fewer_channels_scale_every_rate(channels: int) -> None:
                 after = model.cost(op, 1 << 30, pair).bytes_us
                 model.context = usual
                 if op == "all_to_all" and inside < between:
-                    continue  # the copy of the part that stays is no channel's
+                    continue  # no channel copies the part that stays
                 assert after == pytest.approx(before * medium.channels / channels, rel=1e-6), (op, pair)
 
 
 def test_way_to_the_furthest_rank_bounds_the_steps() -> None:
-    """Data that must reach the furthest rank cannot arrive before light has."""
+    """Data cannot reach the furthest rank before light does."""
     model = machine("dgx-h100", {"nodes": 2})
     topology = model.topology
     assert topology.inside is not None

@@ -1,4 +1,4 @@
-"""Does a training step with load-store costs take, for its collectives, what the load-store level says?"""
+"""Do collectives in a training step with load-store costs take their time at the load-store level?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trine.gpu.run import run_gpus
 from trine.parallel.plan import Plan
 
 SMALL = LoadStoreOptions(workgroups=4, wavefronts=2)
-#: Parts of a step that the chain below takes beside its collective.
+#: Compute time of the chain below, beside its collective.
 COMPUTE_PS = 7 * MS
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
@@ -36,7 +36,7 @@ def machine(gpus: int = 4):
 
 
 def step(weight_bytes: int, costs, cluster, ranks: int = 4, fold: str = "on", **how):
-    """One training step of one layer, whose only collective is the all-reduce of its gradient."""
+    """Simulate a training step of one layer, whose only collective is the all-reduce of its gradient."""
     chain = Chain([2 * MS], [4 * MS], [weight_bytes], optimizer_ps=MS)
     plan = Plan(dp=ranks, inputs="none", first_bucket_bytes=10**12, bucket_bytes=10**12)
     return trine.simulate(

@@ -27,7 +27,7 @@ def use(model, plan, software, **asked):
 
 
 def test_fsdp2_holds_no_shard_in_bfloat16() -> None:
-    """A float32 shard is the only one: 2 bytes a parameter and rank less at rest."""
+    """The float32 shard is the only one: 2 bytes less per parameter and rank at rest."""
     profile = load_software("torchtitan-2025")
     old = changed("torchtitan-2025", fsdp=profile.memory.fsdp.model_copy(update={"weights": "copy"}))
     work = written(LLAMA, Synthesis(batch=1), profile)
@@ -43,7 +43,7 @@ def test_the_input_of_a_reduce_scatter_is_float32_and_lasts_until_the_next() -> 
     work = written(LLAMA, Synthesis(batch=1), profile)
     sizes = [[c.delta_bytes for c in stage_programs(work, FSDP, one)[0].memory] for one in (profile, none)]
     layer = sum(w.size_bytes for w in work.tensors.values() if w.role == "weight") - 2 * 2 * LLAMA.vocab * LLAMA.hidden
-    per_layer = 2 * (layer - 2 * LLAMA.hidden) // LLAMA.layers  # float32; the final norm is of the head's unit
+    per_layer = 2 * (layer - 2 * LLAMA.hidden) // LLAMA.layers  # float32; the final norm belongs to the head's unit
     assert sizes[0].count(per_layer) == LLAMA.layers
     assert sizes[1].count(per_layer) == 0
     assert sum(sizes[0]) == 0
@@ -69,7 +69,7 @@ def test_a_held_block_is_not_allocated_and_not_free() -> None:
 
 
 def test_eager_loss_keeps_four_float32_copies_with_tensor_parallelism() -> None:
-    """16 bytes a logit are allocated and 18 reserved, 12 and 14 without tensor parallelism."""
+    """16 bytes per logit are allocated and 18 reserved; 12 and 14 without tensor parallelism."""
     profile = load_software("torchtitan-eager")
     fused = changed("torchtitan-eager", operators={"loss": "fused"}, logits_bytes=None, parallel_logits_bytes=None)
     plan = trine.Plan(tp=2, batch=1, sequence_parallel=True)
@@ -88,14 +88,14 @@ def test_chunks_of_the_loss_divide_the_logits() -> None:
 
 
 def test_grouped_products_and_the_router_run_again() -> None:
-    """Of each layer torchtitan keeps neither routed inputs nor results of experts."""
+    """torchtitan keeps neither routed inputs nor results of experts in any layer."""
     plan = trine.Plan(dp=8, batch=16, sharding="fsdp", recompute="selective")
     profile = changed("torchtitan", loss_chunks=64)
     kept = profile.memory.selective_keeps.model_copy(update={"grouped": "kept"})
     grouped = changed("torchtitan", loss_chunks=64, selective_keeps=kept)
     sizes = [use(MOE, plan, one).use.allocated_bytes for one in (profile, grouped)]
     copies = 16 * MOE.sequence * MOE.experts.top_k
-    layer = 2 * copies * (2 * MOE.experts.ffn + MOE.hidden)  # gate and up, and what goes into them
+    layer = 2 * copies * (2 * MOE.experts.ffn + MOE.hidden)  # gate and up, and their inputs
     assert sizes[1] - sizes[0] >= (MOE.layers - 2) * layer
     programs = [stage_programs(written(MOE, Synthesis(batch=1), p), plan, p)[0] for p in (profile, grouped)]
     assert len(programs[0].steps) > len(programs[1].steps)
@@ -108,7 +108,7 @@ def test_blocks_of_collectives_are_held_with_tensor_parallelism_only() -> None:
     assert with_tp[0].allocated_bytes == pytest.approx(with_tp[1].allocated_bytes, rel=1e-3)
     gathered = 2 * LLAMA.sequence * LLAMA.hidden
     held = with_tp[0].reserved_bytes - with_tp[1].reserved_bytes
-    each = 4 + 6 + 4 / 2  # gathered and to be scattered, forward and backward, and what scatters leave
+    each = 4 + 6 + 4 / 2  # gathered and to be scattered, forward and backward, and the scatters' results
     assert gathered * LLAMA.layers < held <= (each * LLAMA.layers + 8) * gathered  # 8: embedding, head
     alone = [use(LLAMA, trine.Plan(batch=2, micro_batch=1), one).use for one in (old, new)]
     assert alone[0] == alone[1]
@@ -116,7 +116,7 @@ def test_blocks_of_collectives_are_held_with_tensor_parallelism_only() -> None:
 
 @pytest.mark.slow
 def test_a_run_holds_no_more_than_the_order_of_the_program() -> None:
-    """Times can only free blocks earlier than a CPU that is as far ahead as its queue allows."""
+    """Known times free blocks no later than a CPU that runs ahead to the limit of its queue."""
     plan = trine.Plan(tp=2, batch=2, micro_batch=1, sequence_parallel=True)
     text = "model:llama-3-8b,layers=4"
     run = trine.simulate(text, plan, cluster="dgx-h100", software="megatron-core-0.6").memory_uses[0]
@@ -159,7 +159,7 @@ def test_dropout_needs_a_profile() -> None:
 
 
 def test_an_allgather_dispatcher_keeps_routed_tokens_whole() -> None:
-    """Of each layer and tensor-parallel rank: the experts' input for all tokens instead of a part, and their output."""
+    """Each layer keeps, per tensor-parallel rank, the experts' input for all tokens, not a part, and their output."""
     plan = trine.Plan(tp=4, batch=2, micro_batch=2, sequence_parallel=True)
     gathered, exchanged = (changed("megatron-core-0.6", dispatcher=d) for d in ("allgather", "alltoall"))
     peaks = [use(MOE, plan, one).by_category["activations"] for one in (gathered, exchanged)]
@@ -175,7 +175,7 @@ def test_an_allgather_dispatcher_keeps_routed_tokens_whole() -> None:
 
 @pytest.mark.slow
 def test_eager_torchtitan_copies_gathers_and_rotates_all_heads() -> None:
-    """Less speed with tensor parallelism alone: without it nothing is gathered."""
+    """Only tensor parallelism makes it slower: without it there are no gathers."""
     model = "model:qwen3-8b,layers=8,sequence=4096"
     plain = load_software("torchtitan-eager")
     style = plain.operators.model_copy(update={"sequence_gathers": "plain", "head_norms": "sharded"})

@@ -1,4 +1,4 @@
-"""A ring all-reduce beside backward: 2(N-1) x (chunk / bandwidth + latency), of which the tail is exposed."""
+"""A ring all-reduce beside backward takes 2(N-1) x (chunk / bandwidth + latency); its tail is exposed."""
 
 import pytest
 from results_graphs import labelled, result
@@ -9,7 +9,7 @@ from trine.graph.taskgraph import CollectiveLabel
 
 
 def two_layers(ranks, chunk_bytes, latency_ps, first_ps, second_ps):
-    """Backward of two layers on each rank; the gradients of the first to finish are reduced on a ring meanwhile."""
+    """Build backward of two layers on each rank; a ring reduces the gradients of the first during the second."""
     builder = TaskGraphBuilder([10**12] * ranks, [latency_ps] * ranks)
     early = [builder.compute(rank, "compute", first_ps) for rank in range(ranks)]
     held = early

@@ -1,4 +1,4 @@
-"""Does offload move the bytes that it should, when it should, and free the memory that they took?"""
+"""Does offload move the right bytes at the right time, and free their memory?"""
 
 import dataclasses
 
@@ -94,7 +94,7 @@ def test_state_and_copied_gradients_leave_the_gpu():
 
 
 def test_what_the_cpu_moves_is_gradients_weights_and_state():
-    """VGG-13 by Adam: 532 MB of gradients read, of weights read and written, and of twice that of states likewise."""
+    """VGG-13 with Adam: 532 MB of gradients read, 532 MB of weights and twice the bytes of states read and written."""
     result = trine.simulate(VGG13, Plan(offload="optimizer"), cluster="dgx-h100")
     graph = result.graph
     on_host = [i for i, stream in enumerate(graph.stream) if stream >= 0 and graph.stream_names[stream] == HOST_STREAM]
@@ -112,7 +112,7 @@ def test_gpus_of_a_socket_share_its_memory():
 
 
 def on_hosts(name: str, plan: Plan) -> tuple[RankProgram, int]:
-    """The program of rank 0 of a small transformer, and the bytes of the weights that it keeps."""
+    """Return the program of rank 0 of a small transformer, and the bytes of the weights that it keeps."""
     workload = model(name)
     compute = make_compute("auto", workload)
     program = build_job(workload, plan, compute, has_host=True, host_bytes_per_s=float(RATE))[0].programs[0]
@@ -125,7 +125,7 @@ def plan_of(plan: Plan) -> dict[str, object]:
 
 
 def reached(program: RankProgram, step: int) -> set[int]:
-    """All steps that end before ``step`` begins because it waits for them, directly or not."""
+    """Return all steps that ``step`` waits for, directly or not."""
     found, left = set(), [step]
     while left:
         new = set(program.steps[left.pop()].after) - found
@@ -158,7 +158,7 @@ def test_gradients_leave_when_they_are_reduced_and_each_leaves_once_a_reduction(
 @pytest.mark.parametrize("ep", [2, 4])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
 def test_the_cpu_updates_all_weights_that_a_rank_is_responsible_for(sharding, ep):
-    """Experts' weights too, which with ep = dp no other rank has, so that nothing reduces their gradients."""
+    """Experts' weights are included: with ep = dp no other rank has them, so no collective reduces their gradients."""
     plan = Plan(dp=4, ep=ep, sharding=sharding, offload="optimizer", inputs="none")
     program, weights = on_hosts("mixtral-8x7b", plan)
     back = sum(s.size_bytes for s in program.steps if isinstance(s, HostCopy) and not s.to_host)
@@ -252,7 +252,7 @@ def test_what_cannot_be_is_refused():
 
 
 def test_gpus_of_a_full_host_share_its_memory_and_decide():
-    """Four GPUs hang on each processor of a node and one on another node: a quarter of what the one alone gets."""
+    """With four GPUs per processor on one node and one GPU on another, all get a quarter of the rate of one alone."""
     cluster = load_cluster("dgx-h100", nodes=2)
     gpus = np.array(cluster.gpus, np.int64)
     alone = host_bytes_per_s(cluster, gpus[8:9])

@@ -1,4 +1,4 @@
-"""Do transfers that go as packets take what one computes on paper, to the picosecond?"""
+"""Do transfers in packets take the time computed by hand, to the picosecond?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PS = 10**12 // RATE
 
 
 def alone_ps(size, links, packet, header):
-    """The first link carries all packets; each further one adds a full one, behind which a shorter last one waits."""
+    """Return a lone flow's time: all packets on the first link, plus a full packet per further link (the last waits)."""
     packets = -(-size // packet)
     return (size + packets * header + (links - 1) * (min(size, packet) + header)) * PS + links * LATENCY_PS
 
@@ -31,7 +31,7 @@ def test_a_ring_on_a_clos(size, packet, header):
     near, far = (alone_ps(size // 8, links, packet, header) for links in (2, 4))
     same_leaf = expand(schedule).src // 2 == expand(schedule).dst // 2
     assert run.flow_alone_ps.tolist() == np.where(same_leaf, near, far).tolist()
-    assert run.flow_ps.tolist() == run.flow_alone_ps.tolist()  # nobody meets anybody
+    assert run.flow_ps.tolist() == run.flow_alone_ps.tolist()  # no two flows meet
     assert run.end_ps == 14 * far
     assert run.bus_bytes_per_s == pytest.approx(size * 14 / 8 / (run.end_ps / 1e12))
 

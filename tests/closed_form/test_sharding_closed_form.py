@@ -1,4 +1,4 @@
-"""Do DDP, ZeRO 1 to 3, FSDP and hybrid sharding send and keep what their papers say?"""
+"""Do DDP, ZeRO 1 to 3, FSDP and hybrid sharding send and keep the bytes of their papers?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 
 
 def held(program: RankProgram, category: str) -> int:
-    """Bytes of a category when the backward pass has ended: what stays, and what came and went before the optimizer."""
+    """Return a category's bytes at the end of the backward pass: resident bytes plus changes before the optimizer."""
     last = max(i for i, step in enumerate(program.steps) if isinstance(step, Compute) and step.label.phase == 1)
     number = CATEGORY[category]
     reductions = [i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.label.phase == 1]
@@ -46,7 +46,7 @@ def test_bytes_of_each_sharding_are_those_of_the_zero_paper(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_memory_of_each_sharding_is_that_of_the_zero_paper(n: int) -> None:
-    """Section 5: 2 Psi + 2 Psi + K Psi, of which the optimizer's K = 12, gradients and parameters are divided in turn.
+    """Section 5: 2 Psi + 2 Psi + K Psi; the optimizer's K = 12, then gradients, then parameters are divided.
 
     Psi counts parameters; Adam in mixed precision.
     """
@@ -71,11 +71,11 @@ FAST = "1000000 TB/s"
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("n", [2, 4])
 def test_gradients_of_each_sharding_over_the_whole_step(n: int, count: int) -> None:
-    """Gradients are model states: 2 Psi for all the time with ZeRO 1, a share of 2 Psi/n with ZeRO 2 and 3.
+    """Gradients are model states: 2 Psi at all times with ZeRO 1, a share of 2 Psi/n with ZeRO 2 and 3.
 
-    Beside the share, each gradient is whole in its bucket from its operator to its reduction: with buckets of one
-    gradient on links that take no time, at most what two operators one after the other make. Accumulation changes none
-    of it.
+    Beside the share, each gradient is whole in its bucket from its operator to its reduction. With buckets of one
+    gradient and links that take no time, buckets hold at most the gradients of two consecutive operators.
+    Accumulation does not change this.
     """
     workload, cluster = model(batch=2), build_topology("full", FAST, 0, n)
     psi2 = weight_bytes(workload)
@@ -93,7 +93,7 @@ def test_gradients_of_each_sharding_over_the_whole_step(n: int, count: int) -> N
         in_buckets = timeline.delta_bytes[(timeline.category == CATEGORY["buckets"])]
         peak = max(np.cumsum(in_buckets[: len(in_buckets) // timeline.num_ranks]), default=0)
         assert in_buckets.sum() == 0
-        if sharding != "zero3":  # whose units have several gradients
+        if sharding != "zero3":  # units of zero3 have several gradients
             assert least <= peak <= most, sharding
         else:
             assert peak >= least
@@ -101,7 +101,7 @@ def test_gradients_of_each_sharding_over_the_whole_step(n: int, count: int) -> N
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_memory_of_zero2_differs_from_that_of_zero1(count: int) -> None:
-    """By all gradients but a share and the bucket underway, with one micro-batch and with four."""
+    """ZeRO 2 saves all gradients but a share and the bucket in flight, with one micro-batch and with four."""
     workload = model(batch=4, sequence=2048)
     plans = [Plan(dp=4, sharding=name, batch=4, micro_batch=4 // count) for name in ("zero1", "zero2")]
     one, two = (simulate(workload, plan, cluster="dgx-h100").memory_peaks[0] for plan in plans)
@@ -129,7 +129,7 @@ def test_shares_of_hybrid_sharding_are_of_its_groups() -> None:
 
 
 def test_gradients_that_no_replica_shares_are_whole_and_in_no_bucket() -> None:
-    """With ep = dp each rank has experts of its own: their gradients are divided over nobody, and DDP buckets none."""
+    """With ep = dp each rank has different experts: their gradients are not divided, and DDP does not bucket them."""
     workload = model("mixtral-8x7b")
     psi2, own = weight_bytes(workload), 0
     for sharding in ("none", "zero2"):
@@ -185,7 +185,7 @@ def test_no_more_units_are_alive_than_one_and_those_ahead(prefetch: int) -> None
     changes = [c for c in program.memory if c.category == CATEGORY["weights"]]
     gathers = {i for i, s in enumerate(program.steps) if isinstance(s, Collective) and s.kind == "all_gather"}
     alive = most = 0
-    # In program order a gather begins where it is written, behind the end of the operator before it.
+    # In program order a gather begins at its place in the program, after the end of the previous operator.
     for _, _, delta in sorted((c.step, not c.at_end, c.delta_bytes) for c in changes):
         alive += 1 if delta > 0 else -1
         most = max(most, alive)
@@ -241,7 +241,7 @@ def test_a_gather_ahead_is_issued_before_the_reduction_behind_it_and_both_take_t
     program = build(workload, Plan(dp=4, sharding="fsdp"))[0].programs[0]
     backward = [s for s in collectives(program, axis="dp") if s.label.phase == 1]
     order = "".join(step.kind[0] for step in backward)
-    assert order == "a" + "ar" * 5 + "r"  # head, four layers, embedding: six units, of which one is gathered ahead
+    assert order == "a" + "ar" * 5 + "r"  # head, four layers, embedding: six units, one of them gathered ahead
     result = simulate(workload, Plan(dp=4, sharding="fsdp"), cluster=build_topology("switch", "5 GB/s", "1 us", 4))
     graph, records = result.graph, result.records
     spans = sorted(

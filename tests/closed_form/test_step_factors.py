@@ -1,4 +1,4 @@
-"""Factors of ``trine validate``: what one row with a prior, and many rows without noise, give by paper and pencil."""
+"""Factors of ``trine validate``: one row with a prior, and many rows without noise, computed by hand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trine.validation.replay_rows import Predicted
 from trine.validation.step_factors import AskedStep, ComparedStep, asked_factors, calibrated, fit, left_out
 from trine.validation.training_rows import TrainingRow, load_rows
 
-#: Standard deviations of a row's log error and of the log factor of compute; where Huber's proportion begins.
+#: Standard deviations of a row's log error and of the log factor of compute; Huber's limit, in deviations.
 NOISE, PRIOR, HUBER = 0.06, 0.4, 1.5
-#: The prior's part in one row: log factor = - log error / (1 + NARROW).
+#: The prior's weight against one row: log factor = - log error / (1 + NARROW).
 NARROW = (NOISE / PRIOR) ** 2
 
 
@@ -25,14 +25,14 @@ def asked(log_error: float, shares=(1.0, 0.0, 0.0), before=(1.0, 1.0, 1.0)) -> A
 
 @pytest.mark.parametrize("log_error", [-0.08, 0.0, 0.05])
 def test_one_row_moves_its_factor_but_for_the_prior(log_error: float) -> None:
-    """The least of (error + log f)^2 / noise^2 + (log f)^2 / prior^2."""
+    """The factor f minimises (error + log f)^2 / noise^2 + (log f)^2 / prior^2."""
     factors = fit([asked(log_error)], 1)
     assert math.log(factors[0]) == pytest.approx(-log_error / (1 + NARROW), abs=1e-5)
     assert factors[1:] == (1.0, 1.0)
 
 
 def test_errors_beyond_the_noise_count_in_proportion() -> None:
-    """Behind the limit of Huber a row pulls with HUBER / noise, however far it is: 100 of 0 hold one of 1."""
+    """Beyond Huber's limit a row pulls with HUBER / noise at any distance: 100 rows at 0 hold one at 1."""
     pull = HUBER * NOISE
     rows = [*[asked(0.0)] * 100, asked(-1.0)]
     assert math.log(fit(rows, 1)[0]) == pytest.approx(pull / (100 + NARROW), rel=1e-3)
@@ -51,7 +51,7 @@ def test_rows_of_different_shares_tell_three_factors_apart() -> None:
 
 
 def test_a_prediction_that_was_asked_with_factors_needs_them_again() -> None:
-    """Of a step with compute x 2, compute that takes three quarters takes three fifths of what it is without."""
+    """Compute that is 3/4 of a step with compute x 2 is 3/5 of the step without the factor."""
     rows = [asked(0.0, (0.75, 0.0, 0.0), (2.0, 1.0, 1.0))] * 500
     assert fit(rows, 1)[0] == pytest.approx(2.0, rel=1e-2)
     assert rows[0].log_error((1.0, 1.0, 1.0)) == pytest.approx(math.log(0.25 + 0.75 / 2))
@@ -64,12 +64,12 @@ def test_factors_are_asked_to_three_digits() -> None:
 
 
 def told(row: TrainingRow, **facts: object) -> TrainingRow:
-    """A row with other facts."""
+    """Return a row with changed facts."""
     return replace(row, facts={**row.facts, **{name: str(value) for name, value in facts.items()}})
 
 
 def steps_of(count: int) -> list[ComparedStep]:
-    """Rows of two models; of the first the communication, of the second the compute is slow."""
+    """Return rows of two models; steps with mostly communication are slower than predicted."""
     row = next(row for row in load_rows() if row.step_s is not None and not row.apart)
     return [
         ComparedStep(

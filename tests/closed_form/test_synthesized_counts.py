@@ -1,4 +1,4 @@
-"""Do synthesised models have the parameters, FLOPs, bytes and times that formulas give?"""
+"""Do synthesised models have the parameters, FLOPs, bytes and times given by formulas?"""
 
 from math import prod
 
@@ -80,7 +80,7 @@ def test_experts_work_on_their_tokens_alone():
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "gpt-2"])
 def test_a_layer_keeps_for_the_backward_pass_what_autograd_saves(name):
-    """Per layer, bytes: what was found by going through the operators' derivatives by hand."""
+    """Bytes per layer, derived by hand from the operators' derivatives."""
     spec, sequence = load_model(name), load_model(name).sequence  # long enough for the peak to be at the loss
     peaks = []
     for layers in (3, 4):

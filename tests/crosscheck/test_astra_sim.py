@@ -1,6 +1,6 @@
-"""Does our fifo network, driven as ASTRA-sim's system layer drives its own, give ASTRA-sim's results?
+"""Does our fifo network, driven as ASTRA-sim's system layer drives its network, give ASTRA-sim's results?
 
-All 416 rows of tests/data/astra; what is done and the two gaps: docs/background/astra-sim.md.
+All 416 rows of tests/data/astra; method and the two gaps: docs/background/astra-sim.md.
 """
 
 import pytest
@@ -10,7 +10,7 @@ AWARE, UNAWARE = rows(aware=True), rows(aware=False)
 
 
 def compared(some_rows, **options):
-    """(relative error, row, ns of the first and of the last NPU), the largest error first."""
+    """Return (relative error, row, ns of the first and of the last NPU), the largest error first."""
     found = []
     for row in some_rows:
         first_ns, last_ns = simulated(row, **options)
@@ -28,7 +28,7 @@ def test_the_file_is_the_one_that_the_gaps_were_found_in():
 
 
 def test_at_least_95_percent_of_the_congestion_aware_rows_are_within_1_percent():
-    """Links of the stated bandwidth and latency, in picoseconds; ASTRA-sim cuts every delay to whole nanoseconds."""
+    """Links have the stated bandwidth and latency, in picoseconds; ASTRA-sim truncates each delay to nanoseconds."""
     found = compared(AWARE, whole_ns=False)
     close = [error for error, *_ in found if error <= 0.01]
     error, worst, _, last_ns = next(one for one in found if one[1].line not in GAPS)
@@ -40,7 +40,7 @@ def test_at_least_95_percent_of_the_congestion_aware_rows_are_within_1_percent()
 
 @pytest.mark.parametrize("some_rows", [AWARE, UNAWARE], ids=["aware", "unaware"])
 def test_every_row_is_exact_in_whole_nanoseconds_but_the_gaps(some_rows):
-    """First and last NPU, to the nanosecond. Aware: over fifo links; unaware: a message is hops x latency + bytes."""
+    """First and last NPU match to the nanosecond. Aware: fifo links; unaware: a message is hops x latency + bytes."""
     for error, row, first_ns, last_ns in compared(some_rows):
         if row.line in GAPS:
             continue
@@ -50,6 +50,6 @@ def test_every_row_is_exact_in_whole_nanoseconds_but_the_gaps(some_rows):
 
 @pytest.mark.parametrize("row", [row for row in AWARE + UNAWARE if row.line in GAPS], ids=lambda row: row.line)
 def test_known_gaps_are_gaps(row):
-    """A LogGP bus inside the NPU; without it the run takes 0.6 times as long. To be struck off when this fails."""
+    """Without a LogGP bus inside the NPU, the run takes 0.6 of the time. Remove the gap from the list if this fails."""
     _, last_ns = simulated(row)
     assert float(last_ns / row.cycles_ns) == pytest.approx(0.596, abs=0.001), GAPS[row.line]

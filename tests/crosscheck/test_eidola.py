@@ -1,4 +1,4 @@
-"""Do replays show what Eidola's figures show (arXiv 2606.12638), within issue 6's limits? Small sizes."""
+"""Do replays at small sizes reproduce Eidola's figures (arXiv 2606.12638) within issue 6's limits?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
 from trine.gpu.replay.sweep import SweepGrid, sweep
 
-#: A compute unit each for 43 workgroups, with a flag from each of three peers: its set-up, with narrower rows.
+#: Eidola's set-up with narrower rows: a compute unit for each of 43 workgroups, a flag from each of three peers.
 EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, flags="single")
 WAKEUPS_US = range(0, 53, 4)
 CASES = {
@@ -46,7 +46,7 @@ def test_spinning_reads_grow_linearly(found):
 
 
 def polling_interval_us(options):
-    """From the run itself: how much longer one wavefront waits for each read more, with flags that come late."""
+    """Return the polling interval from the run itself: added wait per added read of one wavefront, with late flags."""
     lone = replace(options, wakeup="1 us")
     runs = [Prepared(lone).run(wakeup=f"{us} us") for us in (100, 1100)]
     waited_us = (runs[1].wait_total_ps - runs[0].wait_total_ps) / 1e6
@@ -66,9 +66,9 @@ def test_other_reads_are_those_of_the_data_flow_in_both(found):
 
 
 def test_the_slope_of_figure_1_is_that_of_four_wavefronts():
-    """134 to 660 flag reads from 0 to 40 us, 13.15 a us: the interval follows from the GPU, the four from the figure.
+    """134 to 660 flag reads from 0 to 40 us, 13.15 per us: the interval follows from the GPU, the four from the figure.
 
-    Beside them about 66 K others, 1024 x 1024 x 4 B in lines of 64 B.
+    The run has about 66 K other reads, 1024 x 1024 x 4 B in lines of 64 B.
     """
     swept = sweep(
         replace(EIDOLA, cols=1024, tile=(256, 1024), workgroups=4),
@@ -86,7 +86,7 @@ def test_known_gap_43_wavefronts_read_ten_times_as_often_as_in_figure_1():
 
 
 def test_eidolas_numbers_with_a_fitted_pause():
-    """The pause is fitted to the slope of figure 1; where the line starts and that the rest fits are not."""
+    """Only the pause is fitted, to the slope of figure 1; the line's start and all other counts are not."""
     paper = replace(EIDOLA, cols=1024, tile=(16, 1024), poll="3 us")
     prepared = Prepared(paper)
     at_once, late = (prepared.run(wakeup=f"{us} us") for us in (0, 40))
@@ -96,16 +96,16 @@ def test_eidolas_numbers_with_a_fitted_pause():
 
 
 def test_known_gap_mwait_reads_less_than_in_the_paper():
-    """Its figure 2: 728 to 788, more than one for each flag and one for each wake-up where all flags land at once.
+    """The paper's figure 2 has 728 to 788 reads: more than one per flag plus one per wake-up if all flags land at once.
 
-    Where they land one by one, eight in a line, it is 706 (tests/closed_form/test_eidolon_reads.py).
+    If they land one by one, eight in a line, 706 are read (tests/closed_form/test_eidolon_reads.py).
     """
     asleep = Prepared(replace(EIDOLA, sync="mwait")).run(wakeup="40 us")
     assert asleep.flag_reads == 43 * 3 + 43 < 728
 
 
 def test_eight_seeds_of_the_issue_order_are_eight_times_of_the_kernel():
-    """What the paper calls variability; its range is not stated. Here within 2 % of the time without a draw."""
+    """The paper's variability, whose range it does not state. Here it is within 2 % of the time without a draw."""
     for base in (EidolonOptions(), EidolonOptions(rows=256, cols=256), replace(EIDOLA, cols=128)):
         usual = run_eidolon(base).end_ps
         drawn = [run_eidolon(replace(base, issue_seed=seed)) for seed in range(8)]
@@ -131,7 +131,7 @@ def test_at_ten_times_the_break_even_mwait_reads_at_least_80_percent_less():
 
 
 def test_a_late_flag_costs_spinning_and_not_mwait():
-    """One peer of three comes 20 us later (figure 5): all spin for it; who sleeps asks once more."""
+    """One peer of three comes 20 us later (figure 5): all workgroups spin for it; a sleeping one reads once more."""
     base = EidolonOptions(rows=512, cols=128, flags="single", flag_spacing=64, wakeup="5 us")
     more = {}
     for way in ("spin", "mwait"):

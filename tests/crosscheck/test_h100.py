@@ -1,4 +1,4 @@
-"""Are times on an H100 and an H200 what we measured (tests/data/h100)? Only unaligned products rest on these."""
+"""Do times on an H100 and an H200 match our measurements (tests/data/h100)? Only unaligned GEMMs rest on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(name):
 
 
 def test_products():
-    """Alone, in bf16: those of over 30 us within 7 % on average, within 3 % in the median."""
+    """Lone bf16 GEMMs of over 30 us are within 7 % on average, within 3 % in the median."""
     tables, errors = OperatorTables(GPU), {}
     for row in rows("products.csv"):
         shape, us = tuple(int(row[side]) for side in "mnk"), float(row["us"])
@@ -43,7 +43,7 @@ def test_products():
 
 
 def linear(product, m, n, k):
-    """A linear layer's product as an operator of a step: result, or gradient of the input or the weight alone."""
+    """Return a linear layer's GEMM as an operator of a step: result, or gradient of the input or the weight alone."""
     tokens, inputs, outputs = {"forward": (m, k, n), "input": (m, n, k), "weight": (k, n, m)}[product]
 
     def tensor(number, shape, role="activation"):
@@ -64,7 +64,7 @@ def linear(product, m, n, k):
 
 
 def test_unaligned_products():
-    """Rows that are no multiple of 16 bytes: 2 to 9 times as slow, each within 45 %, 12 % on average."""
+    """GEMMs whose rows are no multiple of 16 bytes are 2 to 9 times slower; each is within 45 %, 12 % on average."""
     times, errors, slower = SizedTimes(GPU), {}, []
     for row in rows("unaligned.csv"):
         shape, us = tuple(int(row[side]) for side in "mnk"), float(row["us"])
@@ -112,8 +112,8 @@ def test_memory_bound_operators():
     assert mean(map(abs, errors.values())) < 0.25
 
 
-#: Code -> whether pytorch-eager describes it: Hugging Face's GPT-2, BERT and T5 have activations and attention in many
-#: kernels, and autocast copies weights and activations.
+#: Whether pytorch-eager describes a row's code: Hugging Face's GPT-2, BERT and T5 have activations and attention in
+#: many kernels, and autocast copies weights and activations.
 def is_described(row):
     plain = row["code"] == "torch.nn" or row["model"].startswith("llama")
     return (
@@ -156,9 +156,9 @@ def test_another_batch(model, low, high, tolerance):
 
 
 def test_steps_that_wait_for_the_cpu():
-    """One sample of Llama 3.2 1B waits for the CPU: the profiler's part of launches is left out.
+    """One sample of Llama 3.2 1B waits for the CPU; trine omits the profiler's part of launches.
 
-    Four keep the GPU busy, and launches wait for room in its queue: 70 of their 91 ms, which are no launches.
+    Four samples keep the GPU busy, and launches wait for room in its queue: 70 of their 91 ms are this wait.
     """
     one, four = (load(DATA / f"llama-3.2-1b-b{batch}-s2048-bf16") for batch in (1, 4))
 
@@ -169,6 +169,6 @@ def test_steps_that_wait_for_the_cpu():
     assert abs(error(one, one)) < 0.02
     assert abs(error(four, four)) < 0.04
     assert abs(error(one, four)) < 0.15  # large tensors leave the L2, and the clock falls
-    assert abs(error(four, one)) < 0.3  # a trace of a busy GPU does not tell what the profiler added
+    assert abs(error(four, one)) < 0.3  # a trace of a busy GPU hides the profiler's overhead
     launches = [sum(op.launch_duration_ps for op in step.operators) for step in (one, four)]
     assert launches[1] < 1.35 * launches[0]

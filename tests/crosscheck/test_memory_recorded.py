@@ -1,4 +1,4 @@
-"""Does the memory model come close to what PyTorch's allocator recorded?"""
+"""Does the memory model come close to the recording of PyTorch's allocator?"""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ RAW = Path(__file__).parent.parent / "data" / "vgg13-raw-b512"
 
 
 def recorded_bytes() -> list[tuple[int, int]]:
-    """(bytes of the change, bytes in use after it) of every allocation on the GPU, in order of time."""
+    """Return (bytes of the change, bytes in use after it) of every GPU allocation, in order of time."""
     path = next((RAW / "profiler").iterdir())
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 1]
@@ -22,7 +22,7 @@ def recorded_bytes() -> list[tuple[int, int]]:
 
 
 def peak_without_workspaces(changes: list[tuple[int, int]]) -> int:
-    """The peak, leaving out what is given back by the very next change: the workspaces of convolutions."""
+    """Return the peak without blocks freed by the very next change: the workspaces of convolutions."""
     peak = 0
     for (size, total), (following, _) in pairwise(changes):
         if size > 0 and following != -size:
@@ -46,7 +46,7 @@ def test_the_other_batch_predicts_it_too():
 
 
 def test_the_launching_thread_explains_the_recorded_span():
-    """From the first kernel to the end of the last the profiler saw 347.021 ms; the kernels alone are 346.366 ms."""
+    """The profiler recorded 347.021 ms from the first kernel to the end of the last; kernels alone take 346.366 ms."""
     with_launches = trine.simulate(str(RAW), cpu=True)
     assert with_launches.step_time_ps == pytest.approx(347.021e9, rel=0.001)
     assert trine.simulate(str(RAW), cpu=False).step_time_ps < with_launches.step_time_ps

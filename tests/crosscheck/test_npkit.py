@@ -1,6 +1,6 @@
 """Do simulated NCCL primitives through host memory match NPKit's measurements (issue 15: median error <= 25 %)?
 
-Nothing is fitted: conditions come from the benchmark's scripts, programs from NCCL's sources, cycles from its machine
+No value is fitted: conditions come from the benchmark's scripts, programs from NCCL's sources, cycles from its machine
 code, GPU and links from presets. Misses are asserted: docs/background/gpu-models.md, "NPKit's primitives".
 """
 

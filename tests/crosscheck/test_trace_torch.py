@@ -1,4 +1,4 @@
-"""Are traces of torch 2.13 understood: a transformer with as many heads as samples, and a CNN with batch norm?"""
+"""Are traces of torch 2.13 read correctly: a transformer with equal heads and samples, a CNN with batch norm?"""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_given_batch_is_checked() -> None:
     from trine.errors import TraceError
 
     assert load(DATA / "tf_kineto.json.gz", batch=4).batch == 4
-    # 32 tokens as the batch: what a trace in (S, B) order would need
+    # 32 tokens as the batch, as in a trace in (S, B) order
     other = load(DATA / "tf_kineto.json.gz", batch=32)
     assert shapes(other, named(other, "aten::embedding")) == [((4, 32, 64), (1,))]
     with pytest.raises(TraceError, match="batch 7"):

@@ -1,4 +1,4 @@
-"""Do the examples run, and print what their .out files say?"""
+"""Do the examples run and print the text of their .out files?"""
 
 import re
 import runpy
@@ -15,24 +15,24 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 README = EXAMPLES.parent / "README.md"
-#: the time that the simulation itself took differs from run to run
+#: the simulation's own run time differs from run to run
 WALL = re.compile(r"events in .* by trine")
 
 
-#: Examples that take too long for here: the words that shorten them, and how many lines of the .out they print then.
+#: Examples that take too long: the arguments that shorten them, and the number of .out lines that they then print.
 SHORTER = {"18_llama_405b_at_scale": (["--dp", "128"], 4)}
-#: Those that `make test` runs, one a subject; the others take seconds each: `make test-slow`.
+#: Examples that `make test` runs, one per subject; the others take seconds each: `make test-slow`.
 QUICK = ("01_quick_start", "06_any_task_graph", "09_any_cluster", "16_chakra", "20_gpu_program")
 SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
 
 
 def run(script: Path, folder: Path, words: Sequence[str] = ()) -> str:
-    """What a script prints; here and not in a process of its own, which would load all kernels again."""
+    """Return a script's output; it runs in this process, as a new one would load all kernels again."""
     copy = folder / script.name  # pictures are written beside the script
     copy.write_text(script.read_text())
     if script.parent == EXAMPLES:
         shutil.copytree(EXAMPLES / "data", folder / "data")
-        shutil.copy(EXAMPLES / "paper_models.py", folder)  # what two of them import
+        shutil.copy(EXAMPLES / "paper_models.py", folder)  # two of them import it
     printed = StringIO()
     with (
         patch.object(sys, "argv", [str(copy), *words]),

@@ -1,6 +1,6 @@
-"""Damage done to valid files: to their structure where the format has one, else to words, cells and bytes.
+"""Damage to valid files: to their structure if the format has one, else to words, cells and bytes.
 
-A mutation is three numbers, ``(where, how, what)``, taken modulo what there is; so Hypothesis can make them smaller.
+A mutation is three numbers, ``(where, how, what)``, modulo the number of choices, so Hypothesis can shrink them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 Mutation = tuple[int, int, int]
 
-#: Values that readers have met and not expected.
+#: Values that readers did not expect.
 HOSTILE: tuple[Any, ...] = (
     0, -1, 1, 2, 3, 7, 255, 2**24 + 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63), 10**5000, 0.5, 1e-300,
     1e308, float("inf"), float("nan"), -0.0, True, False, None, "", " ", "x", "0", "-1", "--5", "+5", "1_0", "4_",
@@ -39,13 +39,13 @@ BYTES = (
 
 
 def mutated(data: bytes, kind: str, mutations: Sequence[Mutation]) -> bytes:
-    """``data`` after all mutations, of a file of this kind."""
+    """Return ``data`` after all mutations for a file of this kind."""
     for mutation in mutations:
         how = mutation[1] % 10
         change = _KINDS.get(kind, _bytes) if how < 8 else _bytes
         try:
             data = change(data, (mutation[0], mutation[1] // 10, mutation[2]))
-        except Exception:  # what was valid is so no more: bytes are left to change
+        except Exception:  # the file is no longer valid: change bytes
             data = _bytes(data, mutation)
     return data
 
@@ -70,7 +70,7 @@ def _bytes(data: bytes, mutation: Mutation) -> bytes:
 
 
 def _tree(tree: Any, mutation: Mutation) -> Any:
-    """Plain data with one node changed, dropped, doubled, renamed, wrapped or exchanged."""
+    """Return plain data with one node changed, dropped, doubled, renamed, wrapped or exchanged."""
     where, how, what = mutation
     places: list[tuple[Any, Any]] = []
     todo = [tree]
@@ -210,7 +210,7 @@ def _npz(data: bytes, mutation: Mutation) -> bytes:
 
 
 def _zip(data: bytes, mutation: Mutation) -> bytes:
-    """Damage of the archive: flags, methods, sizes, headers of its parts."""
+    """Damage an archive: flags, methods, sizes, headers of its parts."""
     where, how, what = mutation
     if how % 4 == 0:
         made = io.BytesIO()

@@ -1,9 +1,8 @@
 """Does any file or command line end in a traceback, a hang, a gigabyte or a message that is not one short line?
 
-``make test`` asks for all that is known to have broken once (``corpus/``) and for 60 cases of a search, ``make
-test-slow`` for 3600: the same ones on every machine, however fast it is. ``make fuzz SECONDS=3600`` searches among new
-ones for as long as you like. A fault is kept in ``fuzz-found/``, and
-``PYTHONPATH=tests python tests/fuzz/fuzz_search.py --again FILE`` asks for it again.
+``make test`` runs all cases that once broke trine (``corpus/``) and 60 cases of a search, ``make test-slow`` 3600:
+the same cases on every machine, fast or slow. ``make fuzz SECONDS=3600`` searches new cases for the time you choose.
+Faults are saved in ``fuzz-found/``; ``PYTHONPATH=tests python tests/fuzz/fuzz_search.py --again FILE`` repeats one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from fuzz_search import Search
 
 CORPUS = Path(__file__).with_name("corpus")
 CASES = yaml.safe_load((CORPUS / "cases.yaml").read_text(encoding="utf-8"))
-#: What a search asks for, and its first seed: some 3 seconds, and some 3 minutes.
+#: Cases of a search and its first seed: about 3 seconds, and about 3 minutes.
 SHORT, LONG = (60, 1), (3600, 1000)
 
 
 def content(given):
-    """The bytes of a file of the corpus; None: a FIFO."""
+    """Return the bytes of a file of the corpus, or None for a FIFO."""
     if isinstance(given, str):
         return given.encode()
     if "from" in given:
@@ -59,7 +58,7 @@ def test_what_broke_once_is_refused_in_one_line(worker):
 
 
 def test_samples_are_read(worker):
-    """What is damaged was valid before, else the damage tests nothing."""
+    """Samples are valid before they are damaged, else the damage tests nothing."""
     refused = {}
     for sample in samples():
         answer = worker.ask(Case(sample.argv, sample.files))

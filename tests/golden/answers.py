@@ -1,4 +1,4 @@
-"""What of an answer is kept: numbers, names, words of evidence; not prose, times of the simulator, versions, paths."""
+"""The recorded part of an answer: numbers, names, words of evidence; no prose, simulator times, versions, paths."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import numpy as np
 import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-#: Keys of prose of one or two words; longer prose is known by its spaces.
+#: Keys of prose of one or two words; spaces identify longer prose.
 PROSE = frozenset({
     "what", "detail", "notes", "warnings", "not_modelled", "assumed", "assumptions", "missing", "sentence",
     "routing_reason", "source", "sources", "label", "program", "description",
 })  # fmt: skip
-#: Keys of names, sources and shapes, which are no prose even where they have spaces.
+#: Keys of names, sources and shapes, which are not prose even if they have spaces.
 NAMES = frozenset({"series", "worst_series", "operator", "scaling", "first", "second", "kind", "tier"})
-#: Keys of how long the simulator took, of its version, and of where files lie.
+#: Keys of the simulator's run time and version, and of file locations.
 OUTSIDE = frozenset(
     {"wall_s", "events_per_s", "version", "schema", "command", "made_by", "trine_version", "trine", "s"}
 )
-#: What is longer, as JSON, is recorded as a hash: by its columns at the second level, as a whole below that.
+#: Values longer than this, as JSON, are recorded as hashes: by column at the second level, as a whole below.
 LONG = 300
 Json = Any
 
@@ -37,12 +37,12 @@ def sha256(value: Json) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Three words or more: a sentence, or a label that may be put in other words."""
+    """Return whether a text has three words or more: a sentence, or a label that may be reworded."""
     return len(text.split()) > 2
 
 
 def cleaned(value: Json, places: Sequence[tuple[str, str]], key: str = "") -> Json:
-    """Without prose and without what a machine, a time or a version decides."""
+    """Return ``value`` without prose and without values that depend on the machine, the time or the version."""
     if isinstance(value, dict):
         found = {}
         for name, inner in value.items():
@@ -65,7 +65,7 @@ def _is_left_out(text: str, key: str) -> bool:
 
 
 def short(value: Json, level: int = 0, is_brief: bool = False) -> Json:
-    """The same, what is long as hashes; rows by their columns, so that a difference says where it is."""
+    """Return ``value`` with long parts as hashes; rows are hashed by column, so that a difference shows its place."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if not isinstance(value, dict | list) or (level and len(json.dumps(value)) <= LONG // (3 if is_brief else 1)):
@@ -79,7 +79,7 @@ def short(value: Json, level: int = 0, is_brief: bool = False) -> Json:
 
 
 def of_table(names: Sequence[str], rows: Iterable[Sequence[Json]]) -> Json:
-    """Rows in an order that does not depend on how they were stored, by their columns."""
+    """Return the hashes of rows and of their columns, independent of the stored order."""
     ordered = sorted(
         ([None if isinstance(each, str) and is_prose(each) else each for each in row] for row in rows),
         key=lambda row: json.dumps(row, default=str),
@@ -89,12 +89,12 @@ def of_table(names: Sequence[str], rows: Iterable[Sequence[Json]]) -> Json:
 
 
 def of_rows(rows: Json) -> Json:
-    """Rows of ``adapter.py`` in an order that does not depend on how they were stored."""
+    """Return the hash of ``adapter.py``'s rows, independent of the stored order."""
     return rows if isinstance(rows, int) else {"rows": len(rows), "sha256": sha256(sorted(rows, key=json.dumps))}
 
 
 def of_file(path: Path, places: Sequence[tuple[str, str]]) -> Json:
-    """What a file that a command wrote holds."""
+    """Return the content of a file that a command wrote."""
     if path.is_dir():
         found = {each.name: of_file(each, places) for each in sorted(path.glob("*.parquet"))}
         return {
@@ -133,7 +133,7 @@ def of_file(path: Path, places: Sequence[tuple[str, str]]) -> Json:
 
 
 def of_text(text: str) -> Json:
-    """Lines of a text file without its comments, which are prose."""
+    """Return the number and hash of a text file's lines, without comments, which are prose."""
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith(("#", "<!--"))]
     return {"lines": len(lines), "sha256": sha256(lines)}
 
@@ -144,7 +144,7 @@ def of_arrays(data: bytes) -> Json:
 
 
 def of_array(array: np.ndarray) -> Json:
-    """Type, shape and hash of an array; of one that holds JSON (where a record is from), what is in it."""
+    """Return type, shape and hash of an array; for one that holds JSON (the origin of a record), its content."""
     if array.dtype.kind == "U" and array.ndim == 0 and str(array).startswith("{"):
         return short(cleaned(json.loads(str(array)), ()), is_brief=True)
     return f"{array.dtype.str}{list(array.shape)} {sha256(array.tolist())[:24]}"
@@ -154,12 +154,12 @@ def of_parquet(data: bytes) -> Json:
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(io.BytesIO(data))
-    names = [name for name in table.column_names if name != "task"]  # its number is a place in storage
+    names = [name for name in table.column_names if name != "task"]  # a task's number is its place in storage
     columns = [table[name].to_pylist() for name in names]
     return of_table(names, zip(*columns, strict=True))
 
 
-#: message -> fields (name, number, type): what of Perfetto's schema is read; "*" marks a repeated field.
+#: message -> fields (name, number, type) that are read from Perfetto's schema; "*" marks a repeated field.
 TIMELINE = {
     "Trace": [("packet", 1, "*TracePacket")],
     "TracePacket": [
@@ -199,7 +199,7 @@ def _messages(schema: dict[str, list[tuple[str, int, str]]], package: str) -> de
 
 
 def of_timeline(data: bytes) -> Json:
-    """Slices (track, name, start, end, arguments) and counters of a Perfetto trace."""
+    """Return the slices (track, name, start, end, arguments) and counters of a Perfetto trace."""
     pool = _messages(TIMELINE, "golden")
     trace = message_factory.GetMessageClass(pool.FindMessageTypeByName("golden.Trace")).FromString(data)
     interned = trace.packet[0].interned_data
@@ -246,7 +246,7 @@ def of_timeline(data: bytes) -> Json:
 
 
 def of_chakra(data: bytes) -> Json:
-    """The nodes of an execution trace, by protobuf and protoc's reading of the schema."""
+    """Return the nodes of an execution trace, read by protobuf with the schema compiled by protoc."""
     from chakra_files import decoded
 
     head, nodes = decoded(data)

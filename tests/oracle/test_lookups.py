@@ -1,4 +1,4 @@
-"""Do the array look-ups of schedules and results find what a loop finds?"""
+"""Do the array look-ups of schedules and results match a plain loop?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trine.results.intervals import first_at, merge
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_arrived_before_a_use_and_matters_still(seed: int) -> None:
-    """Arrivals of the slot in earlier steps, from the last use that waited and from the last one that overwrote on."""
+    """Expect the slot's arrivals in earlier steps, from the last waiting use and the last overwriting arrival on."""
     draw = random.Random(seed)
     most = draw.choice([3, 9])
     arrivals = [(draw.randrange(4), draw.randrange(most), draw.random() < 0.6) for _ in range(25)]
@@ -61,7 +61,7 @@ def test_the_first_item_where_an_interval_ends(groups: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("ranks", "shape"), [(6, "1x6"), (12, "3x4"), (12, "4x3"), (10, "5x2"), (4, "4x1")])
 @pytest.mark.parametrize("inner", ["ring", "direct"])
 def test_in_one_operation_everybody_waits_for_everybody(ranks: int, shape: str, inner: str) -> None:
-    """After the first signals each rank has heard of all, and each sends its share to its group and to the next one."""
+    """After the first signals each rank has heard from all; each sends its share to its group and to the next group."""
     transfers = expand(one_operation("broadcast", ranks, 1200, f"one-operation:{shape}:{inner}"))
     groups, size = (int(part) for part in shape.split("x"))
     columns = (transfers.step, transfers.src, transfers.dst, transfers.chunk)

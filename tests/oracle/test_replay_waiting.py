@@ -1,4 +1,4 @@
-"""Is a run that goes on from where the target waits the same as one from the start, in plain Python?"""
+"""Does a run resumed at the target's wait equal a run from the start in plain Python?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_going_on_is_the_same_as_the_twin_from_the_start(kernel, sync, fabric, w
 @pytest.mark.parametrize("sync", ["spin", "mwait", "sleep"])
 @pytest.mark.parametrize(("fabric", "peers"), [("ideal", 3), ("modelled", 12)])
 def test_runs_that_go_on_leave_each_other_alone(sync, fabric, peers):
-    """With places and lanes in use when the target waits, and more peers than it has lanes."""
+    """Slots and lanes are in use when the target waits, and it has more peers than lanes."""
     base = EidolonOptions(rows=256, cols=256, tile=(16, 256), flags="single", peers=peers, sync=sync, fabric=fabric)
     prepared = Prepared(base)
     for wakeup in ("20 us", "1 us", "20 us", "0 us", "7 us"):
@@ -80,7 +80,7 @@ def test_flags_may_come_one_by_one():
 
 
 def test_writes_of_other_peers_are_refused():
-    """Ways exist for those that were announced."""
+    """Routes exist only for the announced peers."""
     prepared = Prepared(small("gemv-allreduce"))
     _, outside = from_the_start(prepared, prepared.options, "compiled")
     for wrong in (replace(outside, peer=np.ones_like(outside.peer)), replace(outside, fabric="modelled")):

@@ -1,4 +1,4 @@
-"""Is one GPU of a fused kernel, cut out by ``run_target``, the same compiled and in plain Python?"""
+"""Does one GPU of a fused kernel, cut out by ``run_target``, run the same compiled and in plain Python?"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kernel", "sync", "fabric"), CASES)
 def test_flags_that_land_when_the_target_waits(kernel, sync, fabric):
-    """Requests to peers leave, and nothing of them stays: each engine has its own way to know whose they are."""
+    """Requests to peers leave the system without a trace: each engine has its own way to identify their owner."""
     both = []
     for engine in ("reference", "compiled"):
         options = small(kernel, sync=sync, fabric=fabric, engine=engine, wakeup="3 us")
@@ -79,12 +79,12 @@ def test_a_record_gives_the_target_its_times_of_the_run_of_all(target, engine):
     assert_same_target(full, system, target, alone)
     seen = seen_alone(full, target)
     assert seen.end_ps == alone.end_ps
-    replayed_gpu = replace(alone.gpu, end_ps=seen.gpu.end_ps)  # writes may come when the target has ended
+    replayed_gpu = replace(alone.gpu, end_ps=seen.gpu.end_ps)  # writes may arrive after the target has ended
     assert_same(GpuOutcome(seen.records, seen.gpu, True, None), GpuOutcome(alone.records, replayed_gpu, True, None))
 
 
 def test_the_system_of_a_target_is_the_one_that_tests_cut_out():
-    """Everything else that is known of replays is known of those."""
+    """The other tests of replays use those systems."""
     work = Prepared(small("gemm-alltoall", symmetric=True)).work
     program, group = work.program, work.group
     system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program))

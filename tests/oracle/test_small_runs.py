@@ -81,7 +81,7 @@ def test_random_jobs_give_the_same_document(seed: int) -> None:
 
 
 def test_what_is_not_small_is_left_to_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits: tasks per run, tasks per process, flows per link; and the compiled loop is used once it is loaded."""
+    """Limits: tasks per process and run, visited links of flows; and a loaded compiled loop takes all runs."""
     builder = TaskGraphBuilder([10**9], [1000])
     for size in range(50):
         builder.transfer(0, 1, [0], 1000 + size)

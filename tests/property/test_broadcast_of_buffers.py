@@ -1,4 +1,4 @@
-"""DDP's broadcast of buffers as one operation: does it take its time, carry its bytes, end together, and fold?"""
+"""DDP's broadcast of buffers as one operation: are its time, bytes, simultaneous end and folding right?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trine.cluster import Cluster
 from trine.collectives import make_schedule
 from trine.collectives.closed_forms import uncontended_ps
 
-#: name of a topology with its GPUs and the medium of its links, or a preset with its nodes and the GPUs of them
+#: topology, number of GPUs and link medium; or preset, number of nodes and number of GPUs
 MACHINES = [
     ("switch", 5, None), ("ring", 8, None), ("mesh:2x3", 6, None), ("switch", 12, "nvlink4"), ("dgx-h100", 1, 8),
     ("dgx-h100", 2, 16), ("dgx-h100", 2, 12), ("dgx1-v100", 1, 8), ("mi300x-node", 2, 16),
@@ -60,7 +60,7 @@ def test_on_bare_links_it_takes_what_a_chain_takes_in_the_best_number_of_chunks(
 
 @pytest.mark.parametrize(("name", "number", "what"), MACHINES)
 def test_every_rank_but_the_first_gets_the_buffers_once(name: str, number: int, what: str | int | None) -> None:
-    """The bytes into all GPUs together, over links whose traffic ends there, are those of the messages of a chain."""
+    """All GPUs together receive the bytes of a chain of messages, counted on links whose traffic ends there."""
     cluster = machine(name, number, what)
     n = len(cluster.gpus)
 
@@ -70,7 +70,7 @@ def test_every_rank_but_the_first_gets_the_buffers_once(name: str, number: int, 
         chosen = np.isin(graph.labels.collective, of_broadcast)
         return int(graph.size_bytes[chosen].sum())
 
-    for buffers in ("auto", "broadcast"):  # in parts that are rounded up to bytes
+    for buffers in ("auto", "broadcast"):  # parts are rounded up to whole bytes
         assert 0 <= arrived(buffers) - (n - 1) * BUFFERS <= n * n
     assert arrived("none") == 0
 
@@ -87,7 +87,7 @@ def test_links_carry_the_same_folded_and_unfolded() -> None:
 
 @pytest.mark.parametrize("fold", ["on", "off"])
 def test_nobody_goes_on_before_the_last_has_come(fold: str) -> None:
-    """In the second step the slow rank comes late, and all leave at once, after as long as without it."""
+    """In the second step the slow rank arrives late; all ranks then leave together, after the usual broadcast time."""
     cluster = machine("switch", 5, None)
     even = broadcast_ps(step(cluster))
     result = step(cluster, fold=fold, stragglers=Stragglers(slow=((3, 1.5),)))

@@ -290,13 +290,13 @@ def test_a_little_more_bandwidth_is_never_slower(text: str, num_gpus: int) -> No
 
 
 def test_a_choice_of_few_sizes_below_a_power_of_two_is_found() -> None:
-    """NCCL picks a ring for 57 to 64 MiB only; a regression missed it below 6.4x bandwidth, so 64 MiB sped up there."""
+    """A ring wins for 57 to 64 MiB only; it was once missed below 6.4x bandwidth, which made 64 MiB faster there."""
     cluster = by_hand("rail:4", 16)
     assert_never_slower([better(cluster, rate, 1.0) for rate in (5.9, 6.1, 6.25, 6.5)])
 
 
 def test_an_answer_that_more_bandwidth_would_have_slowed_says_so() -> None:
-    """NCCL's model moves eight GPUs on a switch from LL to Simple at a size for which our model says Simple is slower."""
+    """NCCL's model switches eight GPUs from LL to Simple, but our model predicts a longer time for Simple."""
     noted = [
         answer.notes[0]
         for rate in range(150, 270, 20)

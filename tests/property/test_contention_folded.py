@@ -15,7 +15,7 @@ CLUSTER = trine.load_cluster("dgx-h100", nodes=2)
 
 
 def chain(seed_times, layers):
-    """A chain of layers with times that do not divide each other, as if recorded on an H100."""
+    """Return a chain of layers whose times do not divide each other, as if recorded on an H100."""
     made = Chain(
         forward_ps=[US * (seed_times[i % len(seed_times)] + i) for i in range(layers)],
         backward_ps=[US * (2 * seed_times[i % len(seed_times)] + 3 * i) for i in range(layers)],
@@ -48,7 +48,7 @@ def test_every_task_of_every_rank(fields, times, slow):
 
 @pytest.mark.parametrize("overlap", ["modelled", "none"])
 def test_a_slow_rank_that_splits_classes_under_way(overlap):
-    """64 GPUs: the slow one is told apart when its bucket is late; pressure goes over from class to class."""
+    """64 GPUs: the slow one leaves its class when its bucket is late; pressure carries over between classes."""
     cluster = trine.load_cluster("dgx-h100", nodes=8)
     plan = Plan(dp=8, tp=4, pp=2, micro_batch=64, overlap=overlap)
     slow = trine.Stragglers(slow=((9, 1.2),))
@@ -60,7 +60,7 @@ def test_a_slow_rank_that_splits_classes_under_way(overlap):
     [("interleaved", {"virtual_stages": 2}), ("zb-h1", {"dp": 2}), ("dualpipe", {})],
 )
 def test_every_schedule_without_overlap_and_with_its_activations_on_the_host(schedule, ways):
-    """Taking turns must not make ranks wait for each other in a circle; fetched layers must be there for each part."""
+    """Alternating compute and transfers must not cause circular waits; each part needs its fetched layers."""
     plan = Plan(pp=4, micro_batch=16, schedule=schedule, overlap="none", offload="activations", **ways)
     slow = trine.simulate("vgg13-h100-b128", plan, cluster=CLUSTER, fold="verify")
     assert (

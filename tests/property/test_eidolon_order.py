@@ -1,4 +1,4 @@
-"""Are results independent of the order in which writes are registered, and of the file format they are stored in?"""
+"""Are writes independent of their registration order and of their file format?"""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_groups_alike_are_one_make_and_others_are_not() -> None:
     whole = load_cluster("dgx-h100", nodes=64)
     ranks = np.arange(512)
     assert len(EquivalenceClasses(whole).named(ranks.reshape(-1, 8))[1]) == 1
-    assert len(EquivalenceClasses(whole).named(ranks.reshape(8, -1).T)[1]) == 8  # GPUs 0 to 7 of a node each have a NIC
+    assert len(EquivalenceClasses(whole).named(ranks.reshape(8, -1).T)[1]) == 8  # GPUs 0 to 7 have one NIC each
     slow = load_cluster("dgx-h100", nodes=64, slow_links=[("node7.gpu3->node7.nvswitch", 0.5)])
     make, examples, _ = EquivalenceClasses(slow).named(ranks.reshape(-1, 8))
     assert len(examples) == 2

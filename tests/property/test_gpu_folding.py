@@ -1,4 +1,4 @@
-"""Is a folded load-store run the unfolded one, to the picosecond; and is what would differ refused?"""
+"""Does a folded load-store run equal the unfolded one to the picosecond, and are cases that would differ refused?"""
 
 import os
 from dataclasses import replace
@@ -33,7 +33,7 @@ def system_of(made):
 
 
 def assert_exact(made, engines=("compiled",)):
-    """Whether it folds; if so, both runs are the same, of each engine."""
+    """Fold the case; if it folds, check that both runs are equal on each engine. Return (reason, folded system)."""
     whole = system_of(made)
     folded, why = fold_system(whole)
     assert (folded is None) == (why is not None)
@@ -47,7 +47,7 @@ def run_gpus_of(made, tasks=None, **how):
 
 
 def test_kernels_of_ranks_in_any_order():
-    """Two classes; the program lists the kernels of rank 1 before those of rank 0."""
+    """Two classes; the program lists rank 1's kernels before rank 0's."""
     programmer = Programmer(4)
     for rank in (1, 3, 0, 2):
         programmer.kernel(rank, workgroups=1)
@@ -58,7 +58,7 @@ def test_kernels_of_ranks_in_any_order():
 
 
 def test_ways_back_may_be_more_than_ways_there():
-    """Even ranks have two links of two lanes, odd ones a link of four: addresses have to be alike for both."""
+    """Even ranks have two links of two lanes, odd ranks one link of four: addresses must be equal modulo both."""
     devices = [Device(name=f"g{i}") for i in range(4)] + [Device(name="s", kind=SWITCH, forwards=True)]
     wires = [(g, 4, Link(bytes_per_s=100 * GB, latency_ps=500 * NS)) for g in (0, 0, 1, 2, 2, 3)]
     wires += [(4, g, Link(bytes_per_s=100 * GB, latency_ps=500 * NS)) for g in range(4)]
@@ -83,9 +83,9 @@ def cached_model():
 
 
 def test_ranks_whose_lines_are_in_other_halves_of_the_l2_do_not_fold():
-    """Equal channels, ports and sets, but a period apart: another number of bits, so another half for rank 1."""
+    """Rank 1's line is a period away: same channel, port and set, but its address bits hash to the other L2 half."""
     programmer, model = Programmer(2), cached_model()
-    period = 1 << 20  # a multiple of what channels, ports and sets repeat after
+    period = 1 << 20  # a multiple of the periods of channels, ports and sets
     for rank in range(2):
         programmer.kernel(rank, workgroups=1)
         programmer.store(1, write(rank, rank * period))
@@ -98,7 +98,7 @@ def test_ranks_whose_lines_are_in_other_halves_of_the_l2_do_not_fold():
 
 
 def test_lines_of_an_l2_are_those_of_each_rank():
-    """Rank 3 shares lines with itself that rank 1 does not, in operations that are longer than those of rank 0."""
+    """Rank 3's two loads share a line, rank 1's do not; both ranks' loads are longer than rank 0's."""
     period = 128 * 8
     programmer = Programmer(4)
     for rank in range(4):
@@ -117,7 +117,7 @@ def network(ranks, topology="switch"):
 
 
 def test_semaphores_are_no_lines_of_an_l2():
-    """They lie at one address on rank 0, and on rank 1 elsewhere; no line is there."""
+    """Rank 0 releases and acquires at one address, rank 1 at two; semaphores occupy no L2 lines."""
     programmer = Programmer(2, 2)
     for rank in range(2):
         programmer.kernel(rank, workgroups=1)
@@ -128,7 +128,7 @@ def test_semaphores_are_no_lines_of_an_l2():
 
 
 def test_tasks_that_carry_kernels_in_another_order_are_not_folded():
-    """Tasks begin in their own order; of two kernels of rank 0 the second one is first."""
+    """Tasks start in task order, which puts rank 0's second kernel first."""
     programmer = Programmer(2)
     for rank in (0, 0, 1, 1):
         programmer.kernel(rank, workgroups=1)
@@ -158,7 +158,7 @@ def test_both_engines_say_for_how_many_ranks_one_that_waits_stands():
 
 
 def test_a_dma_arrives_in_the_order_of_how_far_away_it_comes_from():
-    """Full mesh; of dmas of two classes that come to a GPU at one instant the nearer is first, whatever their ranks."""
+    """Full mesh: of two classes' DMAs that reach a GPU at one instant, the nearer one is first, whatever the ranks."""
     programmer = Programmer(4, 2)
     for rank in range(4):
         programmer.kernel(rank, workgroups=2)
@@ -176,7 +176,7 @@ def test_a_dma_arrives_in_the_order_of_how_far_away_it_comes_from():
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TRINE_GPU_FOLD_EXAMPLES", "80"))))
 def test_random_relative_programs(seed):
-    """Also of two and more classes, on many networks; and with one thing changed in one rank or link."""
+    """Random programs with one or more classes on many networks; also with one change in one rank or link."""
     turned = relative_case(seed)
     assert_exact(turned, ("compiled", "reference") if seed < 12 else ("compiled",))
     assert_exact(perturbed(turned, seed)[0])
@@ -184,7 +184,7 @@ def test_random_relative_programs(seed):
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TRINE_GPU_FOLD_EXAMPLES", "60"))))
 def test_random_relative_programs_with_switches_that_add_up(seed):
-    """Multimem operands whose members are by distance: one switch folds, several do not; and with one thing changed."""
+    """Multimem operands with members by distance: one switch folds, several do not; also with one change."""
     turned = relative_switched_case(seed)
     _, folded = assert_exact(turned, ("compiled", "reference") if seed < 8 else ("compiled",))
     if turned.cluster.routing == "ecmp-split":
@@ -201,7 +201,7 @@ def test_most_of_those_on_one_switch_fold():
 
 
 def test_members_by_absolute_rank_are_refused():
-    """The same two GPUs hold the sum of all: what is one's own member is another's neighbour."""
+    """All ranks sum over the same GPUs: one rank's own member is another rank's neighbour."""
     programmer = Programmer(4)
     for rank in range(4):
         programmer.kernel(rank, workgroups=1)
@@ -228,7 +228,7 @@ def everybody_loads(ranks, peers, lines=8, moved=lambda rank, peer, ranks: (rank
 
 
 def test_peers_by_absolute_rank_are_refused():
-    """A port map that is the same table on all ranks: port c leads to rank c."""
+    """All ranks use the same port map: port c leads to rank c."""
     absolute = everybody_loads(4, range(4), moved=lambda rank, peer, ranks: peer)
     why, _ = assert_exact(case(absolute))
     assert why.startswith(
@@ -244,7 +244,7 @@ def test_peers_by_absolute_rank_are_refused():
     [
         ("full", lambda rank, peer, ranks: (rank + peer) % ranks, 1),
         ("switch", lambda rank, peer, ranks: (rank + peer) % ranks, 1),
-        ("switch", lambda rank, peer, ranks: rank ^ peer, 4),  # by exclusive or: shifts by half of them
+        ("switch", lambda rank, peer, ranks: rank ^ peer, 4),  # exclusive or: only shifts by half the ranks
         ("switch", lambda rank, peer, ranks: rank ^ (peer & 1), 2),
         ("full", lambda rank, peer, ranks: rank // 4 * 4 + (rank + peer) % 4, 4),  # two rings of four
         ("torus:2x4", lambda rank, peer, ranks: (rank // 4 + peer // 4) % 2 * 4 + (rank + peer) % 4, 1),
@@ -253,7 +253,7 @@ def test_peers_by_absolute_rank_are_refused():
 )
 def test_classes_are_as_many_as_symmetry_says(topology, moved, classes):
     made = case(everybody_loads(8, range(8), moved=moved), topology=topology)
-    if topology.startswith("torus"):  # in other policies ties between ways round follow the numbers of links
+    if topology.startswith("torus"):  # other policies break ties between directions by link number
         made = replace(made, cluster=replace(made.cluster, routing="dimension-order"))
     why, folded = assert_exact(made)
     assert (why, folded.num_gpus) == (None, classes)
@@ -272,7 +272,7 @@ def changed(made, column, at, value):
 
 
 def two_switches():
-    """Ranks 0 and 2 on one switch, 1 and 3 on another: messages of all meet between the two."""
+    """Return ranks 0 and 2 on one switch, 1 and 3 on another: all messages share the link between the switches."""
     devices = [Device(name=f"g{i}") for i in range(4)] + [
         Device(name=f"s{i}", kind=SWITCH, forwards=True) for i in range(2)
     ]
@@ -287,7 +287,7 @@ def two_switches():
 
 
 def two_lines_become_one():
-    """Rank 1 loads one line of rank 0 twice where others load two; all in the same channels and sets."""
+    """Return a case: rank 1 loads one peer line twice, the others load two; all use the same channels and sets."""
     programmer = Programmer(4)
     for rank in range(4):
         programmer.kernel(rank, workgroups=1)
@@ -298,7 +298,7 @@ def two_lines_become_one():
 
 LOADS = everybody_loads(4, range(4))
 
-#: a check of folding, and a case in which it alone keeps ranks apart
+#: checks of folding, each with a case that only they keep from folding
 FAULTS = {
     "folding._programs": changed(case(LOADS), "operand_rank", 5, 3),
     "folding._memory": changed(case(LOADS), "operand_address", 5, 512),
@@ -320,7 +320,7 @@ def test_verifying_finds_what_a_missing_check_lets_through(checks, monkeypatch):
 
 
 def test_verifying_finds_a_wrong_mirror_image(monkeypatch):
-    """Peers that are not those of the rank that is simulated; links that stand for the wrong ones."""
+    """The folded system has the wrong peers for the simulated rank, so its links stand for the wrong ones."""
     made = case(everybody_loads(4, (0, 1, 1, 2)), topology="full")
     assert run_gpus_of(made, verify=True).fold.verified
     fold = fold_system
@@ -337,7 +337,7 @@ def test_verifying_finds_a_wrong_mirror_image(monkeypatch):
 @pytest.mark.parametrize("topology", ["full", "switch"])
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_bytes_of_a_folded_run_are_all_there(topology, ranks):
-    """Every rank loads 2 x 40 lines from each other: 80 requests there, 80 lines back, over each link of the way."""
+    """Every rank loads 2 x 40 lines from each peer: 80 requests out and 80 lines back, over each link of the route."""
     lines = 40
     made = case(everybody_loads(ranks, range(1, ranks), lines), topology=topology)
     run = run_gpus_of(made, verify=True)
@@ -354,14 +354,14 @@ def test_bytes_of_a_folded_run_are_all_there(topology, ranks):
 
 
 def test_little_and_the_rate_of_a_saturated_link_of_a_folded_run():
-    """Lines outstanding are rate x latency, and a link that is the bottleneck never rests: within 1 %."""
+    """Little's law within 1 %: outstanding lines are rate x latency, and the bottleneck link is never idle."""
     ranks, lines = 8, 9000
     programmer = Programmer(ranks)
     for rank in range(ranks):
         programmer.kernel(rank, workgroups=4)
         for group in range(-4, 0):
             programmer.load(lines, read((rank + 1) % ranks), group=group)
-    # with fifo, requests wait behind the burst of answers that they will bring, and the link rests meanwhile
+    # with FIFO arbitration, requests wait behind a burst of responses, and the link is idle in the meantime
     ports = Ports(count=1, latency_ps=50 * NS, interleave_bytes=256, arbitration=FAIR)
     model = small_model(unroll=128, num_cus=4, max_outstanding=128, memory=WIDE, launch_ps=0, ports=ports)
     made = Case(programmer.build(), model, *network(ranks))

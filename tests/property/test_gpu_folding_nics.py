@@ -1,4 +1,4 @@
-"""Is a folded run the unfolded one where puts cross NICs, and is what would differ refused?"""
+"""Does a folded run equal the unfolded one if puts cross NICs, and are cases that would differ refused?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = small_model(nic=Nic(latency_ps=900 * NS, interval_ps=40 * NS, proxy_ps=1
 
 
 def ring(*kinds):
-    """A ring of GPUs, each joined to the next by a device of one of ``kinds``; nothing goes the other way."""
+    """Return a one-way ring of GPUs, each joined to the next by a device of one of ``kinds``."""
     ranks = len(kinds)
     devices = [Device(name=f"g{i}", forwards=True) for i in range(ranks)]
     devices += [Device(name=f"d{i}", kind=kind, forwards=True) for i, kind in enumerate(kinds)]
@@ -51,7 +51,7 @@ def test_nics_between_all_gpus(ranks):
 
 
 def test_a_switch_in_place_of_a_nic_keeps_gpus_apart():
-    """Its links are as those of the NICs, but copy engines, not NICs, begin there."""
+    """The switch has the same links as the NICs, but copy engines start there instead of NICs."""
     why, folded = assert_exact(ring(NIC, SWITCH))
     assert folded is None
     assert "NIC" in why
@@ -70,13 +70,13 @@ def test_nodes_on_a_fabric_do_not_fold(op):
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TRINE_GPU_FOLD_EXAMPLES", "40"))))
 def test_random_relative_programs_across_nics(seed):
-    """Islands of GPUs joined directly, dmas by NICs between them; and with one thing changed in one rank or link."""
+    """Islands of directly joined GPUs with NIC DMAs between them; also with one change in one rank or link."""
     turned = relative_nic_case(seed)
     assert_exact(turned, ("compiled", "reference") if seed < 8 else ("compiled",))
     made, what = perturbed(turned, seed)
     try:
         assert_exact(made)
-    except InputError as error:  # other ranks in other places: what was an access inside an island may leave it now
+    except InputError as error:  # moved ranks: an access inside an island may now leave it
         if what not in ("peer", "group", "swap") or "which loads and stores cannot cross" not in str(error):
             raise
 
@@ -89,7 +89,7 @@ def test_most_of_them_fold_and_cross_nics():
 
 
 def _crosses(made):
-    """Whether a dma of rank 0 leaves its island."""
+    """Return whether a DMA of rank 0 leaves its island."""
     program = made.program
     fabric = GpuFabric(made.cluster, made.group, made.model)
     kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))

@@ -236,7 +236,7 @@ def test_both_ways_give_the_same_arrays(case: tuple[str, str], num_ranks: int) -
 
 @pytest.mark.parametrize(("kind", "number"), [("broadcast", 7), ("reduce", 4), ("all_reduce", 7)])
 def test_the_root_does_not_change_how_many_structures_a_tree_has(kind: str, number: int) -> None:
-    """15 ranks have the root and three levels; a rank is the first or the second child of its parent.
+    """A tree of 15 ranks has the root and three levels; a rank is its parent's first or second child.
 
     Both children add to the same send; they appear in send order.
     """

@@ -1,8 +1,8 @@
-"""Is ideal overlap never slower than modelled overlap, and that never slower than none?
+"""Is ideal overlap never slower than modelled overlap, and modelled overlap never slower than none?
 
-Where all ranks do the same and only collectives of one axis share the links, slowing compute down can only delay
-things: the order holds exactly. With several axes and pipelines it need not, as in all list scheduling: an operator
-that ends later can keep two transfers out of each other's way (docs/background/contention.md).
+If all ranks do the same and only one axis's collectives share the links, slower compute can only delay other tasks,
+so the order is exact. Several axes and pipelines can break the order, as in any list scheduling: an operator that
+ends later can keep two transfers apart (docs/background/contention.md).
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def chains(draw):
 
 
 def pressed(job, ppm):
-    """The job, with ``ppm`` on every collective."""
+    """Return the job with a pressure of ``ppm`` on every collective."""
     programs = [
         replace(p, steps=tuple(replace(s, pressure_ppm=ppm) if isinstance(s, Collective) else s for s in p.steps))
         for p in job.programs

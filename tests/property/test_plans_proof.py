@@ -1,4 +1,4 @@
-"""Every bundled plan is right, and a plan with anything left out or changed is not."""
+"""Every bundled plan passes its proof, and a plan with anything removed or changed does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_operations(plan: KernelPlan, rank: int, block: int, operations: tuple[K
 
 
 def without_one(plan: KernelPlan, ranks: range) -> Iterator[tuple[KernelOp, KernelPlan]]:
-    """The plan without each of its operations in turn, those inside pipelines included."""
+    """Yield the plan without each of its operations in turn, including operations inside pipelines."""
     for rank in ranks:
         for number, block in enumerate(plan.gpus[rank].blocks):
             ops = block.operations
@@ -38,7 +38,7 @@ def without_one(plan: KernelPlan, ranks: range) -> Iterator[tuple[KernelOp, Kern
 @pytest.mark.parametrize("name", PLANS)
 def test_every_bundled_plan_is_proven(name: str) -> None:
     proof = check_plan(load_plan(DATA / name))
-    # The DSL's NVLS example of v0.6.0 ends with the multicast store: nobody is told that the sums have arrived.
+    # The DSL's NVLS example of v0.6.0 ends with the multicast store: no rank learns that the sums have arrived.
     assert proof.complete == (name != "v1_v0.6.0_allreduce_nvls_8gpu.json")
     assert proof.num_runs == 4
 
@@ -69,7 +69,7 @@ def test_a_plan_without_one_operation_is_refused(name: str) -> None:
      ("v1_v0.6.0_sendrecv_proxy_2gpu", 1), ("v2_HEAD_allreduce_repo_testfile", 8)],
 )  # fmt: skip
 def test_a_needed_syncthreads_is_missed(name: str, refused: int) -> None:
-    """As a race, or, where only the end of another rank depends on it, as an open end."""
+    """Its removal is a race, or an open end if only another rank's end depends on it."""
     plan = load_plan(DATA / f"{name}.json")
     caught = opened = 0
     for op, broken in without_one(plan, range(1)):
@@ -107,7 +107,7 @@ def test_adding_twice_is_seen() -> None:
 
 
 def test_a_slot_too_many_overwrites_scratch_that_is_in_use() -> None:
-    """Its 33rd round would meet the first one's data, where MSCCL++ has 32 slots of 512 KiB in 64 MiB / 4 chunks."""
+    """The 33rd round would meet the first round's data: MSCCL++ has 32 slots of 512 KiB in 64 MiB / 4 chunks."""
     plan = load_plan(DATA / "v2_HEAD_allreduce_pipeline_nvls_repo_testfile.json")
     gpus = tuple(dataclasses.replace(gpu, semaphores=(0, 0, 33)) for gpu in plan.gpus)
     with pytest.raises(InputError, match="race"):
@@ -137,7 +137,7 @@ def test_a_custom_collective_cannot_be_proven() -> None:
 
 
 def test_a_wrong_claim_is_refuted() -> None:
-    """An all-gather that is called an all-reduce."""
+    """An all-gather declared as an all-reduce."""
     plan = dataclasses.replace(load_plan(DATA / "allgather_ring_4_1_1.xml"), collective="all_reduce")
     with pytest.raises(InputError):
         check_plan(plan)

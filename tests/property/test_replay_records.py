@@ -1,4 +1,4 @@
-"""Has a rank that is replayed from the record of a run of all ranks the times of that run, to the picosecond?"""
+"""Does a rank replayed from the record of a full run have that run's times, to the picosecond?"""
 
 import pytest
 from gpu_cases import NS, Programmer, case, read, read_flagged, small_model, write, write_flagged
@@ -28,7 +28,7 @@ def replays(system):
 
 
 def assert_replays(system, rank, engine):
-    """Each from its record, which the replay makes again."""
+    """Check that the rank's replay equals the full run and reproduces its record; return the replay."""
     full = recorded(system, rank, engine)
     alone = run(replayed(system, rank, full.arrivals, record=True), engine)
     assert_same_target(full, system, rank, alone)
@@ -49,7 +49,7 @@ def test_random_programs(first, monitored):
 
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_records_of_folded_runs(first):
-    """Of a GPU that stands for several ranks: the record is the one of the rank that it is, unfolded."""
+    """A GPU stands for several ranks: its record equals the unfolded record of the rank it simulates."""
     for seed in range(first, first + 10):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
         system = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program))
@@ -66,7 +66,7 @@ def test_records_of_folded_runs(first):
 
 
 def test_random_programs_are_replayed_with_everything():
-    """Else they would prove less than they seem to."""
+    """The random programs cover wake-ups, full monitors and all kinds of arrivals; else the tests prove little."""
     systems = [random_case(seed, size=4, without=WITHOUT, monitored=True).system() for seed in range(30)]
     systems = [system for system in systems if replays(system)]
     outcomes = [recorded(system, 0, "compiled") for system in systems]
@@ -78,7 +78,7 @@ def test_random_programs_are_replayed_with_everything():
 
 
 def stalled(model, ranks=3):
-    """All ranks load from, store to and release each other, and wait."""
+    """Return a system with all ranks loading from, storing to, releasing and waiting for each other."""
     programmer = Programmer(ranks, ranks)
     for rank in range(ranks):
         programmer.kernel(rank, 2, 2)
@@ -100,7 +100,7 @@ def stalled(model, ranks=3):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("posted", [True, False])
 def test_everybody_with_everybody(engine, posted):
-    """On fair lanes, through caches, all flags of a GPU in one line, which has entries for half of who waits."""
+    """Fair lanes and caches; a GPU's flags share one line with monitor entries for half of its waiters."""
     model = small_model(
         poll_ps=90 * NS,
         monitor=Monitor(capacity=1, wakeup_ps=20 * NS),
@@ -118,7 +118,7 @@ def test_everybody_with_everybody(engine, posted):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("poll_ps", [None, 40 * NS])
 def test_flagged_loads_of_the_memory_of_a_peer(engine, poll_ps):
-    """It answers late, or refuses again and again; the target's own flagged lines are asked for by it as well."""
+    """The peer answers late or refuses repeatedly, and also loads the target's own flagged lines."""
     programmer = Programmer(2, 16)
     programmer.kernel(0, 2, 1)
     programmer.load(6, read_flagged(1, 0)).load(3, read(1)).wait().store(5, write_flagged(0, 6))

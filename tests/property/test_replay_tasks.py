@@ -74,7 +74,7 @@ def is_refused(problem):
 
 @pytest.mark.parametrize("first", range(0, 60, 30))
 def test_random_graphs_across_ranks(first):
-    """Every rank in turn; runs that no record can express are rejected when recorded, which is rare except for routes."""
+    """Every rank in turn; a run that no record can express is rejected when recorded, rarely except for routes."""
     seen = dict.fromkeys(("replayed", "waited", "sent", "joined", "tied"), 0)
     for seed in range(first, first + 30):
         made = across_case(seed)

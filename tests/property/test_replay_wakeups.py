@@ -1,4 +1,4 @@
-"""Is every wavefront woken that waits for a flag, whatever the order of writes and monitors?"""
+"""Is every wavefront that waits for a flag woken, in any order of writes and monitors?"""
 
 import pytest
 from gpu_cases import NS, Programmer, small_model
@@ -10,7 +10,7 @@ from trine.gpu.model import Monitor
 from trine.gpu.peers import IDEAL, MODELLED
 
 POLL, WAKEUP = 100 * NS, 37 * NS
-#: More than an acquire takes there and back beside those of everybody else, over the fabric too.
+#: Upper bound of an acquire's round trip among all others, also over the fabric.
 SLACK = 2_000 * NS
 
 
@@ -19,7 +19,7 @@ def model(capacity, wakeup_ps=WAKEUP):
 
 
 def waiters(amounts):
-    """A workgroup each, for semaphores that lie four to a line."""
+    """Return a program with one workgroup per semaphore; a line holds four semaphores."""
     programmer = Programmer(2, len(amounts))
     programmer.kernel(0, 1, len(amounts))
     for i, amount in enumerate(amounts):
@@ -30,7 +30,7 @@ def waiters(amounts):
 @st.composite
 def schedules(draw):
     amounts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
-    # around the reads at 2 us + 303.65 ns + multiples of 500 ps for those who queue, and of the poll
+    # around the reads at 2 us + 303.65 ns, plus multiples of 500 ps for queued reads, and of the poll interval
     instants = st.one_of(st.integers(2_300_000, 2_310_000), st.integers(0, 6_000_000), st.just(2_303_650))
     rows = [
         (1, i // 4 * 128 + i % 4 * 4, 4, i, value, draw(instants))
@@ -45,7 +45,7 @@ def schedules(draw):
 @settings(max_examples=60, deadline=None)
 @given(schedules(), st.sampled_from([0, 1, 2, 64]), st.sampled_from([0, WAKEUP]), st.sampled_from([IDEAL, MODELLED]))
 def test_no_wake_up_is_lost(engine, schedule, capacity, wakeup_ps, fabric):
-    """A lost one would be a deadlock, or end with another write."""
+    """A lost wake-up would deadlock, or end only with a later write."""
     amounts, rows = schedule
     outcome = alone(waiters(amounts), model(capacity, wakeup_ps), writes(*rows, fabric=fabric), engine)
     assert outcome.finished
@@ -61,7 +61,7 @@ def test_no_wake_up_is_lost(engine, schedule, capacity, wakeup_ps, fabric):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("capacity", [0, 1, 2])
 def test_every_picosecond_around_a_refusal(engine, capacity):
-    """Two that wait in one line, the second refused while the first one's answer goes back."""
+    """Two wavefronts wait on one line; the second is refused while the first response is on its way back."""
     first = 2_000_000 + 250 + 3000 + 400 + 300_000
     program = waiters([1, 1])
     for time_ps in [*range(first - 2, first + 3), *range(first + 3000, first + 3900, 37)]:
@@ -74,7 +74,7 @@ def test_every_picosecond_around_a_refusal(engine, capacity):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_that_sleep_on_a_line_are_woken_by_each_write_of_it(engine):
-    """Of 4 on one semaphore, each release of 1 wakes all that are left, and one finds it."""
+    """Four wavefronts wait on one semaphore: each release of 1 wakes all that remain, and one acquires it."""
     programmer = Programmer(2, 1)
     programmer.kernel(0, 1, 4)
     for group in range(4):

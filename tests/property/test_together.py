@@ -16,7 +16,7 @@ from trine.collectives.schedule import Schedule
 
 
 def listed(rng: Random, num_ranks: int, *, waits: bool = True) -> ListedFlows:
-    """Return random flows between ranks; some ranks have none."""
+    """Return random flows between ranks; some ranks are idle."""
     rows = tuple(
         tuple((rng.randrange(num_ranks), 1) for _ in range(rng.choice((0, 1, 3)))) for _ in range(num_ranks)
     )  # fmt: skip
@@ -25,7 +25,7 @@ def listed(rng: Random, num_ranks: int, *, waits: bool = True) -> ListedFlows:
 
 
 def schedules(rng: Random) -> list[Schedule]:
-    """Return schedules of every shape in which all ranks wait for each other."""
+    """Return schedules of every shape that makes all ranks wait for each other."""
     groups, size = rng.choice(((1, 2), (3, 1), (2, 4), (3, 5), (8, 8)))
     shapes = [RegularFlows(groups, size, inner, rng.random() < 0.5) for inner in ("ring", "direct")]
     found = [

@@ -1,4 +1,4 @@
-"""Do ZeRO's exchanges carry what the profile says: every gradient and every parameter once, in parts that are whole?"""
+"""Do ZeRO's exchanges follow the profile: every gradient and every parameter once, in whole parts?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step(zero, dp=4, sharding="zero1", **options):
 
 
 def exchanged(result):
-    """Bytes by kind."""
+    """Return the bytes by kind of collective."""
     found = Counter()
     for row in result.collectives:
         found[row.kind] += row.size_bytes * row.count
@@ -78,7 +78,7 @@ def test_weights_are_given_away_whole_and_evenly(sizes, ranks):
     assert sorted(weight for part in parts for weight in part) == weights
     assert len(parts) == min(ranks, len(weights))
     held = [sum(sizes[w] for w in part) for part in parts]
-    # Graham, Bounds on multiprocessing timing anomalies, 1969: the largest first is within 4/3 of the best
+    # Graham, Bounds on multiprocessing timing anomalies, 1969: largest-first is within 4/3 of the optimum
     best = max(sum(sizes) / ranks, max(sizes))
     assert max(held) <= max(best * (4 / 3) + max(sizes) / 3, max(sizes)) + 1e-9
 

@@ -1,4 +1,4 @@
-"""What a capture says about its machine; PyTorch is replaced by a stand-in with a GPU."""
+"""Machine description in a capture, with a stand-in for PyTorch that has a GPU."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""package.module:function and file.py:function: what is found, and how each mistake is told."""
+"""package.module:function and file.py:function: loading the function, and the error for each mistake."""
 
 import sys
 
@@ -10,7 +10,7 @@ from trine.workload.tracing.target import load_function
 
 @pytest.fixture(autouse=True)
 def same_imports_afterwards(monkeypatch):
-    """load_function leaves its module and folder behind, as running a script does; tests undo that."""
+    """Undo the imports of load_function, which keeps its module and folder loaded, as running a script does."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield

@@ -1,4 +1,4 @@
-"""Are nodes of Chakra traces kernels that share the GPU, with results as of any run? Is refused what has none?"""
+"""Do nodes of Chakra traces run as kernels that share the GPU, with the usual results? Are other nodes refused?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORK, TALK = node(1, COMP, micros=20, tensor_size=400_000), collective(2, ALL_RE
 
 
 def spans(result):
-    """How long the compute node and the collective take on the slowest rank, ps."""
+    """Return the compute node's and the collective's time in ps, from the first start to the last end."""
     graph, records = result.graph, result.records
     return {
         kind: int(records.end_ps[graph.kind == kind].max() - records.start_ps[graph.kind == kind].min())
@@ -188,14 +188,14 @@ def test_the_micro_benchmarks_of_astra_sim_run(kind):
     prefix = DATA / "microbenchmarks" / kind / "4npus_1MB" / kind
     result = simulate_chakra_loadstore(read_chakra(prefix), load_cluster("astra3-generic", gpus=4))
     assert result.collectives[0].kind == kind
-    # 1 MiB (all-gather: of each rank) over 1 TiB/s, and at least a microsecond of latency
+    # 1 MiB (all-gather: per rank) over 1 TiB/s, and at least a microsecond of latency
     assert 1 * US < result.end_time_ps < 30 * US
 
 
 def test_the_custom_collective_of_astra_sim_runs():
     trace = read_chakra(DATA / "custom_ring_allreduce_8npus_1MB" / "custom_allreduce")
     result = simulate_chakra_loadstore(trace, "dgx-h100")
-    # 7 + 7 hops, each at least the latency of a link there and a store of 128 KiB, and 7 additions of 7 us
+    # 7 + 7 hops, each at least a link latency and a store of 128 KiB, and 7 additions of 7 us
     assert 7 * 7 * US < result.end_time_ps < 180 * US
     assert result.gpu.program.num_kernels == 280
 

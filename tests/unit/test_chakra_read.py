@@ -1,4 +1,4 @@
-"""Are Chakra traces read as they mean, and refused with file and node where they are wrong?"""
+"""Are Chakra traces read correctly, and do errors name the file and node?"""
 
 from __future__ import annotations
 
@@ -174,14 +174,14 @@ def test_groups_that_are_no_axes_run_rank_by_rank(tmp_path):
     assert job is None
     assert "axes" in reason
     result = simulate_chakra(trace, cluster_of(5))
-    # each group alone on wires of its own: 2 (n - 1) messages of a part each
+    # each group has separate wires: 2 (n - 1) messages of one part each
     wanted = [2 * (n - 1) * (-(-MIB // n) * 10 + US) for n in (3, 2)]
     ends = [int(result.records.end_ps[result.graph.labels.collective == i].max()) for i in range(2)]
     assert ends == wanted
 
 
 def check_both_ways(trace, cluster):
-    """With and without a rank grid, every task of a rank starts and ends alike."""
+    """Check that a rank's tasks end at the same times with and without a rank grid."""
     from trine.parallel.instantiate import instantiate
     from trine.training import placement_of
 

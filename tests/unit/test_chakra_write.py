@@ -1,6 +1,6 @@
-"""Do the traces that trine writes follow the schema, and have what ASTRA-sim reads, and only what it can run?
+"""Do trine's traces follow the schema, with every attribute that ASTRA-sim reads and only nodes it can run?
 
-Decoded by protobuf with protoc's reading of the schema; attributes of section 7 of our notes on ASTRA-sim.
+Traces are decoded by protobuf with protoc's reading of the schema; section 7 of our ASTRA-sim notes has the attributes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ = {
     },
     COLL: {"is_cpu_op": "bool_val", "comm_type": "int64_val", "comm_size": "int64_val", "pg_name": "string_val"},
 }  # fmt: skip
-#: attributes of our own, which ASTRA-sim does not look for
+#: attributes that trine adds and ASTRA-sim ignores
 OWN = {
     "duration_ps": "int64_val", "payload_bytes": "int64_val", "stream_name": "string_val", "label": "sint32_list",
     "root": "int32_val", "algorithm": "string_val", "queue": "string_val",
@@ -60,7 +60,7 @@ def job_of(*programs, axes, program_of):
 
 
 def example():
-    """Two stages of two by two ranks: tp gathers, sends a stage on, dp and all ranks reduce."""
+    """Return two stages of two by two ranks: tp gathers, stage 0 sends to stage 1, dp and all ranks reduce."""
     first = (
         compute(1_400_000),
         collective("all_gather", "tp", 1001, [0]),
@@ -115,7 +115,7 @@ def test_every_node_has_what_astra_sim_reads_in_the_schemas_types(target, tmp_pa
 
 
 def test_bytes_that_we_encode_are_protobufs_own(tmp_path):
-    """Parsed and serialised again by protobuf: the same fields of the same lengths, so nothing unknown was skipped."""
+    """Protobuf parses and re-serialises the bytes to the same length, so it skipped no unknown fields."""
     write_chakra(example(), tmp_path / "x")
     for rank in range(8):
         data = (tmp_path / f"x.{rank}.et").read_bytes()
@@ -140,7 +140,7 @@ def test_peers_groups_and_sizes_of_each_rank(tmp_path):
         assert len(groups[value(reduce, "pg_name")]) == 2
         assert value(scatter, "pg_name") == "0"
         assert [value(node, "comm_type") for node in by_type[COLL]] == [2, 0, 7]
-        assert [value(node, "comm_size") for node in by_type[COLL]] == [501, 4096, 64]  # a gather: of one rank
+        assert [value(node, "comm_size") for node in by_type[COLL]] == [501, 4096, 64]  # all_gather: bytes of one rank
         assert value(gather, "payload_bytes") == 1001
 
 
@@ -157,7 +157,7 @@ def test_process_groups_stand_in_a_metadata_node_too(tmp_path):
     (tmp_path / "x.groups.json").unlink()
     head = files_of(tmp_path / "x", 8)[3][1][0]
     assert (head.type, head.name) == (METADATA, "## process_group:init ##")
-    # ASTRA-sim parses what is between the first two and the last two characters
+    # ASTRA-sim parses the text without its first two and last two characters
     rows = json.loads(head.inputs.values[2:-2])
     assert [row["ranks"] for row in rows] == [[2, 3], [1, 3]]
     trace = read_chakra(tmp_path / "x")
@@ -172,7 +172,7 @@ def test_whole_microseconds_keep_their_sum(tmp_path):
     assert sum(micros) == 4
     assert set(micros) == {0, 1}
     assert [value(node, "duration_ps") for node in nodes] == [400_000] * 10
-    assert [list(node.data_deps) for node in nodes] == [[], *([i] for i in range(1, 10))]  # the order of the stream
+    assert [list(node.data_deps) for node in nodes] == [[], *([i] for i in range(1, 10))]  # stream order
 
 
 def test_collectives_of_one_rank_are_left_out_and_their_dependencies_kept(tmp_path):

@@ -1,4 +1,4 @@
-"""Does ``trine check`` call a sound run healthy, and name what was done to one that is not?"""
+"""Does ``trine check`` call a sound run healthy, and name the fault of an unhealthy one?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def times_us(
 
 
 def log_of(tmp_path: Path, times: Sequence[float], nodes: int = 1, noise: float = 0.05, **how: str) -> NcclLog:
-    """A log with these times, a few per cent up or down."""
+    """Write and read a log with these times, a few per cent up or down."""
     chance = random.Random(7)
     rows = [
         (size, time * chance.uniform(1 - noise, 1 + noise), time * chance.uniform(1 - noise, 1 + noise))
@@ -57,14 +57,14 @@ def expected_of(nodes: int) -> Expected:
 
 
 def verdict_of(found: NcclLog, nodes: int, step: int) -> Verdict:
-    """On every ``step``-th size, as `check_log` says it of the whole log."""
+    """Return the verdict on every ``step``-th size, with the expectation that `check_log` has for the whole log."""
     places = range(0, len(SIZES), step)
     times = [row.out_of_place.time_ps for row in found.rows[::step] if row.out_of_place]
     return check_curve(expected_of(nodes).at(places), times)
 
 
 def thinned(found: NcclLog, step: int) -> NcclLog:
-    """As if only every ``step``-th size had been measured."""
+    """Return the log with only every ``step``-th size."""
     return replace(found, rows=found.rows[::step])
 
 
@@ -156,7 +156,7 @@ def test_a_sound_run_is_healthy_however_densely_one_measured(tmp_path: Path, nod
 
 
 def test_more_rows_in_the_same_octaves_add_little_evidence() -> None:
-    """Two sizes an octave or sixteen: a machine that is 1.3 times slower throughout is as suspicious."""
+    """A machine that is 1.3 times slower throughout is equally suspicious with 1 to 16 sizes per octave."""
     odds = []
     for per_octave in (1, 2, 4, 16):
         sizes = sorted({4 * round(2 ** (power / per_octave) / 4) for power in range(20 * per_octave, 30 * per_octave)})
@@ -200,7 +200,7 @@ def test_the_text_never_contradicts_its_table(tmp_path: Path, factor: float, see
 
 
 def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: Path) -> None:
-    """Measured by others, and the fault is real: the network plug-in was switched off, and NCCL talked TCP."""
+    """Published measurements of a real fault: the network plug-in was switched off, and NCCL used TCP."""
     data = Path(__file__).parents[2] / "examples" / "data"
     cluster = load_cluster("gh200-node", nodes=2)
     for step in (1, 2):
@@ -210,18 +210,18 @@ def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: P
 
 
 def test_two_gh200_nodes_without_their_network_are_nearest_to_tcp() -> None:
-    """Their sockets carry an eighth of what the catalogue's Ethernet does, as on the network of nccl#450."""
+    """Their sockets reach an eighth of the catalogue's Ethernet bandwidth, as on the network of nccl#450."""
     cluster = load_cluster("gh200-node", nodes=2)
     log = read_log(Path(__file__).parents[2] / "examples" / "data" / "gh200-8-tcp.log")
     for step in (1, 2):
         check = check_log(thinned(log, step), cluster)
         assert check.cause is None
-        assert check.causes[0].cause.kind == "tcp"  # they are listed by what they leave
+        assert check.causes[0].cause.kind == "tcp"  # sorted by the unexplained remainder
         assert [each.left for each in check.causes] == sorted(each.left for each in check.causes)
 
 
 def test_a_cause_with_an_unknown_number_is_judged_by_the_number_that_is_nearest() -> None:
-    """A weak prior does not decide what is nearest: TCP at each share leaves nothing of its own curve."""
+    """A weak prior does not decide the nearest cause: TCP at each share explains its own curve completely."""
     expected = expect("all_reduce", SIZES, dgx(2), CollectiveOptions())
     for cause in expected.causes:
         if cause.kind == "tcp":
@@ -231,7 +231,7 @@ def test_a_cause_with_an_unknown_number_is_judged_by_the_number_that_is_nearest(
 
 @pytest.mark.parametrize("delay_us", [92, 100, 106, 108.5])
 def test_a_delay_close_to_the_shortest_time_is_named_to_one_per_cent(delay_us: float) -> None:
-    """The delays that are tried end at the shortest measured time, here 107.6 of 120 us; the best lies in between."""
+    """Candidate delays end at the shortest measured time, here 107.6 of 120 us; the best one lies in between."""
     expected = expected_of(1)
     measured = [round(each.time_ps + delay_us * 1e6) for each in expected.usual]
     cause = check_curve(expected, measured).cause
@@ -310,7 +310,7 @@ def test_what_the_log_states_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_one_host_is_not_a_cluster_of_two(tmp_path: Path) -> None:
-    """A single process with 16 GPUs: neither TCP nor anything else of a network is a cause."""
+    """A single process with 16 GPUs: TCP and other network faults are not causes."""
     counts = "# nThread 1 nGpus 16 minBytes 8 maxBytes 4294967296 step: 2(factor)\n"
     rows = [(size, 3 * time, 3 * time) for size, time in zip(SIZES, times_us(dgx(2)), strict=True)]
     path = tmp_path / "log.txt"
@@ -339,7 +339,7 @@ def test_a_known_mismatch_stops_the_diagnosis(tmp_path: Path) -> None:
 
 
 def test_a_cluster_with_too_slow_a_network_does_not_fit(tmp_path: Path) -> None:
-    """The measured machine has its whole network, the described one a third of it: too slow by 3 at large sizes."""
+    """The description has a third of the measured machine's network: predictions are 3x too slow at large sizes."""
     described = degraded(dgx(2), "scale-out", 0.3)
     check = check_log(log_of(tmp_path, times_us(dgx(2)), 2), described)
     assert check.state == "misfit"

@@ -1,4 +1,4 @@
-"""Do the limits of ``trine check`` lie where it says: what is noise, what is suspicious, which causes are alike?"""
+"""Are the limits of ``trine check`` for noise, suspicious ranges and similar causes right?"""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def odds_of(monkeypatch, odds):
     [
         ((4,), 4, 4, ()),  # there is no wider range
         ((4, 9, 10), 9, 10, (4,)),  # two sizes in the middle are two octaves
-        ((0, 5, 6), 5, 6, (0,)),  # the first size alone is half of one
-        ((0, 1, 5), 0, 1, (5,)),  # two at the end are one and a half
+        ((0, 5, 6), 5, 6, (0,)),  # the first size alone is half an octave
+        ((0, 1, 5), 0, 1, (5,)),  # two sizes at the end are one and a half octaves
         ((2, 3, 4, 9, 12, 13), 2, 13, (9,)),
         ((19, 20), 19, 20, ()),
     ],
 )
 def test_a_range_is_slow_from_an_octave_and_a_half_on(expected, monkeypatch, slow, first, last, alone):
-    """Each size stands for half of the way to its neighbours; a size alone beside such a range is noise."""
+    """Each size covers half the distance to its neighbours; a single size beside such a range is noise."""
     odds_of(monkeypatch, 1000)
     measured = [usual.time_ps for usual in expected.usual]
     for place in slow:
@@ -115,7 +115,7 @@ def test_a_prediction_fits_unless_a_range_or_most_sizes_are_too_fast(expected, m
 def test_too_fast_and_too_slow_sizes_count_together_where_nothing_is_suspicious(
     expected, monkeypatch, num_slow, is_misfit
 ):
-    """Two of 21 are fast; more than half lie outside from nine slow ones on."""
+    """Two of 21 sizes are fast; with nine or more slow ones, most sizes lie outside."""
     odds_of(monkeypatch, 1)
     measured = [usual.time_ps for usual in expected.usual]
     for place in (0, 20):
@@ -140,7 +140,7 @@ def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, 
     assert check_curve(expected, measured).unexplained_from == (None if first is None else SIZES[first])
 
 
-# -- which run a log is of ---------------------------------------------------------------------------------------------
+# -- the run behind a log ----------------------------------------------------------------------------------------------
 
 
 def log_of(**facts):
@@ -178,7 +178,7 @@ def test_a_cluster_has_as_many_gpus_as_the_log_allows(ranks, fewest, most, says)
 
 @pytest.mark.parametrize(("ratio", "is_right"), [(None, True), (1.75, True), (1.78, True), (1.8, False), (1.0, False)])
 def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
-    """Of an all-reduce over 8 ranks 2 * 7 / 8, to 2 %."""
+    """The ratio of an all-reduce over 8 ranks is 2 * 7 / 8, within 2 %."""
     if is_right:
         check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
         return

@@ -1,4 +1,4 @@
-"""Are circuits declared, checked and refused where they must be?"""
+"""Are circuits declared and checked correctly, and are invalid ones refused?"""
 
 import json
 from dataclasses import replace
@@ -160,7 +160,7 @@ def test_every_model_says_whether_it_folds():
 
 
 class Newest(CircuitSwitching):
-    """The circuit used last goes first."""
+    """Policy that tears down the most recently used circuit first."""
 
     name = "newest"
 
@@ -185,7 +185,7 @@ def test_another_rule_of_teardown_runs_in_the_reference_engine():
 
 
 class Broken(CircuitSwitching):
-    """One thing wrong."""
+    """Circuit switching with one fault."""
 
     name = "broken"
 

@@ -1,4 +1,4 @@
-"""Does ``trine cluster`` show what is there, and does every option of the machine move the answer or get refused?"""
+"""Does ``trine cluster`` show the whole machine, and does every machine option change the answer or get refused?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does ``trine collective`` print nccl-tests' table, write the documented JSON, draw, and fail in one line?"""
+"""Does ``trine collective`` print nccl-tests' table, write the documented JSON, draw, and report errors in one line?"""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_sizes_are_written_as_they_are_read(size: int) -> None:
     assert parse_size(format_size(size)) == size
 
 
-# -- what it costs to ask --------------------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_library_model_needs_neither_numba_nor_matplotlib() -> None:

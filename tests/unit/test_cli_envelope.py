@@ -1,4 +1,4 @@
-"""Every JSON answer of the command line has its envelope, which names the command that was asked."""
+"""Every JSON answer of the command line has an envelope that names its command."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CLI = Path(__file__).parents[2] / "src" / "trine" / "cli"
 LOG = Path(__file__).parents[1] / "golden" / "inputs" / "nccl.log"
 ONE = ("--dp", "2", "--topology", "ring", "--bandwidth", "1 GB/s", "--latency", "1 us")
 
-#: What `trine validate` answers with; the command is called like the form.
+#: Answers of `trine validate`; each command has the name of its answer's form.
 VALIDATIONS = (
     KernelValidation, LayoutValidation, MemoryValidation, OperatorValidation, ScalingValidation, TrainingValidation,
 )  # fmt: skip
 
-#: Command lines, the command that they ask, and the name of the answer's form.
+#: Command lines and the name of the answer's form.
 LINES = {
     ("cluster", "list"): "cluster-list",
     ("cluster", "links"): "cluster-links",

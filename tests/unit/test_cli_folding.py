@@ -1,4 +1,4 @@
-"""Do the options about ranks do what they say: folding, placement, slow ranks, jitter, repeats, ranks shown?"""
+"""Do the options about ranks work: folding, placement, slow ranks, jitter, repeats, shown ranks?"""
 
 import json
 
@@ -114,7 +114,7 @@ def test_repeats_alone_perturb_and_fold_as_before(tmp_path):
 def test_jitter_of_classes_is_the_same_folded_or_not(fold):
     jitter = Jitter(distribution="normal", spread=0.02)
     stragglers = Stragglers(slow=((5, 1.1),), jitter=jitter, each="class", seed=1)
-    verified = simulate(stragglers=stragglers, fold="verify")  # raises where a task differs
+    verified = simulate(stragglers=stragglers, fold="verify")  # raises if a task differs
     assert simulate(stragglers=stragglers, fold=fold).step_time_ps == verified.step_time_ps
 
 
@@ -199,7 +199,7 @@ def test_what_one_gpu_refuses(words, said):
 
 
 def test_picoseconds_matter_where_ranks_share_links_unevenly(tmp_path):
-    """Random placement of a ring: the warning is there, and the spread is a thousand times the perturbation."""
+    """A randomly placed ring gets the warning, and its spread is a thousand times the perturbation."""
     ring = [
         "--dp",
         "64",

@@ -203,5 +203,5 @@ def test_brief_prints_the_headline_only(words):
 
 
 def test_no_option_of_train_is_left_in_a_panel_of_its_own():
-    """Every option belongs to a panel with a topic; the default panel ``Options`` has none."""
+    """Every option belongs to a panel with a topic, not to the default panel ``Options``."""
     assert not [each.name for each in all_parameters(find("train").function()) if each.option.panel == "Options"]

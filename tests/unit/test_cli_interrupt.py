@@ -1,4 +1,4 @@
-"""Ctrl-C in commands of several runs: what has ended is shown, what was cut short is never taken for a result."""
+"""Ctrl-C in commands with several runs: finished runs are shown, and an interrupted run never counts as a result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_run_that_is_stopped_before_anything_happens_has_no_answer(monkeypatch
 
 
 def stop_at(monkeypatch, number: int) -> None:
-    """Let the run of this number be stopped by Ctrl-C after it began."""
+    """Interrupt the run with this number, as by Ctrl-C, after it has begun."""
     count, real = [0], trine.gpu.run.simulate_system
 
     def simulate(system, control):

@@ -1,4 +1,4 @@
-"""Does ``trine collective --fidelity loadstore`` print, write and stop as it says?"""
+"""Does ``trine collective --fidelity loadstore`` print, write and stop as documented?"""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_says_what_the_function_says() -> None:
 
 
 def test_the_gpu_model_says_how_many_wavefronts_a_workgroup_has_and_may_have() -> None:
-    """Requests in flight of a CU / of a wavefront, whatever other limits are asked for; at most a CU's room."""
+    """The default is a CU's requests in flight / a wavefront's, regardless of other limits; a CU's room is the most."""
     asked = ("--size", "16K", "--fidelity", "loadstore", "--gpus", "2", "--algorithm", "put")
     for cluster, wavefronts in (("dgx-h100", 256 // 32), ("astra3-generic", 512 // 16)):
         known = ("all_gather", *asked, "--cluster", cluster)
@@ -152,7 +152,7 @@ def test_ctrl_c_shows_what_there_is() -> None:
         [*command, "--fidelity", "loadstore"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert done.stderr is not None
-    for line in done.stderr:  # progress comes after two seconds, then the run of 1 GiB is under way
+    for line in done.stderr:  # progress appears after two seconds, during the run of 1 GiB
         if "% of" in line:
             break
     time.sleep(0.2)
@@ -164,7 +164,7 @@ def test_ctrl_c_shows_what_there_is() -> None:
 
 
 def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    invoke("collective", "all_gather", "--size", "1K", *INSIDE)  # kernels are loaded from the user's own cache
+    invoke("collective", "all_gather", "--size", "1K", *INSIDE)  # load the kernels from the user's cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = tmp_path / "llama.trine.json"
     made = invoke("trace", "synthesize", "llama-3-8b", "--layers", 1, "--sequence", 16, "--batch", 1, "--output", model)
@@ -185,7 +185,7 @@ def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def keys(data: object) -> set[str]:
-    """All keys in it but those of a run, whose document has a test of its own."""
+    """Return all keys except those inside a run, whose document has a separate test."""
     if isinstance(data, list):
         return {key for item in data for key in keys(item)}
     if not isinstance(data, dict):
@@ -209,7 +209,7 @@ def test_of_two_programs_those_that_fold_are_verified() -> None:
         data, text = answer(*wanted, "--verify-fold", *option)
         assert "folded and unfolded runs gave the same" in text
     assert data["rows"][0]["gpus_simulated"] == 1
-    # on the H100 two-shot's parts lie on other ports and channels of each rank, one-shot's do not
+    # on the H100, two-shot's parts use different ports and channels on each rank; one-shot's do not
     data, text = answer("all_reduce", "--size", "64K", *INSIDE, "--verify-fold")
     assert "twoshot: verify: nothing to verify: each works on another slice" in " ".join(text.split())
     one_step, _ = answer("all_reduce", "--size", "64K", *INSIDE, "--verify-fold", "--algorithm", "oneshot")

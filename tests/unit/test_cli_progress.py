@@ -1,4 +1,4 @@
-"""Progress on stderr: when it speaks, and what it expects of the time left."""
+"""Progress on stderr: when it appears, and its estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_estimate_is_of_the_last_seconds_and_not_of_a_slow_beginning(clock, 
     assert said(capsys) == ["simulated 0.0 % of 10,000 requests, up to 0 ps"], "no speed is known yet"
     for _ in range(12):
         clock[0] += 1
-        progress(2, 10_000, 5)  # so far 2 in 72 s
+        progress(2, 10_000, 5)  # 2 requests in 72 s
     said(capsys)
     for second in range(1, 21):
         clock[0] += 1
@@ -55,7 +55,7 @@ def test_a_new_run_has_an_estimate_of_its_own(clock, capsys):
         progress(done, 100, 0)
     said(capsys)
     clock[0] += 10
-    progress(20, 1000, 0)  # less than before: another run
+    progress(20, 1000, 0)  # fewer than before: a new run
     assert said(capsys) == ["simulated 2.0 % of 1,000 tasks, up to 0 ps"]
     clock[0] += 10
     progress(120, 1000, 0)

@@ -1,4 +1,4 @@
-"""Are cluster files with ``base:`` their base but for what they say, and is everything else refused?"""
+"""Do cluster files with ``base:`` equal their base except for the listed changes, and are other changes refused?"""
 
 from __future__ import annotations
 

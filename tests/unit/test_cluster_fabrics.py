@@ -1,4 +1,4 @@
-"""Do fabrics carry what they promise, and does routing spread it?"""
+"""Do fabrics deliver their bandwidth, and does routing spread the load?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NIC = 48_500_000_000
 
 
 def loads(cluster: Cluster, shift: int) -> Counter[int]:
-    """Messages on each scale-out link if every GPU sends one ``shift`` GPUs further."""
+    """Return the messages on each scale-out link if every GPU sends one ``shift`` GPUs further."""
     count = len(cluster.gpus)
     load: Counter[int] = Counter()
     for a in range(count):
@@ -30,7 +30,7 @@ def loads(cluster: Cluster, shift: int) -> Counter[int]:
 @pytest.mark.parametrize("nodes", [2, 5, 16, 40, 64, 300])
 @pytest.mark.parametrize("fabric", ["switch", "rail", "clos"])
 def test_full_bandwidth_between_halves(fabric: str, nodes: int) -> None:
-    """As much as the NICs of the smaller half carry; in an odd cluster the middle node is on both sides."""
+    """The bisection carries the smaller half's NICs; in an odd cluster the middle node is on both sides."""
     cluster = load_cluster("dgx-h100", nodes=nodes, fabric=fabric)
     bisection = bisection_bytes_per_s(cluster)
     assert bisection is not None
@@ -57,7 +57,7 @@ def test_oversubscription_divides_what_leaves_carry_up(nodes: int) -> None:
 
 
 def test_d_mod_k_spreads_shifts_over_all_spines() -> None:
-    """A shift of a fat tree has no link with two messages, which the lowest links alone would have."""
+    """A shift puts at most one message on each link of a fat tree; always using the lowest links puts up to eight."""
     cluster = build_topology("fat-tree:8", "10 GB/s", "1 us", 64)
     for shift in (1, 8, 9, 24, 63):
         assert max(loads(cluster, shift).values()) == 1
@@ -119,7 +119,7 @@ def test_more_equal_routes_than_can_be_split_are_refused() -> None:
     [(2, 1, 0), (4, 1, 0), (5, 2, 1), (32, 8, 1), (128, 32, 1), (129, 33, 2), (260, 65, 3)],
 )
 def test_slingshot_groups_follow_from_the_ports_of_a_switch(nodes: int, routers: int, groups: int) -> None:
-    """16 NICs, 31 other switches of the group, 17 links to other groups (De Sensi et al., SC 2020)."""
+    """A switch has 16 NICs, 31 other switches in its group, 17 links to other groups (De Sensi et al., SC 2020)."""
     cluster = load_cluster("gh200-node", nodes=nodes)
     names = [device.name for device in cluster.devices if device.kind == "switch"]
     assert sum(name.startswith("router") for name in names) == routers
@@ -133,7 +133,7 @@ def test_slingshot_groups_follow_from_the_ports_of_a_switch(nodes: int, routers:
 
 
 def test_hops_of_a_slingshot_dragonfly() -> None:
-    """None between NICs of one switch, one between switches of a group, three between groups."""
+    """No hop between NICs of one switch, one between switches of a group, three between groups."""
     cluster = load_cluster("gh200-node", nodes=129)
     first = cluster.index("node0.nic0")
 
@@ -162,7 +162,7 @@ def test_a_dragonfly_with_adaptive_routing_carries_what_one_switch_carries(prese
     "preset", [name for name in known_clusters() if (fabric := load_cluster(name).fabric) and fabric.kind != "none"]
 )
 def test_no_usual_fabric_takes_bandwidth_from_larger_jobs(preset: str) -> None:
-    """Each is non-blocking: a ring of 32 nodes is as fast as one of 4, but for its latency and measured crowding."""
+    """Each is non-blocking: a ring of 32 nodes is as fast as one of 4 except for latency and measured congestion."""
     small, large = (Collectives(load_cluster(preset, nodes=nodes)).topology.between for nodes in (4, 32))
     assert small is not None
     assert large is not None

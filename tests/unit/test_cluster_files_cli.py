@@ -1,4 +1,4 @@
-"""Do `trine cluster import`, `export` and `draw` do what they say, and refuse in one line?"""
+"""Do `trine cluster import`, `export` and `draw` work, and report errors in one line?"""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_export_and_draw(tmp_path):
     ],
 )
 def test_a_name_that_ends_like_another_format_is_refused(tmp_path, monkeypatch, args, said):
-    """trine reads each file that it writes, and it reads a file by its ending."""
+    """trine must read every file it writes, and it chooses the format by the file's ending."""
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(app, args)
     assert answer.exit_code == 2

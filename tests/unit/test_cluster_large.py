@@ -1,4 +1,4 @@
-"""Do the columns of a large machine read as tuples of devices and links, by number and by name, and at once?"""
+"""Do a large machine's columns read as tuples of devices and links, by number and by name, and quickly?"""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_small_helpers() -> None:
 
 
 def fastest(work: Callable[[], object], tries: int = 3) -> float:
-    """Seconds of processor time of the fastest try: the others found less in the caches."""
+    """Return the processor time of the fastest try in seconds: the other tries had colder caches."""
     seconds = []
     for _ in range(tries):
         began = time.process_time()
@@ -171,7 +171,7 @@ def fastest(work: Callable[[], object], tries: int = 3) -> float:
 
 
 def test_a_hundred_thousand_gpus_are_there_at_once() -> None:
-    """Limits are three times what two slow cores need, and a fiftieth of what objects would."""
+    """The limits are three times the time on two slow cores, and a fiftieth of the time with objects."""
     slow = [("node777.nic3-leaf195.rail3", 0.5)]
     assert fastest(lambda: load_cluster("dgx-h100", nodes=16384)) < 1.5
     assert fastest(lambda: load_cluster("dgx-h100", nodes=16384, slow_links=slow)) < 2.5

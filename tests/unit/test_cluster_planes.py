@@ -23,7 +23,7 @@ RING = CollectiveOptions(algorithm="ring")
 
 
 def text(rates: Sequence[int], *, extra: str = "", end: str = "", latencies: Sequence[int] = (30, 30, 30)) -> str:
-    """A cluster file."""
+    """Return the text of a cluster file."""
     rows = [
         f"- {{from: gpu0..{GPUS - 1}, to: sw{i}, bandwidth: {rate} GB/s, latency: {latency} ns, duplex: true{end}}}"
         for i, (rate, latency) in enumerate(zip(rates, latencies, strict=False))
@@ -78,7 +78,7 @@ def test_loads_and_stores_use_all_planes(planes: Cluster, control: Cluster) -> N
 
 
 def test_the_library_sees_the_lanes_of_all_planes(tmp_path: Path) -> None:
-    """As many NVLink lanes to several switches as to one: the same domain."""
+    """The same number of NVLink lanes, to several switches or to one, forms the same domain."""
     lanes = (5, 4, 4, 5)
     rows = "".join(
         f"- {{from: gpu0..7, to: sw{i}, link: nvlink4, lanes: {count}, duplex: true}}\n"
@@ -130,7 +130,7 @@ def test_whatever_file_it_comes_from(read_as: Callable[[Path], Cluster], tmp_pat
 
 
 def test_ports_of_switches_as_devices(tmp_path: Path) -> None:
-    """As InfraGraph has them; a dead port takes its plane out of use."""
+    """InfraGraph models ports as devices; a dead port disables its plane."""
     devices, links = [], []
     for i, rate in enumerate(RATES):
         devices.append(f"- {{name: sw{i}, kind: switch}}\n- {{name: sw{i}.port, count: {GPUS}, kind: switch}}\n")
@@ -152,7 +152,7 @@ def test_parallel_links_between_two_gpus(tmp_path: Path) -> None:
 
 
 def test_planes_inside_nodes_that_a_fabric_joins(tmp_path: Path) -> None:
-    """Between nodes the fabric's routing stays; inside, all planes are used."""
+    """Between nodes the fabric's routing stays; inside nodes all planes are used."""
     nics = "".join(f"- {{from: gpu{g}, to: nic{g}, link: pcie5, duplex: true}}\n" for g in range(GPUS))
     content = text(RATES, end=", class: scale-up").replace(
         "links:", f"- {{name: nic, count: {GPUS}, kind: nic, node: node0, rail: 0}}\nlinks:"
@@ -207,7 +207,7 @@ def test_a_dead_or_slow_link_of_a_plane_takes_its_part(tmp_path: Path, planes: C
 
 
 def test_what_is_no_plane_stays(tmp_path: Path) -> None:
-    """Spines, switches that share one GPU, and presets."""
+    """Spines, switches that share one GPU, and presets stay unchanged."""
     for name in ("dgx-h100", "mi300x-node", "gb200-nvl72"):
         cluster = load_cluster(name)
         assert spread_over_planes(cluster) is cluster
@@ -263,7 +263,7 @@ def test_switches_used_together_are_named_by_all_or_by_their_range(
 
 
 def test_a_gpu_sends_at_most_what_another_one_receives_and_its_peak_goes_with_it(tmp_path: Path) -> None:
-    """gpu0 and gpu1 each lack a plane; gpu2 has all, but no peer with all: to gpu1 it sends 60 + 150 GB/s."""
+    """gpu0 and gpu1 each lack a plane; gpu2 has all planes, but its peers do not: it sends 60 + 150 GB/s to gpu1."""
     rates, peaks = (90, 60, 150), (100, 80, 200)
     header = "source,target,bandwidth,latency,class,duplex,source_kind,target_kind\n"
     rows = [

@@ -1,4 +1,4 @@
-"""Do slow and dead links do what their names say, and nothing else?"""
+"""Do slow and dead links change only the links they name?"""
 
 from __future__ import annotations
 

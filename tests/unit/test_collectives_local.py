@@ -1,4 +1,4 @@
-"""Are false symmetries found, is nothing of the size of the group built, and are wrong questions refused?"""
+"""Are false symmetries found, is the cost independent of the group size, and are invalid requests rejected?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.testing.schedule_proof import check_local, check_schedule
 
 
 def counted(schedule: Schedule) -> tuple[Schedule, list[int]]:
-    """The schedule, and the positions whose sends were asked for."""
+    """Return the schedule and a list that records every position whose sends are requested."""
     asked: list[int] = []
 
     def sends_of(position: int, *shape: int) -> Sends:
@@ -39,7 +39,7 @@ def with_sends(schedule: Schedule, change: Callable[[Sends, int], Sends]) -> Sch
 
 
 def test_a_ring_of_three() -> None:
-    """Reduce-scatter in 2 steps: send 1 passes on what send 0 of the rank before brought."""
+    """Reduce-scatter in 2 steps: send 1 forwards the data from the previous rank's send 0."""
     one = rank_sends(make_schedule("reduce_scatter", 3, 30), 1)
     assert one.peers.tolist() == [2, 0]
     assert one.receiver.tolist() == [0, 0]
@@ -81,9 +81,9 @@ def test_a_switch_sends_too() -> None:
         ("all_reduce", "direct", {0}),
         ("all_to_all", "direct", {0}),
         ("all_reduce", "halving-doubling", {0, 1, 2, 4, 8, 16, 32}),
-        # Seven members of its group, and of other groups the one before it on the ring.
+        # Seven other members of its group, and its predecessor on the ring between groups.
         ("all_reduce", "hierarchical:8x8", {0, 1, 2, 3, 4, 5, 6, 7, 56}),
-        # Rounds of distance 1, 2, ..., 16; what comes in the last one is not sent on.
+        # Rounds of distance 1, 2, ..., 16; data from the last one is not forwarded.
         ("all_to_all", "bruck", {0, 63, 62, 60, 56, 48}),
     ],
 )
@@ -99,14 +99,14 @@ def test_only_senders_to_position_0_are_asked(kind: str, algorithm: str, asked: 
 
 @pytest.mark.parametrize(("algorithm", "num_sends"), [("ring", 65_534), ("hierarchical:4096x8", 8_204)])
 def test_many_ranks(algorithm: str, num_sends: int) -> None:
-    """0.08 and 0.05 s where this was written; all positions of the ring would be 2 thousand million sends."""
+    """0.08 and 0.05 s on the author's machine; all positions of the ring would have 2 billion sends."""
     schedule = make_schedule("all_reduce", 32_768, 2**30, algorithm)
     with computes_for_less_than(2):
         structures = local_structures(schedule)
     assert [one.num_sends for one in structures.structures] == [num_sends]
     peers = structures.peers_of(range(32_768))
     assert (peers[7] == rank_sends(schedule, 7).peers).all()
-    # Somebody receives from everybody who sends: in each role every rank is the peer of one.
+    # In each role, every rank is the peer of exactly one rank.
     assert all(len(set(role.tolist())) == 32_768 for role in peers.T)
 
 
@@ -141,7 +141,7 @@ def test_other_digits_are_found(kind: str, algorithm: str, symmetry: tuple[int, 
 
 
 def test_one_other_rank_is_found() -> None:
-    """Rank 3 sends in another order: nobody's data suffers, but others wait for other sends of it."""
+    """Rank 3 sends in another order: the data stays right, but other ranks wait for different sends of rank 3."""
 
     def change(sends: Sends, position: int) -> Sends:
         if position != 3:
@@ -158,7 +158,7 @@ def test_one_other_rank_is_found() -> None:
 
 
 def test_chunks_that_do_not_follow_are_found() -> None:
-    """A broadcast of rank 0's chunk round the ring and sends of equal shape that carry something else."""
+    """All ranks' sends have the same shape, but their chunks do not follow the symmetry."""
 
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         sends = SendList()
@@ -212,7 +212,7 @@ def test_wrong_questions_are_refused() -> None:
 
 
 def test_more_chunks_than_can_be_numbered_are_refused() -> None:
-    """An all_to_all has a chunk for each pair of ranks; they are counted in 32 bits."""
+    """An all_to_all has one chunk per pair of ranks, numbered in 32 bits."""
     assert len(local_structures(make_schedule("all_to_all", 46_340, 46_340)).structures) == 1
     with pytest.raises(InputError, match="cannot have 2,147,488,281 chunks: take fewer ranks"):
         local_structures(make_schedule("all_to_all", 46_341, 46_341))

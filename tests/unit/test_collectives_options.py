@@ -1,4 +1,4 @@
-"""Are parameters of algorithms read and refused, and messages of several chunks and switches expanded rightly?"""
+"""Are algorithm parameters parsed and checked, and multi-chunk messages and switches expanded correctly?"""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_wrong_matrices_are_refused(matrix: list[list[float]], message: str) -> 
 
 
 def pair(first: SendList, num_chunks: int, **fields: object) -> Schedule:
-    """A broadcast from rank 0 to rank 1."""
+    """Return a broadcast from rank 0 to rank 1."""
 
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         return (first if position == 0 else SendList()).build()
@@ -165,7 +165,7 @@ def test_switches_wait_for_data_and_enter_nothing() -> None:
     assert not expanded.entry_dst[up].any()
     assert not expanded.entry_src[down].any()
     assert len(expanded.completion_ptr) == 5
-    # Read 1000, write a quarter; get the sum of a quarter, and all of what was written.
+    # Up: the switch reads 1000, a rank writes a quarter. Down: the sum of a quarter, and all written quarters.
     assert sorted(expanded.size_bytes[up].tolist()) == [250] * 4 + [1000] * 4
     assert sorted(expanded.size_bytes[down].tolist()) == [250] * 4 + [1000] * 4
 
@@ -197,7 +197,7 @@ def test_layouts_of_training_refuse_switches() -> None:
     [("ring", 2 * 1023 * 1024, 1.5), ("double-binary-tree:64", 2 * 2 * 1023 * 64, 4), ("hierarchical:128x8", None, 8)],
 )
 def test_1024_ranks_expand_fast(algorithm: str, transfers: int | None, seconds: float) -> None:
-    """Limits with room for a slow machine; docs/background/speed.md has what is measured."""
+    """The limits leave room for a slow machine; docs/background/speed.md has the measurements."""
     with computes_for_less_than(seconds):
         expanded = expand(make_schedule("all_reduce", 1024, 2**26, algorithm))
     assert transfers is None or expanded.num_transfers == transfers

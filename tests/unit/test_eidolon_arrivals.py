@@ -1,4 +1,4 @@
-"""Does a record of arrivals survive its file, and is what is no record refused?"""
+"""Does a record of arrivals survive a round trip through its file, and are invalid records refused?"""
 
 from __future__ import annotations
 

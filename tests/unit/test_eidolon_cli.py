@@ -1,4 +1,4 @@
-"""Do the commands of `trine eidolon` answer, write what they say, and refuse in one line?"""
+"""Do the commands of `trine eidolon` answer, write their files, and report errors in one line?"""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_symmetric_peers_give_the_times_of_a_run_of_all(kernel, sync):
 
 
 def test_a_rank_that_is_folded_is_recorded_where_it_is_simulated(tmp_path):
-    """Of three that do the same, turned, one is simulated: its record is that of the others, turned."""
+    """One of three rotated but equal ranks is simulated: the others' records are its record, rotated."""
     program = tmp_path / "turn.txt"
     program.write_text(TURN)
     said = call("record", program, "--target", "2", "-o", tmp_path / "record.npz").stdout

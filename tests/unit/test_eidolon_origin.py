@@ -1,4 +1,4 @@
-"""Is a record replayed in the run that it is of alone, and what has been changed in it by hand found?"""
+"""Is a record replayed only in the run it came from, and are manual changes to it detected?"""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_another_run_is_refused_and_says_in_what(
 
 
 def test_the_target_of_operations_counts(tmp_path: Path) -> None:
-    """All but whose memory is written is the same."""
+    """The programs differ only in the rank whose memory is written."""
     files = [tmp_path / f"{distance}.txt" for distance in (1, 2)]
     for distance, path in enumerate(files, 1):
         path.write_text(TURN.format(distance=distance))
@@ -136,7 +136,7 @@ def test_what_a_model_lacks_is_none(arrivals: Arrivals) -> None:
 
 
 def edited(record: Arrivals, of_kind: int, **changes: int) -> Arrivals:
-    """The first request of a kind with other values."""
+    """Return the record with new values in the first request of a kind."""
     row = int(np.flatnonzero(record.kind == of_kind)[0])
     columns = {name: getattr(record, name).copy() for name in changes}
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""Are traces of PyTorch's profiler and exports of nsys read as what they show, and what is none of them refused?"""
+"""Are PyTorch profiler traces and nsys exports read correctly, and are other files rejected?"""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def event(cat, name, ts, dur, **args):
 
 
 def events():
-    """Device 0 is the target, device 1 its peer: as Kineto writes them, with times in microseconds."""
+    """Return events in Kineto's format, times in microseconds; device 0 is the target, device 1 its peer."""
     return [
         {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "python"}},
         event("cpu_op", "aten::mm", 1.0, 5.0),
@@ -70,7 +70,7 @@ def writes(profile):
     )
 
 
-#: Ends of copy, kernel and range after the start of the target's kernel.
+#: Ends of copy, kernel and range in ps after the start of the target's kernel.
 EXPECTED = [(8_250_000, 1, "input+0x0", 8192), (12_875_000, 1, "flags+0x0", 8), (15_251_000, 1, "flags+0x40", 8)]
 
 

@@ -1,4 +1,4 @@
-"""Is rocprofv3's JSON read as what it shows, of several processes too, and what is none of it refused?"""
+"""Is rocprofv3's JSON read correctly, also from several processes, and are other files rejected?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def marker(start, end, kind, correlation):
     return span(start, end, kind=kind, operation=2, correlation_id={"internal": correlation, "external": 0})
 
 
-#: Agent 70 is a CPU, 71 (logical 1) the target, 72 (2) its peer: nested and named as the writer does.
+#: Agent 70 is a CPU, 71 (logical 1) the target, 72 (2) its peer; nested and named as in rocprofv3's files.
 PROCESS = {
     "metadata": {"pid": 1234, "init_time": 1, "fini_time": 2, "command": ["gemv"]},
     "agents": [
@@ -82,7 +82,7 @@ def profile(tmp_path, process=PROCESS, name="1234_results.json"):
 
 
 def changed(where, value):
-    """The process with another value at a place such as ``buffer_records/memory_copy/0/src_agent_id``."""
+    """Return the process with another value at a path such as ``buffer_records/memory_copy/0/src_agent_id``."""
     process = copy.deepcopy(PROCESS)
     *way, last = (int(part) if part.isdigit() else part for part in where.split("/"))
     place = process
@@ -137,7 +137,7 @@ def test_copies_without_their_bytes_take_those_of_the_mapping(tmp_path):
 
 
 def test_several_processes_are_one_profile_and_numbers_are_those_of_each(tmp_path):
-    """The second has other handles and kernels for the same agents."""
+    """The second process has different handles and kernels for the same agents."""
     text = json.dumps(PROCESS).replace('"handle": 72', '"handle": 9').replace('"handle": 71', '"handle": 72')
     other = json.loads(text)
     other["agents"][1]["logical_node_id"], other["agents"][2]["logical_node_id"] = 3, 4

@@ -1,4 +1,4 @@
-"""Do profiles of ROCm's and NVIDIA's tools become the writes that they show, and is what they lack asked for?"""
+"""Do profiles of ROCm's and NVIDIA's tools become the right writes, and do errors ask for missing information?"""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_cupti_copies_with_their_devices(tmp_path):
     mapping = changed(tmp_path, "nvidia.yaml", ('kernel: "gemv_allreduce(*"', "start_ns: 1000000"))
     profile = read_profile(DATA / "cupti_memcpy.csv", mapping)
     assert rows_of(profile) == [(8_000_000, 0, "input+0x0", 8192, 0)]
-    assert len(profile.notes) == 1  # the copy from the host is no peer's, that from the target goes elsewhere
+    assert len(profile.notes) == 1  # the host's copy is not a peer's, and the target's copy goes elsewhere
 
 
 @pytest.mark.parametrize("source", ["nsys_nvtx_gpu_proj_trace.csv", "nsys_nvtx_pushpop_trace.csv"])
