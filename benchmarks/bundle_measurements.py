@@ -1,6 +1,6 @@
 """Write src/trine/presets/measured/{series,points}.csv from the collected tables in ../shared/data/measured.
 
-How the tables are thinned (there is no other smoothing):
+How the tables are thinned (nothing is smoothed beyond this):
 
 - nccl-tests and rccl-tests logs (``collectives.csv``): every row. Repeated sizes of one machine, version and setting
   are merged into one series with the median.

@@ -132,7 +132,7 @@ def traces() -> Found:
 
 
 def read_sheet(found: Found, rows: Iterator[dict[str, str]], gpu: str, dtype: int) -> None:
-    """Add GEMMs (dtype, m, n, k, transposed a, b) and convolutions (dtype, pass, w, h, c, n, k, filter, pad, stride)."""
+    """Add GEMMs (dtype, m, n, k, transposed a, b); convolutions (dtype, pass, w, h, c, n, k, filter, pad, stride)."""
     columns: dict[str, str] = {}
     for row in rows:
         if any(text.startswith(("Recurrent", "All-Reduce", "Sparse")) for text in row.values()):

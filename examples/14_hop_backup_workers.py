@@ -16,9 +16,9 @@ from pathlib import Path
 import matplotlib
 
 import trine
-from trine.graph.workload import Workload
 from trine.decentralised.protocol import HopProtocol, worker_graph
 from trine.decentralised.study import HopResult, edge_cluster, hop, slowed_links
+from trine.graph.workload import Workload
 
 WORKERS, SCENARIOS, ITERATIONS = 8, 8, 50
 GRAPHS = ("ring-based", "double-ring")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trine.engine.models import FairSharing, drain_ps
-from trine.errors import PlanError
 from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.decentralised.tasks import HopNetwork, HopWork
+from trine.engine.models import FairSharing, drain_ps
+from trine.errors import PlanError
 
 
 def random_case(rng):

@@ -66,7 +66,7 @@ def test_circuits_of_others_are_set_up_meanwhile(engine):
 
 @both_engines
 def test_the_circuit_idle_longest_goes(engine):
-    """Rank 0 has two ports: after 1, 2, 1, the circuit to 3 replaces 2's. Then 1's still stands, and 2's replaces 3's."""
+    """Rank 0 has two ports: after 1, 2, 1 the circuit to 3 replaces 2's. 1's then still stands; 2's replaces 3's."""
     two = replace(CIRCUITS, ports=2)
     sequence = [1, 2, 1, 3, 1, 2, 3]
     misses = [1, 1, 0, 1, 0, 1, 1]

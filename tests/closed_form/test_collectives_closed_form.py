@@ -66,7 +66,7 @@ def _rounds(n: int) -> int:
 
 
 def _unequal_halving(n: int, alpha: Fraction, part: Fraction) -> Fraction:
-    """Return the time of a reduce-scatter with r ranks beyond the core of P; an exchange ends with its later message."""
+    """Return the time of a reduce-scatter with r ranks beyond the core of P; an exchange ends with both messages."""
     core = 2 ** int(log2(n))
     extra = n - core
     times = {rank: alpha + n * part if rank < extra else Fraction(0) for rank in range(core)}
@@ -150,7 +150,7 @@ def test_hierarchical_is_its_levels_one_after_the_other() -> None:
 
 
 def test_nvls_by_hand() -> None:
-    """One chunk: four messages, two up and two down the switch. Many chunks: S (1 + 1/N) in each direction."""
+    """One chunk: read from all, sum to its owner, write, multicast to all. Many chunks: S (1 + 1/N) per direction."""
     ranks, size, byte_ps = 8, 8 * 10**6, 20
     one = uncontended_ps(make_schedule("all_reduce", ranks, size, "nvls:1"), 50 * 10**9, LATENCY_PS)
     assert one == 4 * LATENCY_PS + 2 * (size + size // ranks) * byte_ps

@@ -120,7 +120,7 @@ class CountedFlops:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_ranks_share_the_products_of_experts_evenly(layout: dict[str, int]) -> None:
-    """A replica's copies pass through the experts' GEMMs forward and backward; its tp x cp ranks share them equally."""
+    """A replica's copies pass two GEMMs forward and four backward, shared equally by its tp x cp ranks."""
     *_, replica = ways(layout)
     workload = moe()
     (program,) = build_job(workload, Plan(**layout), CountedFlops(workload))[0].programs  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
 TRAINING = chain(8)
-#: Forward passes only, so replicas do not interact.
+#: Forward passes only: replicas never communicate.
 SERVING = Chain([10**7] * 4).workload()
 
 

@@ -158,7 +158,7 @@ def test_a_crossbar(engine, is_load):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_switch_costs_a_second_link(engine):
-    """The route has two links, both split into as many lanes as the first, and ports only at its ends."""
+    """The route has two links with the lanes of the first, and ports only at its ends."""
     program = one().load(1, read(1)).build()
     lanes = (HEADER + LINE) * 1000 * 2 // 50 + 2 * LANE + 2 * 700 * NS
     assert ends(program, engine, topology="switch") == [mesh(1, HEADER) + mesh(1, LINE) + CHANNEL + lanes]

@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trine.engine import run
 from trine.decentralised.choices import run_hop
 from trine.decentralised.numbers import HopNumbers
 from trine.decentralised.protocol import GRAPHS, HopProtocol, worker_graph
 from trine.decentralised.tasks import HopNetwork, HopWork
+from trine.engine import run
 
 GRADIENT, APPLY, BYTES, RATE, LATENCY = 10**9, 10**8, 10**6, 10**9, 10**6
 MESSAGE = BYTES * 10**12 // RATE + LATENCY

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hop_cases import LiteralHop, random_case
 
-from trine.engine import run
-from trine.errors import DeadlockError
 from trine.decentralised import choices as hop_choices
 from trine.decentralised.choices import run_hop
 from trine.decentralised.tasks import build_hop
+from trine.engine import run
+from trine.errors import DeadlockError
 
 
 @pytest.mark.parametrize("seed", range(120))

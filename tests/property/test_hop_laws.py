@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hop_cases import random_case
 
-from trine.engine import run
 from trine.decentralised.choices import run_hop
 from trine.decentralised.numbers import HopNumbers
+from trine.engine import run
 
 SEEDS = range(200, 240)
 

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 import trine
 from trine.cli.main import app
-from trine.errors import InputError, PlanError
 from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.decentralised.study import edge_cluster, slowed_links
+from trine.errors import InputError, PlanError
 
 RUNNER = CliRunner()
 TRACE = "vgg13-h100-b128"

@@ -184,7 +184,16 @@ def test_without_the_extras_errors_name_them(monkeypatch):
 def classes() -> Iterator[type[Report]]:
     for module in pkgutil.walk_packages(trine.__path__, "trine."):
         if module.name.startswith(
-            ("trine.results", "trine.collectives", "trine.gpu.replay", "trine.studies", "trine.formats")
+            (
+                "trine.results",
+                "trine.collectives",
+                "trine.gpu",
+                "trine.check",
+                "trine.training",
+                "trine.validation",
+                "trine.decentralised",
+                "trine.formats",
+            )
         ):
             importlib.import_module(module.name)
     found = [Report]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import trine
-from trine.errors import InputError, PlanError, SpecError
 from trine.decentralised.protocol import worker_graph
+from trine.errors import InputError, PlanError, SpecError
 from trine.parallel.stragglers import Stragglers
 from trine.training.ensemble import EnsembleResult
 from trine.workload.synthesis.spec import load_model

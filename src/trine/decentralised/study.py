@@ -199,11 +199,12 @@ class HopResult(Report):
         fates = [(f"{age} iterations", f"{100 * count / averaged:.1f} %") for age, count in ages.items()]
         fates += [("missed", f"{100 * numbers.num_missed / averaged:.1f} %")] if numbers.num_missed else []
         assumed = sum(item.kind == "assumed" for item in self.evidence)
+        slow = "".join(f", {item.detail}" for item in self.evidence if item.what == "stragglers")
         measured = [f"{item.what}: {item.detail}" for item in self.evidence if item.kind == "measured"]
         step = format_time(self.gradient_ps + self.apply_ps)
         return Screen(
             question=f"Hop on {self.cluster.name}: {self.graph.num_workers} workers, {self.graph.name} graph, "
-            f"{_options(self.protocol)}, {self.protocol.iterations} iterations",
+            f"{_options(self.protocol)}, {self.protocol.iterations} iterations{slow}",
             numbers=[
                 ("time", format_time(self.end_ps), f"an iteration computes {step}"),
                 ("rate", f"{self.iterations_per_s:.3f} iterations/s", "a worker, on average"),

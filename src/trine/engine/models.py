@@ -164,6 +164,9 @@ BUILT_IN = {
     CIRCUIT: "trine.engine.circuit_model:CircuitSwitching",
 }
 
+#: The models that the compiled engine has; engine/_loop.py says how.
+COMPILED = ("fair", "equal", "fifo", CIRCUIT)
+
 #: Packages add models as entry points: a class, or a function without arguments that makes a model.
 NETWORK_MODELS: Registry[Callable[[], Network]] = Registry("network model", "trine.network", BUILT_IN)
 
@@ -188,9 +191,9 @@ def network_model(network: str | Network) -> Network:
 
 
 def is_compiled(network: str | Network) -> bool:
-    """Return whether the compiled engine has this model: the name of a built-in model, or the built-in circuits."""
+    """Return whether the compiled engine has this model: its name, or the built-in circuits."""
     if isinstance(network, str):
-        return network in BUILT_IN
+        return network in COMPILED
     return f"{type(network).__module__}:{type(network).__qualname__}" == BUILT_IN[CIRCUIT]
 
 
