@@ -122,7 +122,7 @@ def header_of(state: GpuState) -> str:
 
 
 def write_tables(state: GpuState, path: Path) -> None:
-    """All arrays, each with the bytes of an entry and the number of entries before it."""
+    """Write all arrays, each preceded by its bytes per entry and its number of entries."""
     with path.open("wb") as file:
         for array in all_arrays(state).values():
             file.write(np.array([array.dtype.itemsize, len(array)], np.int64).tobytes())
@@ -204,7 +204,7 @@ def run_there(program: Path, tables: Path, result: Path) -> tuple[int, int, int]
 
 
 def compare(algorithm: str, begin: GpuState, program: Path, pairs: int) -> None:
-    """Pairs of runs in turns of one program, and one line about them."""
+    """Run one program in alternating pairs and print one line with the medians."""
     tables, result = program.with_name("tables"), program.with_name("result")
     write_tables(begin, tables)
     here_ns, there_ns = [], []

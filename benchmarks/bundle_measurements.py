@@ -1,6 +1,6 @@
 """Write src/trine/presets/measured/{series,points}.csv from the collected tables in ../shared/data/measured.
 
-How the tables are thinned (nothing is smoothed beyond this):
+How the tables are thinned, without further smoothing:
 
 - nccl-tests and rccl-tests logs (``collectives.csv``): every row. Repeated sizes of one machine, version and setting
   are merged into one series with the median.

@@ -4,8 +4,8 @@
     python benchmarks/pack_operators.py in-step
 
 DATA holds the folders ``aiconfigurator``, ``vidur``, ``neusight`` and ``simumax`` as published. The first command
-needs pandas and pyarrow, which trine does not. The second needs trine and the first one's tables: it adds the ratios
-of times in steps to the tables' times to in_step.npz. Times are stored as integers, 1000 x ln(microseconds), to 0.05 %;
+needs pandas and pyarrow, which trine does not. The second needs trine: it extends in_step.npz by the ratios of times
+in steps to times in the written tables. Times are stored as integers, 1000 x ln(microseconds), to 0.05 %;
 NONE marks shapes of the grid without a measurement. Files hold plain arrays without pickles.
 """
 
@@ -85,7 +85,7 @@ def memory(data: Path) -> dict[str, np.ndarray]:
 
 
 def _scaled(folder: Path):
-    """Return the H100's rows (bfloat16 read, scaled, written as fp8). vidur's additions there profit more from cache."""
+    """Return the H100's rows: bfloat16 read, scaled, written as fp8. vidur's additions profit more from the cache."""
     table = pd.read_parquet(folder / "h100_sxm" / "trtllm_1.3.0rc20_scale_matrix_perf.parquet")
     gpu, bandwidth = BANDWIDTH["h100"]
     num_bytes = 3.0 * table.m * table.k

@@ -94,7 +94,7 @@ class System:
         return self.builder.transfer(source, target, route, busy_ns * NS, after)
 
     def route(self, source: int, target: int) -> list[int]:
-        """Return links. Ring: i (to i + 1) or N + i (to i - 1), shorter way, ties clockwise. Switch: i up, N + j down."""
+        """Return links. Ring: i to i + 1 or N + i to i - 1, shorter way, else clockwise. Switch: up i, down N + j."""
         n = self.setting.ranks
         if self.setting.topology == "Switch":
             return [source, n + target]

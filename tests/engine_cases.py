@@ -19,7 +19,7 @@ DURATIONS = (0, 1, 500, 1_000, 10**6, 3 * 10**9)
 
 
 def random_graph(rng: np.random.Generator, num_tasks: int, num_links: int, *, window: int = 10**9) -> TaskGraph:
-    """Return mixed tasks; each waits for up to three of the last ``window`` before it. Few distinct sizes cause ties."""
+    """Return mixed tasks; each waits for up to three of the last ``window`` before it. Few distinct sizes make ties."""
     slow = rng.random() < 0.1
     choices = BANDWIDTHS if slow else BANDWIDTHS[2:]
     builder = TaskGraphBuilder(

@@ -15,7 +15,7 @@ CONSTANTS = ("routing", "heads")
 
 
 def uneven_goal(program: GpuProgram, matrix: Sequence[Sequence[int]]) -> ProofGoal:
-    """Return the goal of all_to_all_v: consecutive parts in rank order, in whole lines. matrix: bytes, row to column."""
+    """Return the goal of all_to_all_v: parts in rank order, in whole lines. matrix: bytes from row to column."""
     line = program.line_bytes
     sizes = [[-(-size // line) * line for size in row] for row in matrix]
     pieces = [

@@ -1,4 +1,4 @@
-"""Random programs that depend on relative rank only, on GPUs of which some are joined by NICs."""
+"""Random programs that depend only on relative rank, on GPUs partly joined by NICs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL_BUT_DMA = (LOAD, STORE, COPY, REDUCE, WAITCNT, BARRIER, COMPUTE, NOP, RELEAS
 
 
 def islands(rng, ranks, apart):
-    """GPUs whose distance is a multiple of ``apart`` are joined directly, all others by a NIC a GPU, or a pair."""
+    """Join GPUs directly if their distance is a multiple of ``apart``, else by a NIC per GPU or per pair."""
     bandwidth, latency = int(rng.choice([50, 100, 111])) * GB, int(rng.choice([0, 1000, 500_000]))
     is_shared, unequal = rng.random() < 0.5, rng.random() < 0.3
     devices = [Device(name=f"g{i}", forwards=True) for i in range(ranks)]
@@ -56,9 +56,9 @@ def islands(rng, ranks, apart):
 
 
 class RelativeNicCase(RelativeCase):
-    """As :class:`RelativeCase`; loads and stores stay among GPUs that are joined directly, dmas go anywhere.
+    """:class:`RelativeCase` with loads and stores only between directly joined GPUs; dmas go anywhere.
 
-    What would cross a NIC otherwise is the own rank's, on all ranks alike, so that all waits end.
+    Accesses that would cross a NIC stay on their rank, on all ranks alike, so that all waits end.
     """
 
     def __init__(self, seed, **how):

@@ -146,7 +146,7 @@ def residue_of(grid, step, rank):
 
 
 def relative_cluster(rng, ranks):
-    """Return a network on which translations may be symmetries, and the grid of its ranks."""
+    """Return a network whose translations may be symmetries, and the grid of its ranks."""
     bandwidth, latency = int(rng.choice([50, 100, 111])) * GB, int(rng.choice([0, 1000, 500_000]))
     choices = ["full", "full", "switch", "switch", "ring", "planes", "parallel", "mixed", "part"]
     if ranks in (4, 6, 8):

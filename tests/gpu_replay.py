@@ -1,4 +1,4 @@
-"""Runs of one rank alone with its peers replayed, and the results that must equal those of the full run."""
+"""Runs of one rank alone with its peers replayed, and the results that must equal the full run's."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def alone(program, model, outside=None, engine="reference", how=None, record=Fal
 
 
 def by_instant(system):
-    """Return whether a record decides a replay: not with fair lanes and links without latency (docs/design/replay.md)."""
+    """Return whether a record is enough: not with fair lanes and links without latency (docs/design/replay.md)."""
     ports = system.model.ports
     latencies = system.fabric.cluster.link_table.latency_ps
     return ports.arbitration != FAIR or ports.latency_ps > 0 or bool((latencies > 0).all())

@@ -1,4 +1,4 @@
-"""Load-store results made by hand: two GPUs of a 2 x 3 mesh or a crossbar, records filled in number by number."""
+"""Load-store results made by hand: two GPUs of a 2 x 3 mesh or a crossbar, with explicit records."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ SLICES = L2(capacity_bytes=1 << 20, ways=8, bytes_per_s=2 * 10**11, latency_ps=2
 
 
 def cluster():
-    """Two GPUs that two links each way join."""
+    """Return two GPUs joined by two links each way."""
     devices = tuple(Device(name=f"gpu{i}") for i in range(2))
     numbers = {"bytes_per_s": 10**10, "latency_ps": 500_000}
     links = [
@@ -63,7 +63,7 @@ def cluster():
 
 
 def program(payload_bytes=4096):
-    """Of both ranks: a kernel of two workgroups of two wavefronts, each: copy 16 lines from the peer, wait, acquire."""
+    """Return a kernel per rank: two workgroups of two wavefronts copy 16 lines from the peer, wait, and acquire."""
     kinds = [COPY, WAITCNT, ACQUIRE, BARRIER]
     peer = [1, 1, 0, 0]
     rows = [(READ, peer[wg], 0, -1) for wg in range(4)]
@@ -103,7 +103,7 @@ def program(payload_bytes=4096):
 
 
 def records(gpu_model, ranks=(0, 1), **changes):
-    """2 us launch, workgroups from 2 to 10 us on CUs 0 and 1; of each GPU one column, halved where one is simulated."""
+    """Return records: 2 us launch, workgroups from 2 to 10 us on CUs 0 and 1; one column per simulated GPU."""
     gpus, names = len(ranks), layout_of(gpu_model).names
     num = len(names.names)
     state = np.zeros((gpus, 8, 5), np.int64)
@@ -170,5 +170,5 @@ def result(gpu_model=None, ranks=(0, 1), *, records_changes=None, **changes):
 
 
 def replayed(gpu_model=None, **changes):
-    """Rank 1 simulated, rank 0 replayed."""
+    """Return a result with rank 1 simulated and rank 0 replayed."""
     return result(gpu_model, (1,), records_changes={"gpu_of": np.array([-1, 0], np.int32)}, **changes)

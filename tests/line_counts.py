@@ -28,7 +28,7 @@ class LineCounts:
 
 
 def count_lines(program: GpuProgram) -> LineCounts:
-    """Count the lines that a program's data operations, except those of copy engines, read and write."""
+    """Count the lines that a program's data operations, without copy engines, read and write."""
     ranks = program.num_ranks
     op = program.operand_op
     data = np.isin(program.op_kind[op], DATA_OPS)

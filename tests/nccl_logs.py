@@ -1,4 +1,4 @@
-"""Logs as nccl-tests prints them (widths and columns after its src/util.cu), with numbers that a test gives."""
+"""Logs in nccl-tests' format (widths and columns after its src/util.cu), with numbers from a test."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ROOTED = ("broadcast", "reduce")
 
 
 def number(value: float, width: int) -> str:
-    """As nccl-tests prints a time or a bandwidth: two decimals while they fit."""
+    """Format a time or a bandwidth as nccl-tests does: two decimals while they fit."""
     whole = len(str(int(value)))
     decimals = 2 if whole < width - 2 else 1 if whole < width - 1 else 0
     return f"{value:{width}.{decimals}f}" if whole <= width else f"{value:{width}.1e}"
 
 
 def row(size: int, times_us: Sequence[float | None], program: str, ranks: int, *, old: bool = False) -> str:
-    """One row; a time of None prints as N/A. ``old``: without the root column, as versions before 2.11."""
+    """Return one row; a time of None prints as N/A. ``old``: without the root column, as before version 2.11."""
     line = f"{size:12d}  {size // 4:12d}  {'float':>8}"
     redop = "sum" if program in _REDUCES else "none"
     if not old:
@@ -45,7 +45,7 @@ def row(size: int, times_us: Sequence[float | None], program: str, ranks: int, *
 def table(
     rows: Sequence[tuple[int, float, float | None]], program: str = "all_reduce", ranks: int = 8, *, old: bool = False
 ) -> list[str]:
-    """Headers and rows of (size, out-of-place time, in-place time), in microseconds."""
+    """Return headers and rows of (size, out-of-place time, in-place time), in microseconds."""
     redop, root, last = (
         ("redop" if not old or program in _REDUCES else ""),
         "" if old else "root",
@@ -64,7 +64,7 @@ def table(
 def devices(
     ranks: int, per_host: int = 8, gpu: str = "NVIDIA H100 80GB HBM3", *, one_process: bool = False
 ) -> list[str]:
-    """The lines that say which rank runs where."""
+    """Return the lines with each rank's host and device."""
     return [
         f"#  Rank {rank:2d} Group  0 Pid {100 if one_process else 100 + rank:6d} on      host{rank // per_host} "
         f"device {rank % per_host:2d} [0x{rank:02x}] {gpu}"
@@ -82,7 +82,7 @@ def log(
     old: bool = False,
     named: bool = True,
 ) -> str:
-    """A whole log."""
+    """Return a whole log."""
     lines = [
         "# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
         "validation: 1 graph: 0",

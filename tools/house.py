@@ -1,10 +1,14 @@
 """Measure a source tree: sizes, functions, parameters, import cycles (hidden ones too), class names that repeat.
 
-    python tools/house.py [src] [--cycles] [--names] [--long] [--check]
+    python tools/house.py [src] [--cycles] [--names] [--long] [--limits] [--check]
 
-All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if the tree has more cycles, or
-more public class names with several meanings, than ``[tool.house]`` of pyproject.toml allows: those numbers may only
-go down. It also fails if a module defines a name twice. The other figures are a report. ``make check`` runs it.
+All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if a figure exceeds
+``[tool.house]`` of pyproject.toml: files in cycles, class names with several meanings, the longest file, words of the
+docs, and for each package lines, lines of logic, files, classes and hits of tools/plain.py. Those numbers may only
+fall; whoever raises one adds a line "bought: ..." to CHANGELOG.md. It also fails if a module defines a name twice.
+``--limits`` prints today's figures as limits. ``make check`` runs it.
+
+Lines of logic: statements in functions, without docstrings, comments, blank lines, signatures and imports.
 """
 
 from __future__ import annotations
@@ -18,11 +22,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import plain
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Functions with more parameters should take a dataclass; files with at most this many lines count as small.
 MAX_PARAMETERS = 8
 SMALL_FILE = 100
+#: Figures of a package that have a limit. hits: of tools/plain.py in docstrings, comments and messages.
+FIGURES = ("lines", "logic", "files", "classes", "hits")
 
 
 @dataclass
@@ -34,6 +44,7 @@ class House:
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     functions: list[tuple[int, str]] = field(default_factory=list)
     wide: list[str] = field(default_factory=list)
+    packages: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     rebound: list[str] = field(default_factory=list)
 
     def shared_names(self) -> dict[str, list[str]]:
@@ -59,6 +70,12 @@ def measure(root: Path) -> House:
     for module, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
+        parts, prose = module.split("."), plain.prose_of_python(text)
+        package = parts[1] if len(path.relative_to(root).parts) > 2 else parts[0]
+        house.packages[package].update(
+            lines=text.count("\n"), logic=logic_lines(tree, text), files=1, hits=plain.hits_of(prose).total(),
+            classes=sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree)),
+        )  # fmt: skip
         house.lines[module] = text.count("\n")
         house.rebound += [f"{module}.{name} is defined twice" for name in _defined_twice(tree)]
         house.imports[module] = set(_imports(tree, module, path.name == "__init__.py", paths))
@@ -72,6 +89,26 @@ def measure(root: Path) -> House:
                 if len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) > MAX_PARAMETERS:
                     house.wide.append(where)
     return house
+
+
+def logic_lines(tree: ast.Module, text: str) -> int:
+    """Count the lines of statements in functions, without docstrings, comments, blank lines, signatures and imports."""
+    found: set[int] = set()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in function.body[ast.get_docstring(function, clean=False) is not None :]:
+            if not isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+            ):
+                found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = text.splitlines()
+    return sum(bool(line) and not line.startswith("#") for line in (lines[i - 1].strip() for i in found))
+
+
+def words_of_docs() -> int:
+    """Count the words of docs/**/*.md, as ``wc -w`` does."""
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in ROOT.glob("docs/**/*.md"))
 
 
 def _defined_twice(tree: ast.Module) -> list[str]:
@@ -143,7 +180,11 @@ def report(house: House, found: list[list[str]]) -> str:
     middle, ninth = lengths[len(lengths) // 2], lengths[int(len(lengths) * 0.9)]
     return "\n".join(
         (
-            f"files {len(sizes)}, lines {sum(sizes)}, file p50 {statistics.median(sizes):.0f}",
+            f"files {len(sizes)}, lines {sum(sizes):,}, file p50 {statistics.median(sizes):.0f}",
+            *(
+                f"{what} {sum(counts[what] for counts in house.packages.values()):,}"
+                for what in ("logic", "classes", "hits")
+            ),
             f"files of at most {SMALL_FILE} lines {small}, imported by one neighbour alone {lone}",
             f"functions {len(lengths)}, p50 {middle}, p90 {ninth}, longest {lengths[-1]}",
             f"functions of more than {MAX_PARAMETERS} parameters, outside cli {wide}",
@@ -153,14 +194,37 @@ def report(house: House, found: list[list[str]]) -> str:
     )
 
 
-def too_many(house: House, found: list[list[str]], allowed: Mapping[str, int]) -> list[str]:
-    """Return a message for each figure that exceeds its limit."""
-    counts = {"files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names())}
-    return [
-        f"{name.replace('_', ' ')}: {count}, and pyproject.toml allows {allowed[name]}"
-        for name, count in counts.items()
-        if count > allowed[name]
-    ]
+def limits(house: House, found: list[list[str]]) -> dict[str, int]:
+    """Return today's figures by the names of their limits; those of a package as ``package.figure``."""
+    figures = {
+        "files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names()),
+        "longest_file": max(house.lines.values()), "words_of_docs": words_of_docs(),
+    }  # fmt: skip
+    for name, counts in sorted(house.packages.items()):
+        figures |= {f"{name}.{figure}": counts[figure] for figure in FIGURES}
+    return figures
+
+
+def too_many(figures: Mapping[str, int], allowed: Mapping[str, Any]) -> list[str]:
+    """Return a message for each figure that exceeds its limit, or has none."""
+    found = []
+    for name, count in figures.items():
+        package, _, figure = name.rpartition(".")
+        limit = (allowed.get("packages", {}).get(package, {}) if package else allowed).get(figure)
+        if limit is None:
+            found.append(f"{name.replace('_', ' ')}: {count:,}, and pyproject.toml has no limit for it")
+        elif count > limit:
+            found.append(f"{name.replace('_', ' ')}: {count:,}, and pyproject.toml allows {limit:,}")
+    return found
+
+
+def limit_lines(figures: Mapping[str, int]) -> list[str]:
+    """Return ``figures`` as lines of pyproject.toml."""
+    lines = [f"{name} = {count}" for name, count in figures.items() if "." not in name]
+    for package in dict.fromkeys(name.partition(".")[0] for name in figures if "." in name):
+        inner = ", ".join(f"{figure} = {figures[f'{package}.{figure}']}" for figure in FIGURES)
+        lines.append(f"packages.{package} = {{ {inner} }}")
+    return lines
 
 
 def main() -> int:
@@ -171,12 +235,16 @@ def main() -> int:
     parser.add_argument("--names", action="store_true", help="name the classes that share a name")
     parser.add_argument("--long", action="store_true", help="name the longest functions, and those of many parameters")
     parser.add_argument("--check", action="store_true", help="fail where pyproject.toml allows less")
+    parser.add_argument("--limits", action="store_true", help="print today's figures as limits")
     given = parser.parse_args()
     house = measure(given.root)
     found = cycles(house.imports)
     print(report(house, found))
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["house"]
-    wrong = [*too_many(house, found, allowed), *house.rebound] if given.check else []
+    figures = limits(house, found)
+    wrong = [*too_many(figures, allowed), *house.rebound] if given.check else []
+    if given.limits:
+        print(*limit_lines(figures), sep="\n")
     if given.cycles or any("cycles" in each for each in wrong):
         print(*(f"  {', '.join(modules)}" for modules in found), sep="\n")
     if given.names or any("names" in each for each in wrong):

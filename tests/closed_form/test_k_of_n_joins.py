@@ -1,4 +1,4 @@
-"""Does a join that needs k of n tasks end with the k-th of them, in both engines, and no matter what the others do?"""
+"""Does a join that needs k of n tasks end with the k-th, in both engines, independent of the others?"""
 
 from dataclasses import replace
 from itertools import product
@@ -18,7 +18,7 @@ both = pytest.mark.parametrize("engine", ENGINES)
 
 
 def repeated(graph, task, predecessors, need):
-    """The graph with other predecessors of one task, which the builder would refuse."""
+    """Return the graph with other predecessors of one task, which the builder would refuse."""
     rows = [graph.predecessors(i).tolist() for i in range(graph.num_tasks)]
     rows[task] = predecessors
     ptr, idx = csr(rows)
@@ -31,7 +31,7 @@ def repeated(graph, task, predecessors, need):
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_kth_smallest_end(engine, data):
-    """Durations from a few values: many tasks end at one instant."""
+    """Durations have few distinct values: many tasks end at one instant."""
     durations = data.draw(st.lists(st.sampled_from([0, 1, 1, 500, 10**6]), min_size=1, max_size=9))
     need = data.draw(st.integers(0, len(durations)))
     builder = TaskGraphBuilder([], [])
@@ -42,13 +42,13 @@ def test_the_kth_smallest_end(engine, data):
     expected = sorted(durations)[need - 1] if need else 0
     assert records.ready_ps[join] == records.end_ps[join] == expected
     assert records.end_ps[after] == expected + 7
-    assert records.end_ps[: len(tasks)].tolist() == durations  # the late ones end all the same
+    assert records.end_ps[: len(tasks)].tolist() == durations  # the late ones still end
 
 
 @both
 @pytest.mark.parametrize("need", range(5))
 def test_transfers_that_share_a_link(engine, need):
-    """Four transfers of 1, 2, 3 and 4 kB share 1 GB/s: each ends when the smaller ones have gone before."""
+    """Four transfers of 1, 2, 3 and 4 kB share 1 GB/s: each ends after the smaller ones."""
     builder = TaskGraphBuilder([10**9], [0])
     sizes = [3000, 1000, 4000, 2000]
     tasks = [builder.transfer(0, 1, [0], size) for size in sizes]
@@ -61,7 +61,7 @@ def test_transfers_that_share_a_link(engine, need):
 
 @both
 def test_a_late_predecessor_may_itself_wait_for_the_join(engine):
-    """1 of 2: the second starts only when the join has ended. A cycle for k = 2, none for k = 1."""
+    """1 of 2: the second starts only after the join ends. This is a cycle for k = 2, but not for k = 1."""
     builder = TaskGraphBuilder([], [])
     first = builder.compute(0, "a", 100)
     join = builder.join([first, 2], 1)
@@ -97,7 +97,7 @@ def test_none_needed_begins_at_once(engine):
 @both
 @pytest.mark.parametrize(("need", "expected"), [(0, 0), (1, 10), (2, 10), (3, 70), (4, 70), (5, 70)])
 def test_a_predecessor_named_twice_counts_twice(engine, need, expected):
-    """Files and the builder refuse it, arrays may hold it: both engines count entries, not tasks."""
+    """Files and the builder refuse duplicates, but arrays may hold them: both engines count entries, not tasks."""
     builder = TaskGraphBuilder([], [])
     early, late = builder.compute(0, "a", 10), builder.compute(0, "b", 70)
     join = builder.join([early, late])
@@ -155,7 +155,7 @@ def test_nested_joins_are_order_statistics_of_order_statistics(engine):
 
 @pytest.mark.parametrize(("engine", "network"), list(product(ENGINES, ("fair", "equal", "fifo"))))
 def test_messages_of_one_instant(engine, network):
-    """Eight equal messages on links of their own: the join of any k ends when all do."""
+    """Eight equal messages on separate links: the join of any k ends when all do."""
     builder = TaskGraphBuilder([10**9] * 8, [1000] * 8)
     tasks = [builder.transfer(0, 1, [link], 10**6) for link in range(8)]
     joins = [builder.join(tasks, need) for need in range(1, 9)]

@@ -1,4 +1,4 @@
-"""Does a collective in a training step take, alone, what 'trine collective' says, and share links like any flow?"""
+"""Does a lone collective in a training step match 'trine collective', and does it share links like any flow?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send_recv",
     "shift", "barrier",
 )  # fmt: skip
-#: Of presets that no fabric joins, or whose libraries are not known.
+#: Presets without a joining fabric or without a known library.
 NO_LIBRARY = ("astra3-generic", "wafer-a100-mesh", "wafer-a100-photonic")
 
 
@@ -45,7 +45,7 @@ def machine(name: str, nodes: int) -> Cluster | None:
 def graph_of(
     cluster: Cluster, calls: list[tuple[str, int, tuple[int, ...]]], factors: tuple[float, float] = (1.0, 1.0)
 ) -> TaskGraph:
-    """Collectives (kind, bytes, group) that all begin at 0."""
+    """Return the task graph of collectives (kind, bytes, group) that all begin at 0."""
     costs = FlowCosts(cluster, factors)
     assembler = PlacedAssembler(Placement(devices=np.array(cluster.gpus), cluster=cluster))
     for kind, size, group in calls:
@@ -87,7 +87,7 @@ def test_alone_it_takes_what_the_formula_says_and_moves_what_the_algorithm_moves
 
 
 def test_a_dgx_1_uses_all_its_rings() -> None:
-    """The step and 'collective' used to differ by 16 times: 22.1 and 1.4 ms."""
+    """The step and 'collective' used to differ by a factor of 16: 22.1 and 1.4 ms."""
     cluster = load_cluster("dgx1-v100")
     wanted_ps = collective_time("all_reduce", 96 * MIB, None, cluster).time_ps
     assert alone_ps(cluster, "all_reduce", 96 * MIB, tuple(range(8))) == pytest.approx(wanted_ps, rel=1e-6)
@@ -96,7 +96,7 @@ def test_a_dgx_1_uses_all_its_rings() -> None:
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 @pytest.mark.parametrize("name", ["a40-pcie", "dgx-h100", "l40s-pcie"])
 def test_groups_that_share_a_nic_take_at_least_the_bytes_of_both(name: str, kind: str) -> None:
-    """Two groups of GPUs whose routes leave a node by one NIC, or all 8 of a node: bytes / bandwidth of the busiest."""
+    """Two groups that leave a node by one NIC, or all 8 of a node, take bytes / bandwidth of the busiest link."""
     cluster = load_cluster(name, nodes=2)
     width = len(cluster.gpus) // 2
     groups = [(rank, width + rank) for rank in range(width)]
@@ -152,7 +152,7 @@ def test_messages_between_stages(size: int) -> None:
 
 
 def test_in_a_step_too() -> None:
-    """Every collective of a step in which nothing overlaps takes what 'collective' says."""
+    """Without overlap, every collective of a step takes the time of 'collective'."""
     cluster = load_cluster("dgx-h100")
     plan = Plan(dp=8, batch=8, dp_overlap=False, bucket_bytes=10**9, inputs="none")
     result = simulate(chain(4, weight_bytes=10**8), plan, cluster=cluster, gpu="h100-sxm", fold="verify")
@@ -176,7 +176,7 @@ def vars_of(plan: Plan) -> dict[str, object]:
 
 
 def test_few_tasks_for_many_ranks() -> None:
-    """A ring of n ranks is 2 (n - 1) messages a rank; as flows it is two, and what ranks tell each other: log n."""
+    """A ring of n ranks has 2 (n - 1) messages per rank; as flows it has two, plus log n for synchronisation."""
     cluster = load_cluster("dgx-h100", nodes=32)
     graph = graph_of(cluster, [("all_reduce", 64 * MIB, tuple(range(256)))])
     assert (graph.kind == TRANSFER).sum() == 2 * 256
@@ -184,7 +184,7 @@ def test_few_tasks_for_many_ranks() -> None:
 
 
 def test_a_step_may_demand_nvls() -> None:
-    """It was refused in steps, which use it by default: the demand gives the flows of the default, others do not."""
+    """Steps once refused a demand for NVLS, their default for large sizes. It gives the same flows as this default."""
     cluster, group = load_cluster("dgx-h100"), tuple(range(8))
     costs = FlowCosts(cluster)
     for size in (64 * MIB, 1024 * MIB):

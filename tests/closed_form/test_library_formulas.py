@@ -1,4 +1,4 @@
-"""Is the library model equal to the published formulas, written here once more from their sources?
+"""Does the library model equal the published formulas, rewritten here from their sources?
 
 nccl-tests: doc/PERFORMANCE.md and the rounding in src/*.cu. NCCL's choice: src/graph/tuning.cc (2.28). The time:
 docs/background/collectives.md. Rates come from the cluster and parameters from the file, so that a new fit changes
@@ -108,7 +108,7 @@ def test_where_two_h100_change_from_ll_to_simple(channels: int | None) -> None:
     first = math.ceil((simple_us - ll_us) / (1 / ll_rate - 1 / simple_rate))
     (_, *small), (found, *large) = model.crossovers("all_reduce")
     assert (small, large) == (["ring", "ll"], ["ring", "simple"])
-    assert abs(found - first) <= 1  # a byte where the two cost the same
+    assert abs(found - first) <= 1  # both cost the same at one byte
 
 
 def test_crossovers_are_where_the_choice_changes() -> None:

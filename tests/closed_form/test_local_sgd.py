@@ -1,4 +1,4 @@
-"""Does local SGD move 1/H of DDP's bytes, and does a round take what its parts take?"""
+"""Does local SGD move 1/H of DDP's bytes, and does a round take the time of its parts?"""
 
 from functools import cache
 
@@ -39,7 +39,7 @@ def moved_bytes(graph):
 
 
 def test_a_stage_that_trains_nothing_averages_nothing():
-    """Cut behind the last weight: the second stage is the loss alone."""
+    """The cut is behind the last weight: the second stage is the loss alone."""
     workload = trine.load("vgg13-h100-b128")
     last = [op.layer for op in workload.operators if op.phase == "forward"][-1]
     job = local_sgd(job_of(dp=2, pp=2, cuts=(last,), micro_batch=64), 2)

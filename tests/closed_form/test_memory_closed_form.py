@@ -38,7 +38,7 @@ def used(spec: Transformer, plan: Plan, software: Software | None) -> StageMemor
     [("none", (2, 4, 12)), ("zero1", (2, 4, 12 / 4)), ("zero2", (2, 4 / 4, 12 / 4))],
 )
 def test_model_states_by_sharding(sharding: str, states: tuple[float, float, float]) -> None:
-    """ZeRO, section 5, with float32 gradients: 2 + 4 + 12 bytes a parameter, divided stage by stage."""
+    """ZeRO, section 5, with float32 gradients: 2 + 4 + 12 bytes per parameter, divided stage by stage."""
     spec, software = gpt(2), Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=BUFFERED)
     work = written(spec, Synthesis(batch=1), software)
     program = stage_programs(work, Plan(dp=4, batch=1, sharding=sharding), software)[0]
@@ -50,9 +50,9 @@ def test_model_states_by_sharding(sharding: str, states: tuple[float, float, flo
 
 
 def test_activations_of_a_layer_are_korthikantis() -> None:
-    """Reducing Activation Recomputation, equation 1: s b h (34 + 5 a s / h) bytes a layer, and statistics of two norms.
+    """Reducing Activation Recomputation, equation 1: s b h (34 + 5 a s / h) bytes per layer, plus two norms' statistics.
 
-    Masks of dropout are a byte an element, scores are kept as softmax, mask and what dropout made.
+    Dropout masks take a byte per element; scores are kept as softmax, mask and dropout output.
     """
     software = load_software("megatron-2021")
     hidden, heads, sequence, batch = 256, 4, 128, 2
@@ -78,7 +78,7 @@ def test_fused_accumulation_leaves_one_dummy_of_each_shape() -> None:
 
 @pytest.mark.parametrize("how", ["operator", "fused"])
 def test_gradients_that_no_product_adds_are_made_apart(how: str) -> None:
-    """Matrices of linear layers in blocks are added in the product; biases, norms and embeddings are not."""
+    """GEMMs add the weight gradients of linear layers in blocks, but not of biases, norms and embeddings."""
     style = BUFFERED.model_copy(update={"weight_gradients": how})
     software = Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=style)
     work = written(gpt(1, hidden=512), Synthesis(batch=1), software)
@@ -103,7 +103,7 @@ def test_logits_take_what_the_profile_says_at_the_loss() -> None:
 
 
 def test_every_second_product_is_kept() -> None:
-    """torchtitan's selective recomputation, compiled: input, queries and values, attention, gate of each layer."""
+    """torchtitan's compiled selective recomputation keeps input, queries and values, attention, gate of each layer."""
     style = MemoryStyle(selective="compiled")
     spec = {"hidden": 512, "heads": 8, "kv_heads": 2, "head_size": 64, "ffn": 1024, "vocab": 256, "sequence": 2048}
     software, sizes = Software(name="s", description="", memory=style), []
@@ -117,7 +117,7 @@ def test_every_second_product_is_kept() -> None:
 
 @pytest.mark.parametrize("plan", [Plan(batch=2, micro_batch=1), Plan(dp=2, batch=1), Plan(tp=2, batch=1)])
 def test_programs_alone_say_what_the_simulation_says(plan: Plan) -> None:
-    """Where time and program order the same, the peak of the program is that of the run, but for rounding."""
+    """If time and program give the same order, both have the same peak, except for rounding."""
     work = synthesize("llama-3-8b", layers=2, sequence=512, software="none")
     result = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))
     (alone,) = rank_memory(work, plan)
@@ -127,7 +127,7 @@ def test_programs_alone_say_what_the_simulation_says(plan: Plan) -> None:
 
 
 def test_fewer_micro_batches_fill_as_much() -> None:
-    """Programs are shortened to the micro-batches that are alive together."""
+    """trine shortens programs to the micro-batches that are alive together."""
     work = synthesize("llama-3-8b", layers=4, sequence=256, software="none")
     plan = Plan(pp=2, batch=12, micro_batch=1, schedule="1f1b", balance="layers")
     whole = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))

@@ -1,4 +1,4 @@
-"""Do dispatch, combine and all-to-all of unequal parts take at least what their bytes need, and not much more?"""
+"""Do dispatch, combine and all-to-all of unequal parts take at least the time of their bytes, and not much more?"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trine.gpu.kernels.build import build_kernel
 from trine.gpu.kernels.moe.builder import NodeGrid, draw_routes
 from trine.gpu.kernels.moe.options import MOE, MoeOptions
 
-#: NVLink of an H800 each way; of a line and its header, and of the acknowledgement on its way back.
+#: NVLink of an H800 each way; bytes of a line with its header, and of its acknowledgement on the way back.
 PORT_BYTES_PER_S, LINE_BYTES, ACK_BYTES = 200e9, 144, 16
 
 
 def port_time_s(written) -> float:
-    """Of the lines that leave the busiest GPU, beside the acknowledgements of those that come."""
+    """Return the time of lines on the busiest GPU's port, with the acknowledgements of lines the other way."""
     out = written.sum(1) - written.diagonal()
     come = written.sum(0) - written.diagonal()
     return max((out * LINE_BYTES + come * ACK_BYTES).max(), (come * LINE_BYTES + out * ACK_BYTES).max()) / (
@@ -37,7 +37,7 @@ def test_a_node_is_as_fast_as_its_nvlinks(op, algorithm, tokens, most):
 
 
 def test_across_nodes_nics_bound_low_latency():
-    """The messages to the other node, a put each, over one NIC a GPU; at most these, the node's, and 25 us."""
+    """The time is at least the puts to the other node over one NIC per GPU; at most these, the node's lines and 25 us."""
     moe = MoeOptions(tokens=32, hidden=2048, experts=32)
     cluster = load_cluster("hgx-h800", nodes=2, gpus=16)
     found = loadstore_collective("moe_combine", None, cluster, options=LoadStoreOptions(moe=moe))

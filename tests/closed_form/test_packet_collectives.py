@@ -17,7 +17,7 @@ PS = 10**12 // RATE
 
 
 def alone_ps(size, links, packet, header):
-    """Return a lone flow's time: all packets on the first link, plus a full packet per further link (the last waits)."""
+    """Return a lone flow's time: all packets on the first link, then a full one per link, as a short last one waits."""
     packets = -(-size // packet)
     return (size + packets * header + (links - 1) * (min(size, packet) + header)) * PS + links * LATENCY_PS
 

@@ -1,4 +1,4 @@
-"""Is the bubble of every schedule the published one, with equal stages and wires that cost nothing?"""
+"""Does every schedule have its published bubble, with equal stages and wires that take no time?"""
 
 import pytest
 from pipelines import US, run, stack
@@ -11,7 +11,7 @@ def bubbles(result):
 
 
 def near(found, expected, slack_ps):
-    """Messages take a picosecond each, so bubbles may be longer by one for each that is in the way."""
+    """Return whether all times are near ``expected``: each message takes a picosecond and may lengthen a bubble."""
     return all(expected - slack_ps <= one <= expected + slack_ps for one in found)
 
 
@@ -27,7 +27,7 @@ def test_flush_schedules_fill_and_drain(schedule, ranks):
 
 @pytest.mark.parametrize(("ranks", "ways"), [(2, 2), (2, 5), (3, 2), (4, 2), (4, 4), (6, 3), (8, 2)])
 def test_interleaving_divides_the_bubble_by_the_chunks_of_a_rank(ranks, ways):
-    """(p - 1)(F + B) / v, F and B being those of a rank's v chunks together: Narayanan et al. 2021, section 2.2."""
+    """(p - 1)(F + B) / v, with F and B of a rank's v chunks together: Narayanan et al. 2021, section 2.2."""
     for groups in (1, 3):
         count = groups * ranks
         result = run(
@@ -43,7 +43,7 @@ def test_interleaving_divides_the_bubble_by_the_chunks_of_a_rank(ranks, ways):
     ("forward", "of_input", "of_weight"), [(FORWARD, INPUT, WEIGHT), (30, 40, 10), (30, 20, 20), (7, 7, 7)]
 )
 def test_zero_bubble_h1_takes_twice_the_weight_gradient_off_each_stage(ranks, forward, of_input, of_weight):
-    """(p - 1)(F + B - 2W), B being both gradients: Qi et al. 2024, section 2.3 (T_F + T_B - T_W there)."""
+    """(p - 1)(F + B - 2W), with B both gradients: Qi et al. 2024, section 2.3 (T_F + T_B - T_W there)."""
     times = [time * (1 if time >= US else US) for time in (forward, of_input, of_weight)]
     for count in (ranks, 3 * ranks + 1):
         bubble, compute = bubbles(run(stack(ranks, *times), count, pp=ranks, schedule="zb-h1"))

@@ -1,4 +1,4 @@
-"""Does recomputation cost exactly the operators that run again, and keep exactly what its source says?"""
+"""Does recomputation cost exactly the operators that run again, and keep exactly the bytes of its source?"""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def program(**fields):
 
 
 def held_after_forward(program):
-    """Bytes of activations when the first backward operator starts."""
+    """Return the bytes of activations at the start of the first backward operator."""
     first = next(i for i, step in enumerate(program.steps) if step.label.phase in (Phase.BACKWARD, Phase.RECOMPUTE))
     kind = MEMORY_CATEGORIES.index("activations")
     return sum(change.delta_bytes for change in program.memory if change.step < first and change.category == kind)
@@ -68,7 +68,7 @@ def test_nothing_is_left_and_the_peak_is_kept_bytes_and_one_layer(how):
 
 @pytest.mark.parametrize(("how", "again"), [("none", 0), ("selective", 0), ("full", 2)])
 def test_collectives_of_what_runs_again_are_repeated(how, again):
-    """Megatron-style splits: two all-reduces a layer forward, two backward, and two more when the layer runs again."""
+    """Megatron-style splits: two all-reduces per layer forward, two backward, and two more if the layer runs again."""
     cluster = build_topology("full", "100 GB/s", "1 us", 2)
     plan = trine.Plan(tp=2, tp_style="megatron", recompute=how)
     graph = trine.simulate(Transformer(LAYERS).workload(), plan, cluster=cluster, fold="off").graph

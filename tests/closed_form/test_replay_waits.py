@@ -1,4 +1,4 @@
-"""Does a wavefront that waits for a replayed peer's flag go on at the picosecond that the formula says?"""
+"""Does a wavefront that waits for a replayed peer's flag continue at the picosecond of the formula?"""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def mwait(capacity=64, wakeup_ps=WAKEUP):
 
 
 def waiting(num_semaphores=1, amount=1):
-    """One wavefront waits for semaphore 0; all are in one line."""
+    """Return a program whose one wavefront waits for semaphore 0; all semaphores share a line."""
     programmer = Programmer(2, num_semaphores)
     programmer.kernel(0, 1, 1)
     return programmer.acquire(0, 0, amount).build()
@@ -42,12 +42,12 @@ def flag(time_ps, semaphore=0, address=0, value=1):
 
 
 def spun(write_ps):
-    """When it has read a flag that is there at ``write_ps``, and how often it has asked again."""
+    """Return the time at which it has read a flag written at ``write_ps``, and the number of repeated reads."""
     again = max(0, -(-(write_ps - READ) // (TURN + POLL)))
     return BACK + again * (TURN + POLL), again
 
 
-#: Around what happens: the read, the answer to it, the repeated read; and far away from all.
+#: Times around each event (the read, its answer, the repeated read), and far away from all.
 NEAR = sorted({0, 1, *(at + d for at in (READ, BACK, READ + TURN + POLL, BACK + WAKEUP) for d in (-1, 0, 1))})
 
 
@@ -64,7 +64,7 @@ def test_spinning(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("wakeup_ps", [0, WAKEUP, 900 * NS])
 def test_sleeping(engine, wakeup_ps):
-    """A write of the instant of the read comes first. Else it sleeps, at the earliest when its answer is back."""
+    """A write at the instant of the read comes first. Else the wavefront sleeps, not before its answer is back."""
     for write_ps in [*NEAR, 40_000 * NS]:
         outcome = alone(waiting(), mwait(wakeup_ps=wakeup_ps), writes(flag(write_ps)), engine)
         sleeps = write_ps > READ
@@ -79,7 +79,7 @@ def test_sleeping(engine, wakeup_ps):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_flag_over_the_fabric(engine):
-    """It crosses one lane, its port is at the router of the channel, and it is a release there."""
+    """The flag crosses one lane to a port at the channel's router, and is a release there."""
     for write_ps in (0, READ + 5 * NS, 7_000 * NS, 40_000 * NS):
         there_ps = write_ps + LANE + SEMAPHORE
         outside = writes(flag(write_ps), fabric=MODELLED)
@@ -114,14 +114,14 @@ def test_a_flag_of_another_line_wakes_nobody(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_too_little_wakes_in_vain(engine):
-    """The value counts, not the write: three of one each, of which the wavefront takes two at a time."""
+    """The value counts, not the write: three writes add one each, and the wavefront takes two at a time."""
     outcome = alone(waiting(amount=2), mwait(), writes(flag(5_000 * NS), flag(9_000 * NS), flag(12_000 * NS)), engine)
     assert (outcome.gpu.wakeups[0], outcome.gpu.spurious_wakeups[0], outcome.gpu.acquires[0]) == (2, 1, 3)
     assert outcome.records.end_ps.tolist() == [9_000 * NS + WAKEUP + TURN]
 
 
 def four_that_wait(apart=256 * 2):
-    """Workgroups on 2 CUs, each for its own flag in a line of its own in channel 0."""
+    """Return workgroups on 2 CUs that wait for one flag each, in separate lines of channel 0."""
     programmer = Programmer(2, 4)
     programmer.kernel(0, 1, 4)
     for group in range(4):
@@ -155,7 +155,7 @@ def test_a_table_without_entries_is_spinning(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_entry_is_free_again_when_its_wavefront_is_woken(engine):
-    """One entry for two: who spins takes it at the next refusal."""
+    """Two wavefronts share one entry: the spinning one takes it at its next refusal."""
     programmer = Programmer(2, 2)
     programmer.kernel(0, 1, 2)
     programmer.acquire(0, 0, group=0).acquire(0, 1, address=512, group=1)
@@ -185,7 +185,7 @@ def test_flag_reads_over_the_time_until_the_flags_come(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", [small_model(), SPIN, mwait(), mwait(0)], ids=["asks once", "spin", "mwait", "full"])
 def test_a_flag_that_never_comes_is_named(engine, model):
-    """Though others come, to its line and another."""
+    """This holds although other flags come, to its line and another."""
     outside = writes(flag(9_000 * NS, 1, 4), flag(9_500 * NS, 2, 512))
     with pytest.raises(DeadlockError) as error:
         alone(waiting(3), model, outside, engine)
@@ -200,7 +200,7 @@ def test_a_flag_that_never_comes_is_named(engine, model):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_who_sleeps_does_not_keep_a_stuck_run_going(engine):
-    """One sleeps on a line, the other finds the table full and spins for ever, though another semaphore has changed."""
+    """One sleeps on a line; the other finds the table full and spins for ever, although another semaphore changed."""
     outside = writes(flag(9_000 * NS, 2, 1024))
     programmer = Programmer(2, 3)
     programmer.kernel(0, 1, 2)

@@ -1,4 +1,4 @@
-"""Do writes of replayed peers, and requests to them, take the time that the formulas say?"""
+"""Do writes of replayed peers, and requests to them, take the time given by formulas?"""
 
 import itertools
 from dataclasses import replace
@@ -22,7 +22,7 @@ LANE_LATENCY = 2 * 50 * NS + 700 * NS
 
 
 def nothing(num_ranks=2):
-    """A kernel that computes for long enough, and touches no memory."""
+    """Return a kernel that computes long enough and touches no memory."""
     programmer = Programmer(num_ranks, 4)
     programmer.kernel(0, 1, 1)
     return programmer.compute(100).build()
@@ -35,7 +35,7 @@ def channel(outcome, number, field="resource_data"):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lines_of_data_land_at_the_memory(engine):
-    """From the line of the first byte to that of the last; channels change every 256 B."""
+    """All lines from the first byte's to the last byte's land; channels change every 256 B."""
     table = writes((1, 120, 9, -1, 0, 50), (1, 300, 1, -1, 0, 60), (1, 0, 4096, -1, 0, 70))
     outcome = alone(nothing(), MODEL, table, engine)
     assert [channel(outcome, c) for c in (0, 1)] == [2 + 16, 1 + 16]
@@ -52,7 +52,7 @@ def test_a_flag_takes_no_bandwidth(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_landing_lines_keep_the_channel_busy_for_the_own_loads(engine):
-    """100 lines at the instant at which the load is at its channel: it came first. One ps earlier: it waits."""
+    """The load goes first if the lines land at the instant at which it is at its channel. One ps earlier, it waits."""
     programmer = Programmer(2, 1)
     programmer.kernel(0, 1, 1)
     program = programmer.load(1, read(0)).build()
@@ -65,7 +65,7 @@ def test_landing_lines_keep_the_channel_busy_for_the_own_loads(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lines_cross_the_fabric_one_after_the_other(engine):
-    """Two lanes, that change every two lines; the times at which lines come out of the port are on record."""
+    """Two lanes change every two lines; the record has the times at which lines leave the port."""
     table = writes((1, 0, 8 * 128, -1, 0, 1000), fabric=MODELLED)
     came = alone(nothing(), MODEL, table, engine, record=True).arrivals
     on_its_lane = {0: 1, 1: 2, 4: 3, 5: 4, 2: 1, 3: 2, 6: 3, 7: 4}
@@ -76,7 +76,7 @@ def test_lines_cross_the_fabric_one_after_the_other(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lines_and_flags_of_several_peers_queue_where_they_meet(engine):
-    """Behind a switch all three come over one link into the target; the nearest first."""
+    """Behind a switch all three arrive over one link into the target, the nearest first."""
     table = writes(*((peer, 0, 128, -1, 0, 1000) for peer in (2, 3, 1)), fabric=MODELLED)
     came = alone(nothing(4), MODEL, table, engine, record=True, topology="switch").arrivals
     assert len(set(np.diff(came.time_ps).tolist())) == 1
@@ -117,7 +117,7 @@ def one_request(rank, kind, address):
 @pytest.mark.parametrize("kind", ["load", "store", "release"])
 @pytest.mark.parametrize("cached", [None, True, False])
 def test_one_request_to_a_replayed_peer_takes_what_it_takes_to_a_simulated_one(engine, topology, ranks, kind, cached):
-    """With an L2 it is a hit, as a store is; or it goes past it."""
+    """With an L2 the request hits, as stores do, or bypasses it."""
     l2 = L2(capacity_bytes=4096, ways=2, bytes_per_s=60 * GB, latency_ps=90 * NS)
     for address in (0, 512 + 384):
         program = one_request(ranks - 1 if topology == "switch" else ranks // 2, kind, address)
@@ -136,7 +136,7 @@ def test_one_request_to_a_replayed_peer_takes_what_it_takes_to_a_simulated_one(e
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_requests_past_the_cache(engine):
-    """Two loads of the same two lines; those of the uncached buffer go to the channel each time."""
+    """Two lines are loaded twice; lines of the uncached buffer go to the channel each time."""
     model = small_model(l2=L2(capacity_bytes=4096, ways=2, bytes_per_s=60 * GB, latency_ps=90 * NS))
     programmer = Programmer(2, 1)
     programmer.semaphores[0, 0] = 1

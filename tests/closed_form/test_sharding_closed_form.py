@@ -236,7 +236,7 @@ def test_without_overlap_each_micro_batch_is_reduced_behind_its_own_backward_pas
 
 
 def test_a_gather_ahead_is_issued_before_the_reduction_behind_it_and_both_take_turns() -> None:
-    """Zhao et al. 2023, section 3.3.2: one communicator runs both in the order in which they are issued."""
+    """Zhao et al. 2023, section 3.3.2: one communicator runs both in order of issue."""
     workload = model(layers=4)
     program = build(workload, Plan(dp=4, sharding="fsdp"))[0].programs[0]
     backward = [s for s in collectives(program, axis="dp") if s.label.phase == 1]

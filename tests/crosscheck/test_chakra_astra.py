@@ -1,8 +1,8 @@
-"""Do ASTRA-sim's own traces take on our fifo network what ASTRA-sim takes, where both do the same?
+"""Do ASTRA-sim's traces take the same time on our fifo network as in ASTRA-sim, if both do the same?
 
-Its micro-benchmarks of 1 MiB, read from their .et files, against its results with one chunk. What its system layer adds
-to the messages of a collective goes in as software before each message: the end-point delay, and the reduction (which
-only the reduce-scatter half of an all-reduce has, so that each message has half of it). All other differences are in
+Its micro-benchmarks of 1 MiB, read from their .et files, against its results with one chunk. Its system layer's
+additions to a collective's messages become software before each message: the end-point delay, and the reduction
+(only the reduce-scatter half of an all-reduce reduces, so each message gets half). All other differences are in
 tests/crosscheck/test_astra_sim.py and docs/formats/chakra.md.
 """
 
@@ -23,7 +23,7 @@ NS = 1000
 
 
 def comparable(row):
-    """One chunk of 1 MiB by an algorithm that we have too (its all-to-all by ring and its tree are others)."""
+    """Return whether a row has one chunk of 1 MiB and an algorithm of ours (its ring all-to-all and tree differ)."""
     setting = row.setting
     if (setting.chunks, setting.size_bytes, setting.queues, setting.rendezvous) != (1, 2**20, 1, False):
         return False
@@ -33,7 +33,7 @@ def comparable(row):
 
 
 def tolerance(setting):
-    """0.1 %, but where something is known to differ."""
+    """Return the tolerance, 0.1 %, except for known differences."""
     if setting.algorithm == "halvingDoubling" and setting.topology == "Ring":
         return None  # its partners come nearest first, ours farthest: other links are shared
     if setting.algorithm == "halvingDoubling" and setting.collective != "all_gather":
@@ -63,12 +63,12 @@ def test_micro_benchmarks_take_astra_sims_time(row):
     result = simulate_chakra(
         trace, cluster, network="fifo", collective_costs=lambda kind, size, ranks, name: (name, software_ps)
     )
-    found_ns = result.end_time_ps / NS + setting.endpoint_ns  # the delay with which a phase begins
+    found_ns = result.end_time_ps / NS + setting.endpoint_ns  # a phase begins with this delay
     assert found_ns == pytest.approx(row.cycles_ns, rel=tolerance(setting))
 
 
 def reduction_ns(setting):
-    """Of each message, on average over its steps."""
+    """Return the reduction time of each message, on average over its steps."""
     share = {"all_reduce": 0.5, "reduce_scatter": 1.0}.get(setting.collective, 0.0)
     if setting.reduce_ns is not None:
         return share * setting.reduce_ns
@@ -78,7 +78,7 @@ def reduction_ns(setting):
 
 
 def test_its_custom_collective_takes_its_time():
-    """Sends, receives and reductions of 7 us, rank by rank: no end-point delay, no reduction besides."""
+    """Sends, receives and reductions of 7 us, rank by rank; no end-point delay and no other reduction."""
     trace = read_chakra(DATA / "custom_ring_allreduce_8npus_1MB" / "custom_allreduce")
     cluster = build_topology("ring", f"{50 * 2**30 / 1e9:.9f} GB/s", "500 ns", 8)
     result = simulate_chakra(trace, cluster, network="fifo")

@@ -1,4 +1,4 @@
-"""Do loads and stores take on a machine that InfraGraph describes what they take on the same machine of trine's own?"""
+"""Do loads and stores take the same time on a machine from InfraGraph as on trine's preset of the same machine?"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Do the presets give the latencies and bandwidths that others measured? Worked out on paper, without the engine.
+"""Do the presets give the latencies and bandwidths that others measured? Computed by hand, without the engine.
 
 Sources are in src/trine/presets/gpu_models. No collective is used.
 """
@@ -47,7 +47,7 @@ def test_loads_of_the_own_memory_take_what_was_measured(name: str, hit: bool, cy
 REMOTE = [
     ("dgx-h100", "h100-sxm", 826.6),  # nvbandwidth 0.10, device_to_device_latency_sm, 8 x H100 80GB HBM3, 56 pairs
     ("gb200-nvl72", "gb200", 1727.1),  # the same of 4 GPUs of a GB200 NVL72, 12 pairs (oci-gpu-quickstarts)
-    ("gb200-nvl72", "gb200", 1710.5),  # the same of a GB300 NVL72: not what the preset is from
+    ("gb200-nvl72", "gb200", 1710.5),  # the same of a GB300 NVL72: not the preset's source
 ]
 
 
@@ -67,8 +67,8 @@ def test_a_remote_load_takes_what_was_measured(cluster: str, gpu: str, ns: float
 
 
 def test_headers_leave_of_the_links_what_copies_reach() -> None:
-    """Of the data sheet's rate: one way, nvbandwidth 395 to 397 GB/s on H100; both ways, with acknowledgements in the
-    way of the data, p2pBandwidthLatencyTest 370 to 387, NCCL's rings 367. MI300X: 48.5 a link (TransferBench)."""
+    """One way, copies reach 395 to 397 GB/s of an H100's links (nvbandwidth). Both ways, with acknowledgements in the
+    way of the data, p2pBandwidthLatencyTest has 370 to 387, NCCL's rings 367. MI300X: 48.5 per link (TransferBench)."""
     h100, mi300x = load_gpu_model("h100-sxm"), load_gpu_model("mi300x")
     one_way = 450 * h100.line_bytes / (h100.line_bytes + h100.header_bytes)
     both_ways = 450 * h100.line_bytes / (h100.line_bytes + 2 * h100.header_bytes)

@@ -1,6 +1,6 @@
-"""How far is the load-store level from published times of communication kernels? Presets from sources, nothing fitted.
+"""Is the load-store level close to published times of communication kernels? Presets have sources, without any fit.
 
-All series, also those that miss: ``trine validate loadstore``, docs/background/gpu-models.md.
+All series, including misses: ``trine validate loadstore``, docs/background/gpu-models.md.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from trine.validation.gpu.measured import (
 )
 from trine.validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS
 
-#: DeepEP's rows that are simulated in seconds -> what they may be off. Of few tokens on 8 GPUs both are too fast by
-#: about 20 us (target 25 %).
+#: DeepEP's rows that take seconds to simulate -> allowed errors. With few tokens on 8 GPUs both are about 20 us too
+#: fast (target 25 %).
 EXPERTS = {
     ("deepep-low-latency-8gpu", "dispatch"): (-0.25, 0.25),
     ("deepep-low-latency-8gpu", "combine"): (-0.25, 0.25),
@@ -70,12 +70,12 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
     assert median_error(compared) <= TARGET
     assert max(abs(each.error) for each in compared) <= 0.15  # 12 %, at 1 MiB
     times = [each.time_ps for each in compared]
-    # Polls that come a little too early or too late: 0.3 % between 16 and 32 KiB.
+    # Polls a little too early or too late make up 0.3 % between 16 and 32 KiB.
     assert all(larger >= 0.99 * smaller for smaller, larger in pairwise(times))
 
 
 def test_the_plan_of_mscclpp_with_nvls_on_eight_h100():
-    """What bytes cost is right up to 256 KiB; what a kernel does besides takes 0.2 to 0.4 us too long."""
+    """The time per byte is right up to 256 KiB; the kernel's fixed part is 0.2 to 0.4 us too long."""
     check_program(counting_words(nvls_between_meetings(5_000, 4)), "all_reduce", 5_000)
     compared = compare([each for each in chosen(["mscclpp-dsl-h100"]) if each.size_bytes <= 256 << 10])
     longer = [each.time_ps - each.point.time_ps for each in compared]
@@ -126,7 +126,7 @@ def test_packets_in_two_steps_on_eight_a100_and_h100(series):
 
 @pytest.mark.slow
 def test_all_small_all_reduces_on_h100_and_h200():
-    """What issue 15 asks for: a median of 15 %, a 90th percentile of 30 %, a bias within 5 %."""
+    """Issue 15 asks for a median of 15 %, a 90th percentile of 30 %, a bias within 5 %."""
     points = [each for each in chosen(largest_bytes=1 << 20) if "H100" in each.machine or "H200" in each.machine]
     compared = compare(points)
     for traced, rows in ((True, 48), (False, 38)):
@@ -138,7 +138,7 @@ def test_all_small_all_reduces_on_h100_and_h200():
 
 
 def test_what_sglangs_benchmark_adds_is_read_off_nccls_rows():
-    """MSCCL++'s own are judged by it: up to 32 KiB, which one step of packets by multicast explains, within 5 %."""
+    """It judges MSCCL++'s rows: up to 32 KiB, one step of multicast packets explains them within 5 %."""
     assert STANDS["sglang-mscclpp-h200"].start_ps == pytest.approx(1.955e6)
     compared = compare([each for each in chosen(["sglang-mscclpp-h200"]) if each.size_bytes <= 32 << 10])
     assert {each.program for each in compared} == {"NVLS packets, 8 blocks"}

@@ -1,6 +1,6 @@
-"""Does our InfraGraph reader see the nodes and edges that the infragraph package sees?
+"""Does our InfraGraph reader find the same nodes and edges as the infragraph package?
 
-The expected graphs were written by the package (3.1.0), see tests/data/infragraph/README.md.
+The package (3.1.0) wrote the expected graphs, see tests/data/infragraph/README.md.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ def test_single_tier_equals_the_expanded_graph(file):
     kinds = {"cpu": "host", "xpu": "gpu", "nic": "nic"}
     for node in reference["nodes"]:
         device = cluster.devices[cluster.index(node["id"])]
-        asic = node["id"] == "switch.0.asic.0"  # a cpu to the package, the heart of a switch in fact
+        asic = node["id"] == "switch.0.asic.0"  # the package calls the core of a switch a cpu
         assert device.kind == ("switch" if asic else kinds.get(node["type"], "switch"))
 
 

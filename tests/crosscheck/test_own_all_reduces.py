@@ -22,7 +22,7 @@ def measured(*sizes_kib: int) -> list[FinePoint]:
 
 @pytest.mark.slow
 def test_two_steps_with_an_executors_code_fetches_follow_the_curve() -> None:
-    """64 KiB take 5.63 us as a kernel of its own and 6.84 us as an executor's plan; measured: 6.60 us."""
+    """64 KiB take 5.63 us as a separate kernel and 6.84 us as an executor's plan; measured: 6.60 us."""
     fetched_ps = FETCHES * FETCH_CYCLES * load_gpu_model("h100-sxm").cycle_ps
     for each in compare(measured(1, 64, 256, 1024), ["twoshot"]):
         assert abs((each.time_ps + fetched_ps) / each.point.time_ps - 1) < 0.08  # 2.9, 3.6, 2.1, 6.7 %

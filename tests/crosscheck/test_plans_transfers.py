@@ -1,4 +1,4 @@
-"""Plans on the engine: bytes of every wire, and times against the closed forms of what they implement."""
+"""Plans on the engine: bytes of every wire, and times against the closed forms of their algorithms."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_ll128_of_msccl_adds_a_fifteenth() -> None:
 
 
 def test_the_mscclpp_ring_pays_for_reading() -> None:
-    """Six chunks cross each wire as in any ring; but it reads: three steps cost a signal and a request more each, and
-    in the fused step one latency passes while data flows."""
+    """Six chunks cross each wire as in any ring. But this ring reads: three steps cost an additional signal and request
+    each, and in the fused step one latency passes while data flows."""
     time, schedule = simulate(load_plan(DATA / "v1_v0.7.0_allreduce_ring_4gpu.json"), SIZE)
     ring = closed_forms.uncontended_ps(make_schedule("all_reduce", 4, SIZE, "ring"), BYTES_PER_S, LATENCY_PS)
     assert time == ring + (3 * 2 - 1) * LATENCY_PS
@@ -54,7 +54,7 @@ def test_the_mscclpp_ring_pays_for_reading() -> None:
 
 
 def test_all_pairs_is_the_direct_two_shot() -> None:
-    """Reduce-scatter and all-gather, each straight between all pairs: two shards of S/N a wire."""
+    """Reduce-scatter and all-gather go directly between all pairs: two shards of S/N per wire."""
     time, schedule = simulate(load_plan(DATA / "v2_HEAD_allreduce_allpairs_4gpu.json"), SIZE)
     shard = SIZE // 4
     assert bytes_of_links(schedule) == {(a, b): 2 * shard for a in range(4) for b in range(4) if a != b}
@@ -68,7 +68,7 @@ def test_all_pairs_is_the_direct_two_shot() -> None:
      ("v2_HEAD_allreduce_pipeline_nvls_repo_testfile", 4)],
 )  # fmt: skip
 def test_multicast_moves_each_byte_once_up_and_once_down_and_a_shard_more(name: str, ranks: int) -> None:
-    """Up: all is read from each GPU once, its shard of sums is stored; down: its shard of sums, and all the sums."""
+    """Up: each GPU's data once (reads), and its stored shard of sums. Down: its shard of sums, and all the sums."""
     plan = load_plan(DATA / f"{name}.json")
     time, schedule = simulate(plan, SIZE)
     assert plan_switches(plan) == (tuple(range(ranks)),)
@@ -84,7 +84,7 @@ def test_packets_are_twice_the_bytes() -> None:
 
 
 def test_two_nodes_of_four_exchange_shards_between_nodes() -> None:
-    """LL: within a node reduce-scatter and all-gather of quarters; between nodes the reduced quarter; packets."""
+    """LL packets: reduce-scatter and all-gather of quarters within a node; the reduced quarter between nodes."""
     size = 2**20
     moved = bytes_of_links(plan_schedule(load_plan(DATA / "v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json"), size))
     assert {size for (a, b), size in moved.items() if a // 4 == b // 4} == {2 * 2 * size // 4}

@@ -1,4 +1,4 @@
-"""Command lines: valid ones of every command, changed option by option. The options are those that trine declares."""
+"""Valid command lines of every command, and changes option by option, from the options that trine declares."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fuzz_samples import samples
 
 Edit = tuple[int, int, int]
 
-#: Left out: they compile, run the user's own code, replay everything that was measured, or print a page.
+#: Commands without cases: they compile, run the user's code, replay all measurements, or print a page.
 LEFT_OUT = (
     "warmup", "trace capture", "validate collectives", "validate loadstore", "validate training", "validate layouts",
     "validate memory", "validate operators", "validate scaling", "study", "help",
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"
-#: Valid command lines, from which the others are made. Their machines have at most 256 GPUs, load-store 8 and 256 KiB.
+#: Valid command lines to start from. Their machines have at most 256 GPUs; load-store runs at most 8 and 256 KiB.
 BASES = (
     "software list --json out.json",
     "software show megatron-core --json out.json",
@@ -67,10 +67,10 @@ BASES = (
     "kernel run plan.json --size 4K --gpus 2 --cluster eidola",
     "kernel show k.gpu", "kernel show plan.json --size 4K --summary",
 )  # fmt: skip
-#: Up to 64 GiB: load by load and store by store, they take hours.
+#: Sizes up to 64 GiB: load by load and store by store, they take hours.
 LONG_SIZES = "1:99999999999:x2"
 _GIVEN = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
-#: Counts that a machine of at most 8 or 256 GPUs allows; counts that nothing may take; texts that are no values.
+#: Counts for a machine of at most 8 or 256 GPUs; counts that every option must refuse; texts that are no values.
 COUNTS, HUGE = _GIVEN["counts"], (*_GIVEN["huge"], "1" * 400)
 WRONG = (*_GIVEN["wrong"], "\ud800", "é" * 300, "a" * 3000)
 FILES, TARGETS, TABLE = _GIVEN["files"], _GIVEN["targets"], _GIVEN["options"]
@@ -115,13 +115,13 @@ OUTPUTS = (
     "chakra",
     "report",
 )
-#: Counts that a run's time goes up with: small ones, or such as are refused.
+#: Metavars that list the choices of an option.
 _PICKED = re.compile(r"^[\w-]+(\|[\w-]+)+$")
 
 
 @functools.cache
 def files() -> dict[str, bytes | None]:
-    """What command lines may name."""
+    """Return the files that command lines may name."""
     found: dict[str, bytes | None] = {"pipe": None, "d/file": b"", "shares": b"0.5\n0.5\n0.25\n0.25\n"}
     for sample in samples():
         found.update({name: data for name, data in sample.files.items() if not name.startswith(("t/", "p/"))})
@@ -140,14 +140,14 @@ def files() -> dict[str, bytes | None]:
 
 @functools.cache
 def commands() -> dict[str, Any]:
-    """Every command of trine by its words, with the options that it declares."""
+    """Return every command of trine by its words, with its declared options."""
     from command_tree import all_commands
 
     return dict(all_commands())
 
 
 def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:
-    """What may well be given for an option."""
+    """Return plausible values of an option."""
     name = parameter.name
     known = list(TABLE.get(name, ()))
     if name in OUTPUTS:
@@ -163,7 +163,7 @@ def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:
 
 
 def edited(base: int, edits: Sequence[Edit]) -> Case:
-    """The ``base``-th valid command line after edits ``(which option, how, which value)``, modulo what there is."""
+    """Return valid command line ``base`` after edits ``(which option, how, which value)``, modulo their numbers."""
     words = shlex.split(BASES[base % len(BASES)])
     name = max((each for each in commands() if words[: len(each.split())] == each.split()), key=len)
     command = commands()[name]
@@ -171,7 +171,7 @@ def edited(base: int, edits: Sequence[Edit]) -> Case:
     for where, how, what in edits:
         given = [
             each for each in command.params if set(each.opts) & set(words)
-        ]  # a new option often matters to nothing
+        ]  # a new option often has no effect at all
         pool = given if where % 3 and given else command.params
         parameter = pool[where // 3 % len(pool)]
         options = [each for each in (*parameter.opts, *parameter.secondary_opts) if each.startswith("-")]

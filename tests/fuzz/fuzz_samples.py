@@ -1,4 +1,4 @@
-"""Valid files of every format that trine reads, small, and the quickest command that reads each."""
+"""Small valid files of every format that trine reads, and the quickest command that reads each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PRESETS = TESTS.parent / "src" / "trine" / "presets"
 
 @dataclass(frozen=True)
 class Sample:
-    """A reader's question. kind: how to mutate ``files[target]``. argv: the command; all other files stay whole.
+    """Command that reads a file. kind: how to mutate ``files[target]``. argv: the command; other files stay whole.
 
-    reads_alone: the command does nothing else with the file; so all that can be wrong is in it, and is said to be.
+    reads_alone: the command only reads the file; so all errors are in the file, and must name it.
     """
 
     name: str
@@ -90,7 +90,7 @@ JOB = ("--gpus", "2", "--parallel", "ddp", "--topology", "ring", "--bandwidth", 
 
 @functools.cache
 def samples() -> tuple[Sample, ...]:
-    """All of them; made once."""
+    """Return all samples, made once."""
     found = (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists())
     return tuple(replace(each, reads_alone=each.argv[:2] in READING or each.argv[0] == "run") for each in found)
 
@@ -250,7 +250,7 @@ def _csv(columns: Mapping[str, list[object]]) -> bytes:
 
 
 def parquet(columns: Mapping[str, object]) -> bytes:
-    """A table as Parquet."""
+    """Return a table as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -260,7 +260,7 @@ def parquet(columns: Mapping[str, object]) -> bytes:
 
 
 def npz(arrays: Mapping[str, object]) -> bytes:
-    """Arrays as numpy saves them."""
+    """Return arrays in numpy's file format."""
     made = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -42,26 +42,26 @@ CALLS: dict[str, tuple[tuple[tuple[object, str], ...], Callable[[], BaseExceptio
 #: Number of calls of each kind that fail in turn, evenly spread.
 MOST = 3
 OLD = "what was there before\n"
-#: Beginnings of further command lines: each reads or writes files in a way of its own.
+#: Beginnings of further command lines: each reads or writes files in a different way.
 _TORTURED = (
     "software show", "run g.json", "calibrate", "collective all_to_all_v", "check", "hop", "trace inspect",
     "trace convert", "trace synthesize", "chakra inspect", "cluster show dgx", "cluster import", "cluster export",
     "gpu show ./m.yaml", "eidolon writes-from r.csv", "kernel show plan",
 )  # fmt: skip
 OUTPUTS = ("out.json", "out.csv", "out.yaml", "p.pftrace", "memory.pickle")
-#: Commands that end well and write files. A trace whose GPU nobody names is refused on a machine that names its GPUs.
+#: Commands that succeed and write files. A machine that names its GPUs refuses a trace without a named GPU.
 COMMANDS = (
     "train m.trine.json --gpus 2 --parallel ddp --cluster dgx-h100 --trace-gpu h100-sxm --memory-snapshot memory.pickle"
     " --json out.json --perfetto p.pftrace",
     "train model:gpt-2,layers=2,batch=1 --dp 2 --tp 2 --cluster dgx-a100 --sharding zero1",
     *(words for words in BASES if words.startswith(_TORTURED)),
 )
-#: What ``make test`` asks; make test-slow asks all.
+#: Commands that ``make test`` runs; make test-slow runs all.
 QUICK = ("cluster show dgx-h100 --nodes 2 --links --yaml out.yaml", "gpu show ./m.yaml --yaml out.yaml")
 
 
 class Failure:
-    """Counts calls, and lets the one with a certain number fail; ``at`` None: none."""
+    """Call counter that makes call number ``at`` fail; None: no call."""
 
     def __init__(self, error: Callable[[], BaseException], at: int | None) -> None:
         self.error, self.at, self.count = error, at, 0
@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def ask(words: str, kind: str = "open", at: int | None = None):
-    """Run a command over old outputs; returns its answer and how many calls of the kind it made."""
+    """Run a command over old outputs; return its answer and its number of calls of the kind."""
     for name in OUTPUTS:
         Path(name).write_text(OLD, encoding="utf-8")
     with failing(kind, at) as calls:
@@ -148,7 +148,7 @@ def test_one_failure_is_one_line_and_damages_nothing(words, folder):
 
 
 def test_a_failure_is_met():
-    """The harness can fail: the call of the number fails, and no other."""
+    """The harness works: the call with the number fails, and no other."""
     with failing("open", 1):
         with open(os.devnull):
             pass

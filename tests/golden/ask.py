@@ -61,7 +61,7 @@ def questions(only: str = "") -> list[Question]:
 
 
 def made_before(folder: Path) -> Path:
-    """Return the folder of inputs that trine makes, as they are too large to keep; the first questions check them."""
+    """Return the folder of inputs that trine makes, being too large to keep; the first questions check them."""
     made = folder / "made"
     if not made.exists():
         made.mkdir(parents=True)

@@ -6,14 +6,14 @@ By hand, not in ``make test``: 50 mutants of an area take 3 to 15 minutes of one
     PYTHONPATH=src python tests/mutation/mutate.py --area engine --count 50 --seed 12 --out out/mutants
 
 A *mutant* is one changed operator (``+`` to ``-``, ``<`` to ``<=``, ``and`` to ``or``, ``min`` to ``max`` ...) in one
-module. Nothing is written to the source. The tests of an area are collected once, and run once without a change, which
-notes how long each takes and which functions it calls; tests slower than ``--slowest`` are left out. A mutant is then a
-forked process that puts the changed code in place of the function's and runs the tests that call it, the quickest
-first, for ``--seconds``. Code that runs at import has a fresh process of its own, with an import hook. Areas of kernels
-run uncompiled (``NUMBA_DISABLE_JIT=1``).
+module. The source files do not change. The tests of an area are collected once, and run once without a change to record
+their times and the functions that they call; tests slower than ``--slowest`` are skipped. Each mutant is then a forked
+process that replaces the function's code and runs the tests that call it, the quickest first, for ``--seconds``. Code
+that runs at import gets a fresh process, with an import hook. Areas of kernels run uncompiled
+(``NUMBA_DISABLE_JIT=1``).
 
-``OUT/<area>.jsonl`` has one line a mutant: place, change, ``killed`` (and by which test) or ``survived``. ``--again``
-shows the survivors of such a file the tests as they are now. What survived for good: survivors.md.
+``OUT/<area>.jsonl`` has one line per mutant: place, change, ``killed`` (with the test) or ``survived``. ``--again``
+runs the current tests on the survivors of such a file. Permanent survivors: survivors.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SOURCE = ROOT / "src" / "trine"
 
 @dataclass(frozen=True)
 class Area:
-    """``source`` and ``tests`` are patterns below src/trine and tests; ``compiled``: whether Numba compiles kernels."""
+    """Area of the source: patterns below src/trine and tests; ``compiled``: whether Numba compiles kernels."""
 
     source: tuple[str, ...]
     tests: tuple[str, ...]
@@ -194,7 +194,7 @@ SWAPPED_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "minimu
 
 @dataclass(frozen=True)
 class Mutant:
-    """The change number ``index`` of ``path`` (below src/trine), in the order of :func:`changes`."""
+    """Change number ``index`` of ``path`` (below src/trine), in the order of :func:`changes`."""
 
     path: str
     index: int
@@ -205,9 +205,9 @@ class Mutant:
 
 
 def changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, Any, str]]:
-    """All places of ``tree`` that can be changed: node, field, new value, and the function it stands in.
+    """Yield all possible changes of ``tree``: node, field, new value, and the enclosing function.
 
-    Annotations, texts, ``raise`` and what is run for type checkers only decide no answer.
+    Annotations, texts, ``raise`` and code for type checkers are excluded, since they decide no answer.
     """
 
     def visit(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str, Any, str]]:
@@ -248,7 +248,7 @@ def changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, Any, str]]:
 
 
 def mutated(source: str, index: int) -> tuple[ast.Module, ast.AST, ast.AST, str]:
-    """The syntax tree with its change number ``index``, the node before and after it, and its function."""
+    """Return the syntax tree with change number ``index``, the node before and after it, and its function."""
     tree = ast.parse(source)
     node, field, value, function = list(changes(tree))[index]
     before = copy.deepcopy(node)
@@ -257,7 +257,7 @@ def mutated(source: str, index: int) -> tuple[ast.Module, ast.AST, ast.AST, str]
 
 
 def sample(area: Area, count: int, seed: int, only: str = "") -> list[Mutant]:
-    """``count`` mutants of an area, drawn evenly from all of its changes (of files whose path holds ``only``)."""
+    """Return ``count`` mutants of an area, drawn evenly from all its changes (of files with ``only`` in the path)."""
     paths = sorted({p for pattern in area.source for p in SOURCE.glob(pattern) if only in str(p)})
     places = [(path, i) for path in paths for i, _ in enumerate(changes(ast.parse(path.read_text())))]
     drawn = sorted(random.Random(seed).sample(places, min(count, len(places))))
@@ -273,7 +273,7 @@ def sample(area: Area, count: int, seed: int, only: str = "") -> list[Mutant]:
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """Compiles one module from its changed syntax tree."""
+    """Import hook that compiles one module from its changed syntax tree."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.path = SOURCE / mutant.path
@@ -297,7 +297,7 @@ def place_of(code: CodeType) -> Place:
 
 
 def outermost(code: CodeType) -> Iterator[CodeType]:
-    """The functions of a module that stand in no other function."""
+    """Yield the functions of a module that are not nested in another function."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             if inner.co_flags & 1:  # CO_OPTIMIZED: a function, not the body of a class
@@ -307,7 +307,7 @@ def outermost(code: CodeType) -> Iterator[CodeType]:
 
 
 def changed_function(mutant: Mutant) -> CodeType | None:
-    """The outermost function that ``mutant`` changes, as changed; None: code that runs at import."""
+    """Return the changed outermost function of ``mutant``, or None for code that runs at import."""
     path = SOURCE / mutant.path
     text = path.read_text()
     tree = mutated(text, mutant.index)[0]
@@ -317,7 +317,7 @@ def changed_function(mutant: Mutant) -> CodeType | None:
 
 
 class Session:
-    """A pytest plug-in that keeps the collected tests, runs all of them once, and hands over to ``work``."""
+    """Pytest plug-in that keeps the collected tests, runs all of them once, and hands over to ``work``."""
 
     def __init__(self, slowest_s: float, work: Any) -> None:
         self.slowest_s, self.work, self.armed_s = slowest_s, work, 0.0
@@ -366,7 +366,7 @@ class Session:
         self.called[item.nodeid] = {place_of(c) for c in codes if c.co_filename.startswith(str(SOURCE))}
 
     def first_failure(self, tests: Sequence[str]) -> str:
-        """The first of ``tests`` that fails, run in this process; empty: all pass."""
+        """Run ``tests`` in this process and return the first that fails; empty if all pass."""
         self.failed.clear()
         for test, following in zip(tests, [*tests[1:], None], strict=True):
             item = self.items[test]
@@ -381,7 +381,7 @@ def too_slow(_signal: int, _frame: Any) -> None:
 
 
 def clear_caches() -> None:
-    """What functions of the source and of the tests remember was computed without a change."""
+    """Clear the caches of functions of the source and the tests, which were filled without a change."""
     for found in gc.get_objects():
         if type(found) is functools._lru_cache_wrapper:
             code = getattr(found.__wrapped__, "__code__", None)
@@ -397,7 +397,7 @@ def put_in_place(code: CodeType) -> None:
 
 
 def in_child(budget_s: float, target: Any, *arguments: Any) -> Any:
-    """What ``target(*arguments)`` returns in a forked process; None where it died, or took far more than its budget."""
+    """Return ``target(*arguments)`` of a forked process; None if it died or took far more than its budget."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
     most_s = int(2 * budget_s + 8)
@@ -433,7 +433,7 @@ def show(session: Session, code: CodeType, tests: Sequence[str]) -> str:
 
 
 def show_at_import(mutant: Mutant, tests: Sequence[str], most_s: float) -> str | None:
-    """As :func:`show`, in a fresh process whose imports see the change."""
+    """Do the same as :func:`show` in a fresh process whose imports see the change."""
     command = [sys.executable, __file__, "--fresh", json.dumps([asdict(mutant), list(tests)])]
     limit_s = int(2 * most_s + 60)
     ended = subprocess.run(
@@ -445,7 +445,7 @@ def show_at_import(mutant: Mutant, tests: Sequence[str], most_s: float) -> str |
 
 
 def fresh(text: str) -> int:
-    """Pytest's exit code on the tests of a mutant that :func:`show_at_import` hands over."""
+    """Return pytest's exit code on the tests of a mutant from :func:`show_at_import`."""
     import pytest
 
     row, tests = json.loads(text)
@@ -454,9 +454,9 @@ def fresh(text: str) -> int:
 
 
 def judge(mutant: Mutant, session: Session, most_s: float, only_some: bool) -> dict[str, Any]:
-    """Show ``mutant`` the tests that call its function; where that is known of none, the quickest of the area.
+    """Show ``mutant`` the tests that call its function; if no test is known to, the quickest of the area.
 
-    ``only_some``: not all tests of the area are there.
+    ``only_some``: some tests of the area are missing.
     """
     code = changed_function(mutant)
     by_time = sorted(session.seconds, key=lambda test: session.seconds[test])

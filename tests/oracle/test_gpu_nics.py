@@ -1,4 +1,4 @@
-"""Is the compiled GPU model equal to its twin where puts cross NICs, and do these take what they should?"""
+"""Does the compiled GPU model equal its twin when puts cross NICs, and do puts take the right time?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nic_of(seed):
 
 
 class NodeCase(RandomCase):
-    """Dmas between GPUs of two or three nodes, and inside of them."""
+    """Dmas between GPUs of two or three nodes, and inside the nodes."""
 
     def _model(self):
         return replace(super()._model(), nic=nic_of(self.seed) if self.seed % 5 else None)
@@ -57,7 +57,7 @@ def test_random_programs(first):
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED])
 def test_hierarchical_programs(op, first, monkeypatch):
-    """Loads and stores in the nodes beside puts between them, on random GPUs."""
+    """Programs load and store inside nodes and put between nodes, on random GPUs."""
     monkeypatch.setattr(builder, "PIECE_BYTES", 512)
     for seed in (first, first + 3):
         nodes, each = [(2, 2), (2, 1), (3, 2)][seed % 3]
@@ -72,7 +72,7 @@ def test_hierarchical_programs(op, first, monkeypatch):
 
 
 def puts(model, *peers):
-    """Rank 0 puts 1000 B to each of ``peers`` and is through when it knows that they are there."""
+    """Put 1000 B from rank 0 to each of ``peers``; return the time when it knows that they arrived, and the fabric."""
     programmer = Programmer(len(peers) + 1)
     programmer.kernel(0, workgroups=1)
     for peer in peers:
@@ -97,7 +97,7 @@ def test_a_put_takes_initiation_links_and_word_back(initiator):
 
 @pytest.mark.parametrize("initiator", [BY_GPU, BY_PROXY])
 def test_puts_of_one_gpu_come_to_the_nic_one_after_the_other(initiator):
-    """So do those to different nodes; the second one is an interval behind, if no link holds it up for longer."""
+    """Puts to different nodes, too, follow each other: the second is an interval later, or a link's time if longer."""
     model = small_model(nic=replace(NIC, initiator=initiator))
     one_ps, fabric = puts(model, 1)
     two_ps, _ = puts(model, 1, 2)
