@@ -1,4 +1,4 @@
-"""Check that the texts that users read are plain English: docs, help, presets, answers and messages.
+"""Check that the texts that users read are plain English: docs, help, presets, answers, messages and docstrings.
 
     python tools/plain_check.py            # a table of groups; exit 1 if one is above a limit
     python tools/plain_check.py --show 20  # the worst sentences of each group
@@ -91,8 +91,13 @@ def groups() -> Iterator[Group]:
     yield Group("presets", _pages(pages) + [text for file in files for text in _strings(file)])
     outputs = sorted((ROOT / "examples").glob("*.out"))
     yield Group("answers (examples/*.out)", [path.read_text(encoding="utf-8") for path in outputs])
-    sources = sorted((ROOT / "src" / "trine").rglob("*.py"))
+    package = ROOT / "src" / "trine"
+    yield Group("READMEs in src", _pages(set(package.rglob("README.md")) - set(pages)), True)
+    sources = sorted(package.rglob("*.py"))
     yield Group("messages in src", [text for path in sources for text in _messages(path)])
+    yield Group("docstrings and comments in src", [text for path in sources for text in _docstrings(path)])
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    yield Group("docstrings and comments in tests", [text for path in tests for text in _docstrings(path)])
 
 
 def help_texts() -> Iterator[str]:
@@ -113,6 +118,10 @@ def _pages(paths: Iterable[Path]) -> list[str]:
 
 def _messages(path: Path) -> list[str]:
     return plain.strings_of_python(path.read_text(encoding="utf-8"))[0]
+
+
+def _docstrings(path: Path) -> list[str]:
+    return plain.strings_of_python(path.read_text(encoding="utf-8"))[1]
 
 
 def _strings(value: Any) -> Iterator[str]:

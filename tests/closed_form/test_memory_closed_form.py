@@ -50,7 +50,7 @@ def test_model_states_by_sharding(sharding: str, states: tuple[float, float, flo
 
 
 def test_activations_of_a_layer_are_korthikantis() -> None:
-    """Reducing Activation Recomputation, equation 1: s b h (34 + 5 a s / h) bytes per layer, plus two norms' statistics.
+    """Reducing Activation Recomputation, equation 1: s b h (34 + 5 a s / h) bytes per layer; two norms add statistics.
 
     Dropout masks take a byte per element; scores are kept as softmax, mask and dropout output.
     """

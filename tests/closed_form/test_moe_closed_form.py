@@ -37,7 +37,7 @@ def test_a_node_is_as_fast_as_its_nvlinks(op, algorithm, tokens, most):
 
 
 def test_across_nodes_nics_bound_low_latency():
-    """The time is at least the puts to the other node over one NIC per GPU; at most these, the node's lines and 25 us."""
+    """It takes at least the puts to the other node over one NIC per GPU; at most these, the node's lines and 25 us."""
     moe = MoeOptions(tokens=32, hidden=2048, experts=32)
     cluster = load_cluster("hgx-h800", nodes=2, gpus=16)
     found = loadstore_collective("moe_combine", None, cluster, options=LoadStoreOptions(moe=moe))

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "trine"
-PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
+INSIDE = [path for path in SRC.rglob("README.md") if "presets" not in path.parts]
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *INSIDE])
 #: Pages that must use current names; the changelog mentions old ones.
 TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
 REGISTRY = re.compile(r'Registry\(\s*"[^"]*",\s*"(trine\.\w+)"')

@@ -111,6 +111,17 @@ def test_options_without_effect_are_named() -> None:
     assert [text.split(" is ignored")[0] for text in ignored_options(asked, plan)] == [
         "sequence parallelism", "sharding zero1",
     ]  # fmt: skip
+    assert ignored_options(Plan(tp=2), Plan(tp=2)) == ()
+
+
+def test_rules_hold_for_workloads_without_heads_too() -> None:
+    of = LayoutFacts(trine.load("vgg13-h100-b128"))
+    assert of.attention.heads == ()
+    assert reasons("torchtitan", of, dp=2, sharding="zero1") == ["sharding in ('none', 'fsdp', 'zero3')"]
+
+
+def test_experts_are_counted_in_the_forward_pass() -> None:
+    assert (facts("mixtral-8x7b").experts, facts().experts) == (8, 0)
 
 
 def test_experts_keep_their_shards_with_one_dense_replica() -> None:

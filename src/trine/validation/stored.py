@@ -19,8 +19,9 @@ from trine.common.inputs import PRESETS, read_bytes
 FOLDER = PRESETS / "stored"
 #: Files that move no prediction: the command line, texts, and tables that are written from predictions.
 _LEFT_OUT = (
-    "cli/", "gpu/cli/", "decentralised/cli.py", "validation/cli.py", "validation/cases/cli.py", "docs/", "presets/stored/", "presets/pages/",
-    "presets/measured/left_out.csv", "presets/measured/training/bands.yaml", "common/_version.py",
+    "cli/", "gpu/cli/", "decentralised/cli.py", "validation/cli.py", "validation/cases/cli.py", "docs/",
+    "presets/stored/", "presets/pages/", "presets/measured/left_out.csv", "presets/measured/training/bands.yaml",
+    "common/_version.py",
 )  # fmt: skip
 
 
