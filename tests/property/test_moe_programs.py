@@ -179,6 +179,23 @@ def test_a_token_takes_the_nodes_of_its_best_experts():
     assert all(expert in experts for expert, experts in zip(best.tolist(), chosen, strict=True))
 
 
+@pytest.mark.parametrize(("nodes", "locals"), [(1, 4), (2, 4), (3, 2)])
+def test_distances_lead_from_rank_to_rank(nodes, locals):
+    grid = NodeGrid(nodes, locals)
+    for here in range(nodes * locals):
+        distances = [grid.distance(here, there) for there in range(nodes * locals)]
+        assert sorted(distances) == list(range(nodes * locals))
+        for there, distance in enumerate(distances):
+            assert grid.at(here, distance) == there
+            assert grid.at(there, distance, -1) == here
+
+
+def test_a_token_may_take_all_experts_of_its_nodes():
+    routes = draw_routes(MoeOptions(tokens=3, hidden=256, experts=16, top_k=8, top_nodes=1), NodeGrid(2, 4), 1)
+    assert routes
+    assert draw_routes(MoeOptions(tokens=3, hidden=256, experts=8, top_k=8), NodeGrid(2, 4), 2)
+
+
 def test_parts_of_lines_are_what_nvlink_carries_besides():
     """7408 bytes are 15 accesses: each has a header, an acknowledgement, a sector and two byte-enable flits."""
     assert part_lines(7408, 1, 128) == 9 == -(-15 * (16 + 16 + 32 + 2 * 16) // (128 + 16 + 16))

@@ -10,7 +10,7 @@ import pytest
 from trine.parallel.plan import Plan
 from trine.results.snapshot import write_snapshot
 from trine.training import simulate
-from trine.training.explained import explain_memory, memory_snapshot
+from trine.training.explained import explain_memory, memory_snapshot, other_plans
 from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import synthesize
 
@@ -32,6 +32,25 @@ def test_the_peak_is_that_of_the_simulation(model) -> None:
     assert held <= found.use.allocated_bytes <= 1.01 * held
     assert {one.module for one in found.held} >= {"optimizer_state", "weights", "layers.*.mlp"}
     assert any("reserved" not in line and "loss" in line for line in found.text())
+    phases = dict(found.phases)
+    assert max(phases.values()) == pytest.approx(found.use.allocated_bytes, rel=0.01)
+    assert phases["optimizer"] < phases["forward"] <= max(phases.values())
+
+
+@pytest.mark.parametrize(
+    ("plan", "options"),
+    [
+        (Plan(dp=4, sharding="zero2", micro_batch=2),
+         "sharding fsdp; recompute selective; recompute full; micro-batch 1; tp 2; pp 2; "
+         "offload activations; offload optimizer"),
+        (Plan(dp=3, sharding="zero1", batch=1, offload="optimizer", recompute="full", tp=2, pp=3),
+         "sharding zero2; sharding fsdp; recompute selective; tp 4; pp 6; offload activations"),
+        (Plan(pp=4, batch=2, offload="activations"),
+         "recompute selective; recompute full; micro-batch 1; tp 2; pp 8; offload optimizer"),
+    ],
+)  # fmt: skip
+def test_other_options_are_those_that_the_plan_has_not(plan: Plan, options: str) -> None:
+    assert "; ".join(text for text, _ in other_plans(plan, 8)) == options
 
 
 def test_other_options_are_asked_of_the_same_simulation(model) -> None:

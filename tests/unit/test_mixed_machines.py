@@ -170,6 +170,7 @@ def test_the_faster_gpu_gets_more_layers(gpus):
 
 def test_batches_of_replicas_follow_from_the_slowest_stage():
     assert balanced_batches(8, 1, [1.0, 1.0]) == (4, 4)
+    assert balanced_batches(4, 2, [1.0, 9.0]) == (2, 2)  # one unit each
     assert balanced_batches(8, 1, [1.0, 3.0]) == (6, 2)
     assert balanced_batches(16, 2, [1.0, 3.0, 3.0]) == (12, 2, 2)
     for sample_ps in ([1.0, 2.0, 5.0], [3.0, 3.0, 7.0], [1.0, 1.1, 1.2]):

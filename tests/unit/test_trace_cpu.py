@@ -84,6 +84,32 @@ def test_launches_follow_the_limits_of_foreach_kernels(
     made = on_gpu(loops(weights, shape), EAGER)
     assert [op.attributes.get("kernels", 1) for op in made.operators] == list(launches)
     assert [op.name for op in made.operators] == ["aten::_foreach_mul_", "aten::_foreach_add_"]
+    assert made.assumptions == (
+        f"{3 * weights} optimizer operators, one for each tensor as a CPU runs them, became 2 foreach operators "
+        f"({sum(launches)} kernel launches), as {EAGER.name} runs them on a GPU",
+    )
+
+
+def test_operators_of_one_name_may_have_different_numbers_of_inputs() -> None:
+    """Adam's first step has no second moment yet: three inputs, then two."""
+    recorded = loops(3)
+    short = recorded.operators[-1]
+    assert short.name == "aten::add_"
+    shorter = replace(recorded, operators=(*recorded.operators[:-1], replace(short, inputs=short.inputs[:2])))
+    (_, added) = on_gpu(shorter, EAGER).operators
+    assert len(added.inputs) == 3 * 3 - 1
+
+
+def test_backward_operators_without_kernels_stay_if_the_trace_has_no_others() -> None:
+    recorded = loops(2)
+    first = recorded.operators[0]
+    backward = [
+        replace(first, id=100 + i, name=name, phase=BACKWARD, attributes={"kernels": kernels})
+        for i, (name, kernels) in enumerate((("ViewBackward0", 0), ("MulBackward0", 1)))
+    ]
+    for kept in (1, 2):
+        made = on_gpu(replace(recorded, operators=(*backward[:kept], *recorded.operators)), EAGER)
+        assert [op.name for op in made.operators if op.phase == BACKWARD] == [backward[kept - 1].name]
 
 
 def test_what_launches_no_kernel_is_left_out_and_gradients_stay_tied() -> None:
