@@ -18,7 +18,9 @@ from trine.validation.operators import OperatorValidation
 from trine.validation.scaling import ScalingValidation
 from trine.validation.training import TrainingValidation
 
-CLI = Path(__file__).parents[2] / "src" / "trine" / "cli"
+SOURCE = Path(__file__).parents[2] / "src" / "trine"
+#: Modules of commands.
+CLI = [*SOURCE.glob("**/cli/*.py"), *SOURCE.glob("**/cli.py")]
 LOG = Path(__file__).parents[1] / "golden" / "inputs" / "nccl.log"
 ONE = ("--dp", "2", "--topology", "ring", "--bandwidth", "1 GB/s", "--latency", "1 us")
 
@@ -63,7 +65,7 @@ def test_a_block_inside_an_answer_has_none(tmp_path):
 
 def test_every_command_that_writes_json_is_named_as_it_is_called():
     named = set()
-    for path in CLI.glob("*.py"):
+    for path in CLI:
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "write_json":
                 assert len(call.args) >= 3, f"{path.name}:{call.lineno}: name the command"

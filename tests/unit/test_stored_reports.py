@@ -99,13 +99,7 @@ def test_the_hash_depends_on_data_and_code(tmp_path: Path, monkeypatch: pytest.M
     assert len({first, second, compute()}) == 3
 
 
-#: Rows of vTrain moved with the slowdown of unaligned rows; their replay takes 40 minutes of CPU time.
-STALE = pytest.mark.xfail(
-    strict=True, reason="store_reports.py training --source vtrain-multi --source vtrain-single was not run"
-)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=STALE if name == "training" else ()) for name in REPORTS])
+@pytest.mark.parametrize("name", REPORTS)
 def test_stored_rows_equal_a_replay(name: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "MAX_CPU_S", 1.0)
     assert not script.differences(name, 1), AGAIN
