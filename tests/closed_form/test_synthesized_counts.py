@@ -94,6 +94,22 @@ def test_a_layer_keeps_for_the_backward_pass_what_autograd_saves(name):
     assert peaks[1] - peaks[0] == norms + attention + 2 * sequence * (up + 1) * spec.ffn
 
 
+def test_transitions_of_densenet_halve_channels_and_both_sides():
+    """Huang et al., CVPR 2017, table 1: 56, 28, 14 and 7 on a side for pictures of 224."""
+    workload = trine.synthesize("densenet121", batch=2)
+    pools = [op for op in workload.operators if op.name == "aten::avg_pool2d"]
+    shapes = [workload.tensors[op.outputs[0]].shape for op in pools]
+    assert shapes == [(2, 128, 28, 28), (2, 256, 14, 14), (2, 512, 7, 7)]
+
+
+@pytest.mark.parametrize(("dtype", "bytes_a_parameter"), [("float32", 4 + 8), ("bfloat16", 2 + 4 + 8)])
+def test_encoder_decoders_keep_a_master_copy_of_weights_in_sixteen_bits_only(dtype, bytes_a_parameter):
+    workload = trine.synthesize("t5-small", layers=1, batch=2, sequence=64, dtype=dtype)
+    roles = ("weight", "optimizer_state")
+    unique = {t.storage: t.size_bytes for t in workload.tensors.values() if t.role in roles}
+    assert sum(unique.values()) == pytest.approx(bytes_a_parameter * int(workload.metadata["parameters"]), rel=0.001)
+
+
 def test_adam_keeps_twelve_bytes_a_parameter_beside_sixteen_bit_weights():
     workload = trine.synthesize("gpt-2")
     state = {t.storage: t.size_bytes for t in workload.tensors.values() if t.role == "optimizer_state"}
