@@ -20,7 +20,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
     """Build an all-gather: each rank sends its input along its rail and in its node, then forwards rail arrivals."""
     builder, ranks = _NodeBuilder("all_gather/hierarchical", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
-    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
+    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), builder.node_signal()
     for group in barrier.around(builder.workgroups(lines)):
         for node in builder.others:
             rail.put(group, node, group.read(source), group.write(result, builder.place(node)))
@@ -53,7 +53,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
     source, result, lines = builder.ends(ranks, ranks)
     # No barrier at the end: the signals that follow the sums already show that all reads are done.
     barrier, reduction = _NodeBarrier(builder, "start"), _Reduction(builder, source, lines)
-    rail, done = _Rail(builder), _NodeSignal(builder)
+    rail, done = _Rail(builder), builder.node_signal()
     for group in barrier.around(builder.workgroups(lines)):
         pieces = group.pieces()
         for turn in range(len(pieces) + 2):
@@ -80,8 +80,8 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
     source, result, lines = builder.ends(ranks, ranks)
     _, num_locals = builder.grid
     slots = builder.scratch("scratch", max(1, (ranks - num_locals) * (num_locals > 1)), lines)
-    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
-    staged = [_NodeSignal(builder) for _ in range(builder.num_pieces(-(-lines // options.workgroups)))]
+    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), builder.node_signal()
+    staged = [builder.node_signal() for _ in range(builder.num_pieces(-(-lines // options.workgroups)))]
 
     def slot(node: int, local: int) -> int:
         return (node - 1) * num_locals + local
@@ -98,7 +98,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
                 staged[turn].send(piece)
             if turn > 0:
                 piece = pieces[turn - 1]
-                staged[turn - 1].wait(piece, last=True)  # the waiting wavefront also issues the puts
+                staged[turn - 1].receive(piece, last=True)  # the waiting wavefront also issues the puts
                 for node in builder.others:
                     target = builder.place(node)
                     for d in builder.neighbours(piece):
@@ -134,6 +134,10 @@ class _NodeBuilder(CollectiveBuilder):
         others = range(1, self.grid[1])
         return group.rotated(others) if others else []
 
+    def node_signal(self) -> Signal:
+        """Add a signal from each rank of a node to all others of the node."""
+        return Signal(self, range(1, self.grid[1]))
+
 
 class _Rail:
     """Puts to the ranks of the same rail, each with a signal; one semaphore per source node.
@@ -166,28 +170,6 @@ class _Rail:
         return self._arrived.operand(WRITE, self._builder.place(node), group.number, node - 1)
 
 
-class _NodeSignal:
-    """A signal from each rank of a node to all others of the node; does nothing if the node has one rank."""
-
-    def __init__(self, builder: _NodeBuilder) -> None:
-        others = range(1, builder.grid[1])
-        self._signal = Signal(builder, others) if others else None
-
-    def send(self, group: Workgroup, *, first: bool = False) -> None:
-        """Signal that all earlier writes are visible; ``first``: there are no writes yet."""
-        if self._signal is not None:
-            self._signal.send(group, first=first)
-
-    def wait(self, group: Workgroup, *, last: bool = False) -> None:
-        """Wait for the writes of the others; ``last``: this workgroup does not use them."""
-        if self._signal is not None:
-            self._signal.receive(group, last=last)
-
-    def meet(self, group: Workgroup, *, last: bool = False) -> None:
-        self.send(group)
-        self.wait(group, last=last)
-
-
 class _NodeBarrier:
     """Barriers at start and end: among the ranks of a node if they read from each other; among all ranks on request."""
 
@@ -196,7 +178,7 @@ class _NodeBarrier:
         is_wide = builder.options.sync != "auto"
         self._builder = builder
         self._meetings = [
-            (_NodeSignal(builder), _Rail(builder) if is_wide else None) if wanted else None for wanted in asked
+            (builder.node_signal(), _Rail(builder) if is_wide else None) if wanted else None for wanted in asked
         ]
 
     def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
@@ -215,7 +197,7 @@ class _NodeBarrier:
             return
         node, rail = meeting
         node.send(group, first=which == 0)
-        node.wait(group, last=which == 1 and rail is None)
+        node.receive(group, last=which == 1 and rail is None)
         for other in self._builder.others if rail is not None else ():
             rail.notify(group, other)  # type: ignore[union-attr]
         for other in self._builder.others if rail is not None else ():

@@ -19,8 +19,8 @@ Move = Callable[..., None]
 
 def broadcast_put(options: KernelOptions) -> GpuProgram:
     """Build a broadcast: the root writes its input to the outputs of all, and signals."""
-    builder, lines = PerRankBuilder("broadcast/put", options), options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("broadcast/put", options)
+    source, result, lines = builder.ends(1, 1)
 
     def put(group: Workgroup, *others: int) -> None:
         group.copy(group.read(source), *(group.write(result, d) for d in (0, *others)), label="put")
@@ -30,8 +30,8 @@ def broadcast_put(options: KernelOptions) -> GpuProgram:
 
 def broadcast_get(options: KernelOptions) -> GpuProgram:
     """Build a broadcast: when the root is ready, each rank reads its input; the root waits for all reads."""
-    builder, lines = PerRankBuilder("broadcast/get", options), options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("broadcast/get", options)
+    source, result, lines = builder.ends(1, 1)
 
     def get(group: Workgroup, root: int) -> None:
         group.copy(group.read(source, root), group.write(result), label="get")
@@ -41,8 +41,8 @@ def broadcast_get(options: KernelOptions) -> GpuProgram:
 
 def broadcast_ring(options: KernelOptions) -> GpuProgram:
     """Build a broadcast: each rank forwards to the next, piece by piece."""
-    builder, lines, last = PerRankBuilder("broadcast/ring", options), options.lines(), options.num_ranks - 1
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    builder, last = PerRankBuilder("broadcast/ring", options), options.num_ranks - 1
+    source, result, lines = builder.ends(1, 1)
     there = builder.signals(1)
     for rank, group in builder.kernels(lines):
         for piece in group.pieces():
@@ -59,8 +59,8 @@ def broadcast_ring(options: KernelOptions) -> GpuProgram:
 
 def reduce_get(options: KernelOptions) -> GpuProgram:
     """Build a reduce: when all are ready, the root reads and adds up all inputs; all ranks wait until it is done."""
-    builder, lines = PerRankBuilder("reduce/get", options), options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("reduce/get", options)
+    source, result, lines = builder.ends(1, 1)
 
     def get(group: Workgroup, *others: int) -> None:
         group.reduce([group.read(source, d) for d in (0, *others)], group.write(result), label="reduce")
@@ -70,8 +70,8 @@ def reduce_get(options: KernelOptions) -> GpuProgram:
 
 def reduce_ring(options: KernelOptions) -> GpuProgram:
     """Build a reduce: from the last rank on, each adds its input and writes the sum to the previous, by pieces."""
-    builder, lines = PerRankBuilder("reduce/ring", options), options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("reduce/ring", options)
+    source, result, lines = builder.ends(1, 1)
     sums = builder.scratch("scratch", 1, lines)
     there = builder.signals(1)
     for rank, group in builder.kernels(lines):
@@ -89,8 +89,8 @@ def reduce_ring(options: KernelOptions) -> GpuProgram:
 
 def gather_put(options: KernelOptions) -> GpuProgram:
     """Build a gather: each rank writes its input into its place in the root's output, and signals."""
-    builder, lines = PerRankBuilder("gather/put", options), options.lines(options.num_ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
+    builder = PerRankBuilder("gather/put", options)
+    source, result, lines = builder.ends(1, options.num_ranks)
     there = builder.signals(1)
     for rank, group in builder.kernels(lines):
         group.copy(group.read(source), group.write(result, -rank, rank), label="put")
@@ -100,8 +100,8 @@ def gather_put(options: KernelOptions) -> GpuProgram:
 
 def gather_get(options: KernelOptions) -> GpuProgram:
     """Build a gather: when all are ready, the root reads all inputs; all ranks wait until it is done."""
-    builder, lines = PerRankBuilder("gather/get", options), options.lines(options.num_ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
+    builder = PerRankBuilder("gather/get", options)
+    source, result, lines = builder.ends(1, options.num_ranks)
 
     def get(group: Workgroup, *others: int) -> None:
         for d in (*others, 0):
@@ -112,8 +112,8 @@ def gather_get(options: KernelOptions) -> GpuProgram:
 
 def scatter_put(options: KernelOptions) -> GpuProgram:
     """Build a scatter: the root writes each chunk of its input to its rank, and signals."""
-    builder, lines = PerRankBuilder("scatter/put", options), options.lines(options.num_ranks)
-    source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("scatter/put", options)
+    source, result, lines = builder.ends(options.num_ranks, 1)
 
     def put(group: Workgroup, *others: int) -> None:
         for d in (*others, 0):
@@ -124,8 +124,8 @@ def scatter_put(options: KernelOptions) -> GpuProgram:
 
 def scatter_get(options: KernelOptions) -> GpuProgram:
     """Build a scatter: when the root is ready, each rank reads its chunk from it; the root waits for all reads."""
-    builder, lines = PerRankBuilder("scatter/get", options), options.lines(options.num_ranks)
-    source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
+    builder = PerRankBuilder("scatter/get", options)
+    source, result, lines = builder.ends(options.num_ranks, 1)
 
     def get(group: Workgroup, root: int) -> None:
         group.copy(group.read(source, root, -root), group.write(result), label="get")
@@ -137,8 +137,7 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
     """Build a broadcast: the root writes chunk l to local rank l, which puts it along its rail and to its node."""
     builder = PerRankBuilder("broadcast/hierarchical", options)
     num_locals = builder.num_locals
-    lines = options.lines(num_locals)
-    source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
+    source, result, lines = builder.ends(num_locals, num_locals)
     there, rail, done = builder.signals(1), builder.signals(1), builder.signals(1)
     for rank, group in builder.kernels(lines):
         node, own = divmod(rank, num_locals)
@@ -172,8 +171,7 @@ def reduce_nodes(options: KernelOptions) -> GpuProgram:
     """Build a reduce: local rank l adds up its node's chunk l and puts it to the root's node, which adds the sums."""
     builder = PerRankBuilder("reduce/hierarchical", options)
     num_locals, num_others = builder.num_locals, len(builder.others)
-    lines = options.lines(num_locals)
-    source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
+    source, result, lines = builder.ends(num_locals, num_locals)
     sums, slots = builder.scratch("sums", 1, lines), builder.scratch("scratch", max(1, num_others), lines)
     ready, done = builder.signals(1), builder.signals(1)
     rails, there = builder.signals(max(1, num_others)), builder.signals(1)
@@ -212,8 +210,7 @@ def gather_nodes(options: KernelOptions) -> GpuProgram:
     """Build a gather: each rank puts its input to its rail's rank in the root's node, which writes it to the root."""
     builder, ranks = PerRankBuilder("gather/hierarchical", options), options.num_ranks
     num_locals, num_others = builder.num_locals, len(builder.others)
-    lines = options.lines(ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(1, ranks)
     slots = builder.scratch("scratch", max(1, num_others), lines)
     rails, there = builder.signals(max(1, num_others)), builder.signals(1)
     for rank, group in builder.kernels(lines):
@@ -239,8 +236,7 @@ def scatter_nodes(options: KernelOptions) -> GpuProgram:
     """Build a scatter: the root writes other nodes' chunks to the rail ranks of its node, which put them."""
     builder, ranks = PerRankBuilder("scatter/hierarchical", options), options.num_ranks
     num_locals = builder.num_locals
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    source, result, lines = builder.ends(ranks, 1)
     slots = builder.scratch("scratch", max(1, len(builder.others)), lines)
     there, rail = builder.signals(1), builder.signals(1)
     for rank, group in builder.kernels(lines):

@@ -46,10 +46,14 @@ class RankBarrier:
 
 
 class Signal:
-    """Signals after data, to rank + d and from rank - d for all ``distances``; no-ops if the lines carry flags."""
+    """Signals after data, to rank + d and from rank - d for all ``distances``.
+
+    They do nothing if there are no distances or the lines carry flags.
+    """
 
     def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
-        self._signals = None if builder.options.flagged else _Signals(builder, distances)
+        has_signals = bool(distances) and not builder.options.flagged
+        self._signals = _Signals(builder, distances) if has_signals else None
 
     def send(self, group: Workgroup, peers: Peers | None = None, *, first: bool = False) -> None:
         """Tell the peers that all earlier writes are visible; ``first``: there are no writes yet."""

@@ -12,10 +12,10 @@ from trine.common.schema import show
 from trine.common.spec import parse_json
 from trine.errors import SpecError
 from trine.gpu.plans.plan import KernelPlan
-from trine.gpu.plans.read_v1 import read_v1
-from trine.gpu.plans.read_v2 import read_v2
+from trine.gpu.plans.read_json import read_plan
 from trine.gpu.plans.read_xml import read_xml
 from trine.gpu.plans.reading import check_plan_shape, walk
+from trine.gpu.plans.vocabulary import V1, V2
 
 
 def load_plan(path: str | os.PathLike[str]) -> KernelPlan:
@@ -45,10 +45,9 @@ def _read_json(text: str, file: str) -> KernelPlan:
             f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
-    if isinstance(first, Mapping) and "inputChunks" in first:
-        return read_v1(data, file)
-    if isinstance(first, Mapping) and "input_chunks" in first:
-        return read_v2(data, file)
+    for words in (V1, V2):
+        if isinstance(first, Mapping) and words.chunks[0] in first:
+            return read_plan(data, file, words)
     raise SpecError(
         "is not a plan: gpus[0] has neither 'inputChunks' (MSCCL++ up to v0.7) nor 'input_chunks' (from v0.8 on)",
         file=file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
@@ -18,6 +19,7 @@ from trine.gpu.plans.reading import (
     MAX_RANKS,
     chunks_of_size,
 )
+from trine.gpu.plans.vocabulary import STEPS
 
 CHILDREN = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step", "step": ""}
 ATTRIBUTES = {
@@ -30,28 +32,33 @@ ATTRIBUTES = {
     "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
 OPTIONAL = {"minBytes": "0", "maxBytes": "0", "outofplace": "1", "inplace": "1", "nchannels": "1"}
-#: sources and targets: f FIFO, s the src range, d the dst range
-STEPS = {
-    "s": (ir.PAIRS, "s", "f"),
-    "r": (ir.PAIRS, "f", "d"),
-    "rcs": (ir.REDUCE, "f", "df"),
-    "rrc": (ir.REDUCE, "fs", "d"),
-    "rrs": (ir.REDUCE, "fs", "f"),
-    "rrcs": (ir.REDUCE, "fs", "df"),
-    "cpy": (ir.PAIRS, "s", "d"),
-    "re": (ir.REDUCE, "sd", "d"),
-    "nop": (ir.SYNC, "", ""),
-}
 
 
 @dataclass(slots=True)
 class _Element:
-    """One element of the file: its attributes, its line, what it holds."""
+    """One element; ``where``: file and line."""
 
     tag: str
     attributes: dict[str, str]
-    line: int
+    where: str
     children: list[_Element] = field(default_factory=list)
+
+    def fail(self, name: str, message: str) -> SpecError:
+        """Return an error at one of the attributes."""
+        return SpecError(message, file=self.where, field=f"{self.tag}.{name}")
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        text = self.attributes.get(name, OPTIONAL.get(name, ""))
+        number = whole_number(text, low, high)
+        if number is None:
+            raise self.fail(name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")
+        return number
+
+    def choice(self, name: str, known: Collection[str]) -> str:
+        value = self.attributes[name]
+        if value not in known:
+            raise self.fail(name, f"unknown {value[:80]!r}{nearest(value[:80], known)}")
+        return value
 
 
 def read_xml(text: str, file: str) -> KernelPlan:
@@ -64,7 +71,7 @@ def read_xml(text: str, file: str) -> KernelPlan:
 
 def _parse(text: str, file: str) -> _Element:
     parser = expat.ParserCreate()
-    root = _Element("", {}, 0)
+    root = _Element("", {}, file)
     stack, count = [root], 0
 
     def refuse(*_: object) -> int:
@@ -73,18 +80,16 @@ def _parse(text: str, file: str) -> _Element:
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
-        wanted = CHILDREN[stack[-1].tag]
-        line = parser.CurrentLineNumber
+        wanted, where = CHILDREN[stack[-1].tag], f"{file}:{parser.CurrentLineNumber}"
         if tag != wanted:
             place = f"inside <{stack[-1].tag}>" if stack[-1].tag else "at the top"
             hint = nearest(tag[:80], [wanted]) if wanted else ""
-            raise SpecError(f"unknown element <{tag[:80]}> {place}{hint}", file=f"{file}:{line}")
+            raise SpecError(f"unknown element <{tag[:80]}> {place}{hint}", file=where)
         if count > MAX_OPERATIONS:
-            raise SpecError(f"more than {MAX_OPERATIONS} elements", file=f"{file}:{line}")
-        _check_attributes(tag, attributes, f"{file}:{line}")
-        element = _Element(tag, attributes, line)
-        stack[-1].children.append(element)
-        stack.append(element)
+            raise SpecError(f"more than {MAX_OPERATIONS} elements", file=where)
+        _check_attributes(tag, attributes, where)
+        stack.append(_Element(tag, attributes, where))
+        stack[-2].children.append(stack[-1])
 
     def data(content: str) -> None:
         if content.strip():
@@ -120,108 +125,93 @@ class _XmlReader:
 
     def __init__(self, root: _Element, file: str) -> None:
         self.root, self.file = root, file
-        self.num_ranks = self.integer(root, "ngpus", 1, MAX_RANKS)
+        self.num_ranks = root.integer("ngpus", 1, MAX_RANKS)
         if len(root.children) != self.num_ranks:
-            raise self.fail(root, "ngpus", f"says {self.num_ranks} GPUs, there are {len(root.children)}")
-
-    def fail(self, element: _Element, name: str, message: str) -> SpecError:
-        return SpecError(message, file=f"{self.file}:{element.line}", field=f"{element.tag}.{name}")
-
-    def integer(self, element: _Element, name: str, low: int, high: int) -> int:
-        text = element.attributes.get(name, OPTIONAL.get(name, ""))
-        number = whole_number(text, low, high)
-        if number is None:
-            raise self.fail(element, name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")
-        return number
-
-    def choice(self, element: _Element, name: str, known: tuple[str, ...]) -> str:
-        value = element.attributes[name]
-        if value not in known:
-            raise self.fail(element, name, f"unknown {value[:80]!r}{nearest(value[:80], known)}")
-        return value
+            raise root.fail("ngpus", f"says {self.num_ranks} GPUs, there are {len(root.children)}")
 
     def plan(self) -> KernelPlan:
         root = self.root
-        collective = COLLECTIVES[self.choice(root, "coll", tuple(COLLECTIVES))]
-        in_place = bool(self.integer(root, "inplace", 0, 1))
+        collective = COLLECTIVES[root.choice("coll", COLLECTIVES)]
+        in_place = bool(root.integer("inplace", 0, 1))
         gpus = tuple(self._gpu(gpu, rank) for rank, gpu in enumerate(root.children))
-        loop, maximum = (
-            self.integer(root, "nchunksperloop", 1, MAX_CHUNKS),
-            self.integer(root, "maxBytes", 0, MAX_BYTES),
-        )
+        loop, maximum = root.integer("nchunksperloop", 1, MAX_CHUNKS), root.integer("maxBytes", 0, MAX_BYTES)
         wanted = chunks_of_size(collective, gpus)
         if collective != "custom" and wanted and loop != wanted:
-            raise self.fail(root, "nchunksperloop", f"is {loop}, but the buffers have {wanted} chunks")
+            raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {wanted} chunks")
         return KernelPlan(
             name=root.attributes["name"][:1000],
             collective=collective,
             format="msccl",
-            protocol=self.choice(root, "proto", ("Simple", "LL", "LL128")),
+            protocol=root.choice("proto", ("Simple", "LL", "LL128")),
             in_place=in_place,
             gpus=gpus,
-            min_bytes=self.integer(root, "minBytes", 0, MAX_BYTES),
+            min_bytes=root.integer("minBytes", 0, MAX_BYTES),
             max_bytes=maximum or None,
             chunks_of_size=loop,
             file=self.file,
         )
 
     def _gpu(self, gpu: _Element, rank: int) -> KernelGpu:
-        if self.integer(gpu, "id", 0, self.num_ranks - 1) != rank:
-            raise self.fail(gpu, "id", f"GPUs must come in the order of their ids, this is number {rank}")
+        if gpu.integer("id", 0, self.num_ranks - 1) != rank:
+            raise gpu.fail("id", f"GPUs must come in the order of their ids, this is number {rank}")
         self.rank = rank
         self.connections: dict[tuple[int, int], int] = {}
         blocks = tuple(self._block(block, number) for number, block in enumerate(gpu.children))
-        ends = [Connection(kind=ir.FIFO, peer=peer, pair=channel) for peer, channel in self.connections]
+        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in ATTRIBUTES["gpu"][1:])
         return KernelGpu(
             rank=rank,
-            input_chunks=self.integer(gpu, "i_chunks", 0, MAX_CHUNKS),
-            output_chunks=self.integer(gpu, "o_chunks", 0, MAX_CHUNKS),
-            scratch_chunks=self.integer(gpu, "s_chunks", 0, MAX_CHUNKS),
+            input_chunks=inputs,
+            output_chunks=outputs,
+            scratch_chunks=scratch,
             blocks=blocks,
-            connections=tuple(ends),
+            connections=tuple(Connection(kind=ir.FIFO, peer=peer, pair=pair) for peer, pair in self.connections),
         )
 
     def _connection(self, block: _Element, name: str) -> int | None:
-        peer = self.integer(block, name, -1, self.num_ranks - 1)
+        peer = block.integer(name, -1, self.num_ranks - 1)
         if peer == self.rank:
-            raise self.fail(block, name, f"GPU {self.rank} is its own peer")
-        channel = self.integer(block, "chan", 0, self.integer(self.root, "nchannels", 1, 4096) - 1) if peer >= 0 else -1
-        return None if peer < 0 else self.connections.setdefault((peer, channel), len(self.connections))
+            raise block.fail(name, f"GPU {self.rank} is its own peer")
+        if peer < 0:
+            return None
+        channel = block.integer("chan", 0, self.root.integer("nchannels", 1, 4096) - 1)
+        return self.connections.setdefault((peer, channel), len(self.connections))
 
     def _block(self, block: _Element, number: int) -> ThreadBlock:
-        if self.integer(block, "id", 0, MAX_CHUNKS) != number:
-            raise self.fail(block, "id", f"thread blocks must come in the order of their ids, this is number {number}")
-        send, receive = self._connection(block, "send"), self._connection(block, "recv")
-        operations = tuple(self._step(step, n, send, receive) for n, step in enumerate(block.children))
-        used = dict.fromkeys(number for number in (send, receive) if number is not None)
+        if block.integer("id", 0, MAX_CHUNKS) != number:
+            raise block.fail("id", f"thread blocks must come in the order of their ids, this is number {number}")
+        ends = {name: self._connection(block, name) for name in ("send", "recv")}
+        operations = tuple(self._step(step, n, ends) for n, step in enumerate(block.children))
+        used = dict.fromkeys(number for number in ends.values() if number is not None)
         return ThreadBlock(id=number, operations=operations, connections=tuple(used))
 
-    def _step(self, step: _Element, number: int, send: int | None, receive: int | None) -> KernelOp:
-        if self.integer(step, "s", 0, MAX_OPERATIONS) != number:
-            raise self.fail(step, "s", f"steps must come in order, this is number {number}")
-        name = self.choice(step, "type", tuple(STEPS))
+    def _step(self, step: _Element, number: int, ends: dict[str, int | None]) -> KernelOp:
+        if step.integer("s", 0, MAX_OPERATIONS) != number:
+            raise step.fail("s", f"steps must come in order, this is number {number}")
+        name = step.choice("type", STEPS)
         action, sources, targets = STEPS[name]
-        self.integer(step, "hasdep", 0, 1)
-        depends_on, at = self.integer(step, "depid", -1, MAX_CHUNKS), self.integer(step, "deps", -1, MAX_OPERATIONS)
+        step.integer("hasdep", 0, 1)
+        depends_on, at = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
         if (depends_on < 0) != (at < 0):
-            raise self.fail(step, "depid", "depid and deps must be given together")
+            raise step.fail("depid", "depid and deps must be given together")
         return KernelOp(
             action=action,
             name=name,
-            sources=tuple(self._operand(step, letter, receive, "recv") for letter in sources),
-            targets=tuple(self._operand(step, letter, send, "send") for letter in targets),
+            sources=tuple(self._operand(step, where, "recv", ends) for where in sources),
+            targets=tuple(self._operand(step, where, "send", ends) for where in targets),
             reduce_op="sum" if len(sources) > 1 else None,
             dependencies=() if depends_on < 0 else ((depends_on, at),),
         )
 
-    def _operand(self, step: _Element, letter: str, connection: int | None, end: str) -> KernelOperand:
-        side = "src" if letter == "s" or (letter == "f" and end == "recv") else "dst"
-        buffer = BUFFER_LETTERS[self.choice(step, f"{side}buf", tuple(BUFFER_LETTERS))]
-        index, count = self.integer(step, f"{side}off", 0, MAX_CHUNKS), self.integer(step, "cnt", 1, MAX_CHUNKS)
-        if letter != "f":
+    def _operand(self, step: _Element, where: str, end: str, ends: dict[str, int | None]) -> KernelOperand:
+        side = where if where != ir.FIFO else "src" if end == "recv" else "dst"
+        buffer = BUFFER_LETTERS[step.choice(f"{side}buf", BUFFER_LETTERS)]
+        index, count = step.integer(f"{side}off", 0, MAX_CHUNKS), step.integer("cnt", 1, MAX_CHUNKS)
+        if where != ir.FIFO:
             return KernelOperand(rank=self.rank, buffer=buffer, index=index, count=count)
-        if connection is None:
-            raise self.fail(step, "type", f"{step.attributes['type']!r} in a thread block without {end} peer")
-        peer = next(peer for (peer, _), number in self.connections.items() if number == connection)
-        return KernelOperand(rank=peer, buffer=ir.FIFO, index=index, count=count, via=ir.LOCAL, polls=end == "recv",
-                       connection=connection)  # fmt: skip
+        number = ends[end]
+        if number is None:
+            raise step.fail("type", f"{step.attributes['type']!r} in a thread block without {end} peer")
+        peer, _ = list(self.connections)[number]
+        return KernelOperand(
+            rank=peer, buffer=ir.FIFO, index=index, count=count, polls=end == "recv", connection=number
+        )

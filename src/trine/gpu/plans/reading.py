@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
 
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
@@ -82,6 +79,10 @@ class PlanFields:
             raise self.fail(f"unknown {show(value)}{nearest(value[:80], known)}", name)
         return value
 
+    def buffer(self, name: str) -> str:
+        """Return the buffer that a key names by its letter."""
+        return BUFFER_LETTERS[self.text(name, BUFFER_LETTERS)]
+
     def mapping(self, name: str) -> PlanFields:
         return PlanFields(self.get(name), self.file, f"{self.where}.{name}".lstrip("."))
 
@@ -98,12 +99,11 @@ class PlanFields:
             raise self.fail(f"must be a list, got {show(value)}", name)
         return value
 
-    def done(self, others: Collection[str] = ()) -> None:
-        """Refuse unread keys; ``others`` are valid here too, for the error's list of names."""
+    def done(self) -> None:
+        """Refuse unread keys."""
         for key in self._data:
             if key not in self._known:
-                known = sorted(self._known | set(others))
-                raise self.fail(f"unknown key {show(key)}{nearest(str(key)[:80], known)}")
+                raise self.fail(f"unknown key {show(key)}{nearest(str(key)[:80], self._known)}")
 
 
 def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: str) -> int:
@@ -130,183 +130,6 @@ COLLECTIVES = {
     "custom": "custom",
     "test": "custom",
 }
-
-
-def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> ir.MulticastGroup:
-    """Read one entry of the rank groups of a GPU's switch channel."""
-    ranks = item.integers("ranks", 0, num_ranks - 1)
-    if item.integer("size", 1, num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
-        raise item.fail("size must be the number of ranks, and no rank may come twice")
-    if rank not in ranks:
-        raise item.fail(f"GPU {rank} is not in its own group", "ranks")
-    item.done()
-    return ir.MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
-
-
-def group_number(group: ir.MulticastGroup, groups: list[ir.MulticastGroup], own: list[int]) -> int:
-    """Return the number of a GPU's group in the plan's ``groups``, adding a new one; ``own``: the GPU's earlier groups.
-
-    The n-th group of a GPU with these ranks is the n-th one of every other member.
-    """
-    ordinal = sum(groups[number] == group for number in own)
-    known = [number for number, other in enumerate(groups) if other == group]
-    if ordinal == len(known):
-        groups.append(group)
-        return len(groups) - 1
-    return known[ordinal]
-
-
-class PlanWords(NamedTuple):
-    """Keys of the common fields in one generation of MSCCL++ plans. kinds: channel kinds by their names in the file.
-
-    kind, peers, groups: keys of a channel. chunks: keys of a GPU, of its input, output and scratch.
-    """
-
-    kinds: Mapping[str, str]
-    kind: str
-    peers: str
-    groups: str
-    chunks: tuple[str, str, str]
-
-
-class GpuReader(ABC):
-    """Reader of one GPU of an MSCCL++ plan: its connections and multicast groups, then its thread blocks.
-
-    groups, notes: multicast groups and notes of the plan; each GPU appends its own.
-    """
-
-    words: ClassVar[PlanWords]
-    format: ClassVar[str]
-    block: ClassVar[type[BlockReader]]
-
-    def __init__(
-        self, gpu: PlanFields, rank: int, num_ranks: int, groups: list[ir.MulticastGroup], notes: dict[str, None]
-    ) -> None:
-        self.gpu, self.rank, self.num_ranks, self.groups, self.notes = gpu, rank, num_ranks, groups, notes
-        if gpu.integer("id", 0, num_ranks - 1) != rank:
-            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
-        self.own_groups: list[int] = []
-        self.connections = self._connections()
-
-    @abstractmethod
-    def more(self) -> dict[str, Any]:
-        """Return the fields of a KernelGpu that only this generation has."""
-
-    @classmethod
-    @abstractmethod
-    def of_plan(cls, top: PlanFields) -> dict[str, Any]:
-        """Return the fields of a KernelPlan that only this generation has."""
-
-    def ends_of(self, channel: PlanFields) -> tuple[str | None, str | None]:
-        """Return the two buffers bound to a channel, one for each end."""
-        return None, None
-
-    def switch_buffer(self, channel: PlanFields) -> str:
-        """Return the buffer of a switch channel."""
-        return BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
-
-    def read(self) -> ir.KernelGpu:
-        """Return the GPU. Raises SpecError for unknown keys and values out of range."""
-        more = self.more()
-        sizes = [self.gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks]
-        blocks = tuple(self.block(self, item, n).read() for n, item in enumerate(self.gpu.mappings("threadblocks")))
-        result = ir.KernelGpu(
-            rank=self.rank, input_chunks=sizes[0], output_chunks=sizes[1], scratch_chunks=sizes[2],
-            blocks=blocks, connections=self.connections, groups=tuple(self.own_groups), **more,
-        )  # fmt: skip
-        self.gpu.done()
-        return result
-
-    def _connections(self) -> tuple[ir.Connection, ...]:
-        """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
-        words = self.words
-        found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
-        seen: Counter[tuple[str, int]] = Counter()
-        for channel in self.gpu.mappings("channels"):
-            kind = words.kinds[channel.text(words.kind, words.kinds)]
-            if kind == ir.SWITCH:
-                buffer = self.switch_buffer(channel)
-                for item in channel.mappings(self.words.groups):
-                    group = rank_group(item, self.rank, self.num_ranks, buffer)
-                    self.own_groups.append(group_number(group, self.groups, self.own_groups))
-            else:
-                local, remote = self.ends_of(channel)
-                peers = channel.integers(words.peers, 0, self.num_ranks - 1)
-                if self.rank in peers:
-                    raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
-                for peer in peers:
-                    pair = seen[kind, peer]
-                    found[kind].append(
-                        ir.Connection(kind=kind, peer=peer, pair=pair, local_buffer=local, remote_buffer=remote)
-                    )
-                    seen[kind, peer] += 1
-            channel.done()
-        return (*found[ir.MEMORY], *found[ir.PORT])
-
-
-class BlockReader(ABC):
-    """Reader of a thread block of an MSCCL++ plan; its operations index the block's channels."""
-
-    def __init__(self, gpu: Any, block: PlanFields, number: int) -> None:
-        self.gpu, self.block, self.number = gpu, block, number
-        if block.integer("id", 0, MAX_CHUNKS) != number:
-            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
-
-    @abstractmethod
-    def operation(self, op: PlanFields) -> ir.KernelOp:
-        """Return one operation."""
-
-    @abstractmethod
-    def listed(self) -> Iterator[tuple[str, int]]:
-        """Yield the kind and the number of each connection and group of the block."""
-
-    def read(self) -> ir.ThreadBlock:
-        """Return the thread block."""
-        operations = tuple(self.operation(op) for op in self.block.mappings("ops"))
-        self.block.done()
-        listed = list(self.listed())
-        return ir.ThreadBlock(
-            id=self.number,
-            operations=operations,
-            connections=tuple(number for kind, number in listed if kind != ir.SWITCH),
-            groups=tuple(number for kind, number in listed if kind == ir.SWITCH),
-        )
-
-
-def read_plan(data: object, file: str, reader: type[GpuReader]) -> ir.KernelPlan:
-    """Read the plain data of an MSCCL++ file; ``reader``: for the file's generation.
-
-    Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
-    operation.
-    """
-    top = PlanFields(data, file, "")
-    gpus = top.mappings("gpus")
-    if not 1 <= len(gpus) <= MAX_RANKS:
-        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
-    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
-    protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
-    groups: list[ir.MulticastGroup] = []
-    notes: dict[str, None] = {}
-    read = tuple(reader(gpu, rank, len(gpus), groups, notes).read() for rank, gpu in enumerate(gpus))
-    plan = ir.KernelPlan(
-        name=top.text("name"),
-        collective=collective,
-        format=reader.format,
-        protocol=protocol,
-        in_place=in_place,
-        gpus=read,
-        groups=tuple(groups),
-        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
-        double_scratch=top.boolean("use_double_scratch_buffer", False),
-        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
-        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, read),
-        notes=tuple(notes),
-        file=file,
-        **reader.of_plan(top),
-    )
-    top.done()
-    return plan
 
 
 def chunks_of_size(collective: str, gpus: tuple[ir.KernelGpu, ...]) -> int:

@@ -6,7 +6,7 @@ A token's experts are given relative to its rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -109,16 +109,25 @@ def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int6
 LINES_PER_ACCESS = 4
 
 
+def number_in(shape: Sequence[int], place: Sequence[int]) -> int:
+    """Return the number of a place in a row-major table."""
+    number = 0
+    for size, index in zip(shape, place, strict=True):
+        number = number * size + index
+    return number
+
+
 class Rows(NamedTuple):
-    """Consecutive rows of ``lines`` lines, at the same address on every rank."""
+    """Table of rows of ``lines`` lines, at the same address on every rank."""
 
     base: int
     lines: int
     line_bytes: int
+    shape: tuple[int, ...]
 
-    def at(self, rank: int, row: int, line: int = 0) -> tuple[int, int]:
+    def at(self, rank: int, *place: int, line: int = 0) -> tuple[int, int]:
         """Return (rank, address) of a line of a row."""
-        return rank, self.base + (row * self.lines + line) * self.line_bytes
+        return rank, self.base + (number_in(self.shape, place) * self.lines + line) * self.line_bytes
 
 
 class FlagTable(NamedTuple):
@@ -127,6 +136,11 @@ class FlagTable(NamedTuple):
     first: int
     base: int
     line_bytes: int
+    shape: tuple[int, ...]
+
+    def at(self, *place: int) -> int:
+        """Return the number of a flag."""
+        return number_in(self.shape, place)
 
     def operand(self, role: int, rank: int, which: int) -> Operand:
         return Operand(role, rank, self.base + which * self.line_bytes, semaphore=self.first + which)
@@ -160,11 +174,14 @@ class MoeBuilder(ProgramBuilder):
     def lines_of(self, size_bytes: int) -> int:
         return -(-size_bytes // self.line_bytes)
 
-    def rows(self, name: str, count: int, lines: int) -> Rows:
-        return Rows(self.buffer(name, count * lines * self.line_bytes), lines, self.line_bytes)
+    def rows(self, name: str, lines: int, *shape: int) -> Rows:
+        """Add a table of rows."""
+        return Rows(self.buffer(name, math.prod(shape) * lines * self.line_bytes), lines, self.line_bytes, shape)
 
-    def flags(self, name: str, count: int) -> FlagTable:
-        return FlagTable(self.semaphores(count), self.buffer(name, count * self.line_bytes), self.line_bytes)
+    def flags(self, name: str, *shape: int) -> FlagTable:
+        """Add a table of flags."""
+        count = math.prod(shape)
+        return FlagTable(self.semaphores(count), self.buffer(name, count * self.line_bytes), self.line_bytes, shape)
 
     # Operations of a workgroup.
 
@@ -218,6 +235,11 @@ class MoeBuilder(ProgramBuilder):
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)
 
+    def acquire_all(self, flags: FlagTable, rank: int, numbers: Sequence[int], label: str) -> None:
+        """Wait once for each number in ``numbers``; equal ones are one wait."""
+        for number in sorted(set(numbers)):
+            self.acquire(flags, rank, number, numbers.count(number), label)
+
     def meet(self, flags: FlagTable, rank: int, number: int, of: int, label: str) -> None:
         """Synchronise ``of`` workgroups of a rank: the first counts arrivals and releases the others."""
         if of == 1:
@@ -245,6 +267,35 @@ class MoeBuilder(ProgramBuilder):
         if self.moe.draws != ROTATED:
             return self.program(payload_bytes=payload_bytes, notes=notes)
         return self.program(ranks=range(self.num_ranks), grid=self.grid, payload_bytes=payload_bytes, notes=notes)
+
+
+class Arrivals:
+    """The number of chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
+
+    def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:
+        self._builder, self._flags, self._rank, self._numbers = builder, flags, rank, numbers
+        self._seen = [0] * len(numbers)
+
+    def wait(self, source: int, count: int) -> None:
+        """Wait until ``count`` chunks of a source have arrived."""
+        more = count - self._seen[source]
+        if more > 0:
+            self._builder.acquire(self._flags, self._rank, self._numbers[source], more, "wait")
+            self._seen[source] = count
+
+
+def chunks_of(count: int, chunk: int) -> list[range]:
+    """Return ``count`` tokens in chunks of ``chunk``."""
+    return [range(first, min(first + chunk, count)) for first in range(0, count, chunk)]
+
+
+def in_turns(chunks: Sequence[Sequence[range]], first: int = 0) -> Iterator[tuple[int, range]]:
+    """Yield (source, chunk) of all sources in turns, from source ``first`` on."""
+    for number in range(max(map(len, chunks))):
+        for turn in range(len(chunks)):
+            source = (turn + first) % len(chunks)
+            if number < len(chunks[source]):
+                yield source, chunks[source][number]
 
 
 def moe_of(options: KernelOptions) -> MoeOptions:

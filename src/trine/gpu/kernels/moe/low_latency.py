@@ -63,7 +63,7 @@ class _LowLatency(MoeBuilder):
         self.by_expert = [routes.by_expert() for routes in self.routes]
         self.token_lines = self.lines_of(self.moe.combined_bytes)
         self.expert_rows = self.num_ranks * self.moe.tokens
-        self.routing = self.rows("routing", 1, self.lines_of(self.moe.tokens * self.moe.top_k * INDEX_BYTES))
+        self.routing = self.rows("routing", self.lines_of(self.moe.tokens * self.moe.top_k * INDEX_BYTES), 1)
 
     def places(self) -> list[Place]:
         """Return (distance, local expert) of all experts, in the order of their numbers."""
@@ -97,7 +97,7 @@ class _LowLatency(MoeBuilder):
 
     def look_up(self, rank: int, number: int, label: str) -> None:
         """Load two dependent numbers and wait for them: an address, a count, a weight or the result of an atomic."""
-        line = self.routing.at(rank, 0, number % self.routing.lines)
+        line = self.routing.at(rank, 0, line=number % self.routing.lines)
         self.add(LOAD, 2, (Operand(READ, *line),), label, 1)
         self.settle(label)
 
@@ -129,13 +129,13 @@ class _LowLatencyDispatch(_LowLatency):
         moe, ranks = self.moe, self.num_ranks
         self.message_bytes = moe.token_bytes + HEADER_BYTES
         self.lines = self.lines_of(self.message_bytes)
-        self.x = self.rows("input", moe.tokens, self.token_lines)
-        self.output = self.rows("output", self.local_experts * self.expert_rows, self.lines)
-        self.messages = self.rows("messages", moe.tokens, self.lines)
-        self.received = self.rows("received", moe.experts * moe.tokens, self.lines)
+        self.x = self.rows("input", self.token_lines, moe.tokens)
+        self.output = self.rows("output", self.lines, self.local_experts * self.expert_rows)
+        self.messages = self.rows("messages", self.lines, moe.tokens)
+        self.received = self.rows("received", self.lines, moe.experts, moe.tokens)
         parts = part_lines(self.message_bytes, 1, self.line_bytes)
-        self.parts = self.rows("parts", moe.experts * moe.tokens, parts)
-        self.scales = self.rows("scales", self.local_experts * self.expert_rows, moe.scales)
+        self.parts = self.rows("parts", parts, moe.experts, moe.tokens)
+        self.scales = self.rows("scales", moe.scales, self.local_experts * self.expert_rows)
         self.staged = self.flags("staged", moe.tokens)
         self.issued, self.counts = self.flags("issued", moe.experts), self.flags("counts", ranks * self.local_experts)
         self.grid_flags = self.flags("grid", 2)
@@ -178,16 +178,16 @@ class _LowLatencyDispatch(_LowLatency):
         lines = min(self.lines, self.token_lines)
         self.copy(lines, self.x.at(rank, token), self.messages.at(rank, token), "cast", 0)
         if self.token_lines > lines:
-            self.load(self.token_lines - lines, self.x.at(rank, token, lines), "cast", 0)
+            self.load(self.token_lines - lines, self.x.at(rank, token, line=lines), "cast", 0)
         if self.lines > lines:
-            self.store(self.lines - lines, self.messages.at(rank, token, lines), "cast")
+            self.store(self.lines - lines, self.messages.at(rank, token, line=lines), "cast")
         self.settle("cast")
 
     def put_all(self, rank: int, token: int, places: list[Place]) -> None:
         """Send a token to experts of other nodes with RDMA puts."""
         self.look_up(rank, token, "slot")
         for place in places:
-            target = self.received.at(self.grid.at(rank, place[0]), self.row(rank, place, token))
+            target = self.received.at(self.grid.at(rank, place[0]), *self.slot(rank, place, token))
             self.put(self.lines, self.messages.at(rank, token), target, "put")
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
@@ -198,23 +198,23 @@ class _LowLatencyDispatch(_LowLatency):
         for first, lines, flying in ((0, whole, SEND_LINES), (whole, self.lines - whole, LINES_PER_ACCESS)):
             for place in places:
                 if lines:
-                    target = self.received.at(self.grid.at(rank, place[0]), self.row(rank, place, token), first)
-                    source = self.messages.at(rank, token, first)
+                    target = self.received.at(self.grid.at(rank, place[0]), *self.slot(rank, place, token), line=first)
+                    source = self.messages.at(rank, token, line=first)
                     self.copy(lines, source, target, "send", self.shared(flying, len(places)))
         for place in places:
-            self.write_parts(rank, place, self.row(rank, place, token))
+            self.write_parts(rank, place, *self.slot(rank, place, token))
         self.settle("send")
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
-    def write_parts(self, rank: int, place: Place, row: int) -> None:
+    def write_parts(self, rank: int, place: Place, number: int, slot: int) -> None:
         """Charge the links to another GPU for the partial lines of a message."""
-        lines = part_lines(self.message_bytes, row % self.moe.tokens, self.line_bytes)
+        lines = part_lines(self.message_bytes, slot, self.line_bytes)
         if place[0] and lines:
-            self.store(lines, self.parts.at(self.grid.at(rank, place[0]), row), "parts")
+            self.store(lines, self.parts.at(self.grid.at(rank, place[0]), number, slot), "parts")
 
-    def row(self, rank: int, place: Place, token: int) -> int:
-        """Return the row of a message in the receive buffer, after earlier ones from this rank to the same expert."""
-        return self.number(place) * self.moe.tokens + self.tokens_from(rank, place).index(token)
+    def slot(self, rank: int, place: Place, token: int) -> tuple[int, int]:
+        """Return (expert, slot) of a message in the receive buffer, after earlier ones from this rank to the expert."""
+        return self.number(place), self.tokens_from(rank, place).index(token)
 
     def receive(self, rank: int, number: int, place: Place, row: int) -> None:
         """Send the count to expert ``number``, then unpack the messages for the local expert of ``place``."""
@@ -228,7 +228,7 @@ class _LowLatencyDispatch(_LowLatency):
         self.acquire(self.counts, rank, number, 1, "wait")
         self.look_up(rank, number, "place")
         if coming:
-            source, unroll = self.received.at(rank, number * moe.tokens), self.shared(ROW_LINES, coming)
+            source, unroll = self.received.at(rank, number, 0), self.shared(ROW_LINES, coming)
             self.load(1, source, "number", 0)
             self.settle("number")
             self.copy(coming * self.lines, source, self.output.at(rank, row), "unpack", unroll)
@@ -254,10 +254,10 @@ class _LowLatencyCombine(_LowLatency):
     def __init__(self, options: KernelOptions) -> None:
         super().__init__("moe_combine/low-latency", options)
         moe = self.moe
-        self.x = self.rows("input", self.local_experts * self.expert_rows, self.token_lines)
-        self.output = self.rows("output", moe.tokens, self.token_lines)
-        self.messages = self.rows("messages", self.local_experts * self.expert_rows, self.token_lines)
-        self.received = self.rows("received", moe.experts * moe.tokens, self.token_lines)
+        self.x = self.rows("input", self.token_lines, self.local_experts * self.expert_rows)
+        self.output = self.rows("output", self.token_lines, moe.tokens)
+        self.messages = self.rows("messages", self.token_lines, self.local_experts * self.expert_rows)
+        self.received = self.rows("received", self.token_lines, moe.experts, moe.tokens)
         self.flags_of = self.flags("flags", moe.experts)
         self.grid_flags = self.flags("grid", 2)
 
@@ -274,7 +274,7 @@ class _LowLatencyCombine(_LowLatency):
             self.copy(len(tokens) * lines, self.x.at(rank, row), self.messages.at(rank, row), "copy", unroll)
             self.settle("copy")
         for i, token in enumerate(tokens):
-            target = self.received.at(owner, number * self.moe.tokens + token)
+            target = self.received.at(owner, number, token)
             if self.crosses(away):
                 self.put(lines, self.messages.at(rank, row + i), target, "put")
             else:
@@ -293,5 +293,5 @@ class _LowLatencyCombine(_LowLatency):
         for token in range(number, moe.tokens if number < self.sms else 0, self.sms):
             self.look_up(rank, token, "weights")
             places = self.routes_of(rank).tokens[token]
-            rows = [self.received.at(rank, self.number(place) * moe.tokens + token) for place in places]
+            rows = [self.received.at(rank, self.number(place), token) for place in places]
             self.reduce(self.token_lines, rows, self.output.at(rank, token), "add up", unroll)

@@ -15,13 +15,15 @@ a warp that polls a NIC tail notifies the waiting warps through memory; NIC queu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from trine.errors import InputError
 from trine.gpu.kernels.moe import normal
-from trine.gpu.kernels.moe.builder import FlagTable, MoeBuilder, moe_of
-from trine.gpu.kernels.moe.normal import EXPERT_BYTES, NUMBER_BYTES, WEIGHT_BYTES
-from trine.gpu.kernels.moe.options import NORMAL_SMS, TOP_NODES
+from trine.gpu.kernels.moe.builder import Arrivals, FlagTable, chunks_of, in_turns, moe_of
+from trine.gpu.kernels.moe.normal import NAMES, ChannelBuilder
+from trine.gpu.kernels.moe.options import TOP_NODES
 from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import DELAY, WAITCNT, GpuProgram
 
@@ -39,45 +41,57 @@ COPY_LINES, ACCESS_LINES = 20, 4
 #: of five accesses.
 LOAD_CYCLES = 262
 
+#: Adds the operations of one warp.
 Job = Callable[[], None]
 
 
-class _Nodes(MoeBuilder):
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
-        top = moe_of(options).top_nodes
+class _Nodes(ChannelBuilder):
+    """Base of both kernels. ``to``: a distance in nodes; ``mate``: a distance to a rank within the node."""
+
+    def __init__(self, options: KernelOptions, combines: bool) -> None:
+        name, top = NAMES[combines], moe_of(options).top_nodes
         if options.num_nodes > MOST_NODES or options.num_ranks // options.num_nodes > MOST_MATES:
             raise InputError(
                 f"{name} is for at most {MOST_NODES} nodes of {MOST_MATES}, and these are {options.num_nodes} of "
                 f"{options.num_ranks // options.num_nodes}: take 'low-latency'",
                 field="algorithm",
             )
-        super().__init__(name, options, min(options.num_nodes, TOP_NODES) if top is None else top)
-        moe = self.moe
-        self.channels, self.chunk = (moe.sms or NORMAL_SMS) // 2, chunks[options.num_nodes > 2]
-        self.token_bytes, more_bytes = sizes
-        self.lines, self.each = self.lines_of(self.token_bytes + more_bytes), -(-moe.tokens // self.channels)
-        self.by_rank = [routes.by_rank() for routes in self.routes]
+        chunk = (BACK_TOKENS if combines else PUT_TOKENS)[options.num_nodes > 2]
+        top_nodes = min(options.num_nodes, TOP_NODES) if top is None else top
+        super().__init__(name, options, top_nodes, chunk, combines)
         nodes, mates = self.grid
         self._crossing: dict[tuple[int, int, int], list[int]] = {}
         self._output_rows: dict[int, dict[tuple[int, int], int]] = {}
-        self.counts = self.rows("counts", nodes + mates, 1)
+        self.counts = self.rows("counts", 1, nodes + mates)
         self.rail_told, self.told, self.go = self.flags("rail", 1), self.flags("told", 1), self.flags("go", 1)
-        self.sent_rows = self.rows("send buffers", self.channels * nodes * self.each, self.lines)
-        self.came_rows = self.rows("receive buffers", self.channels * nodes * self.each, self.lines)
-        self.queues = self.rows("queues", self.channels * nodes * mates * self.each, self.lines)
-        self.tails = self.flags("rail tails", self.channels * nodes)
-        self.near_tails = self.flags("tails", self.channels * nodes * mates)
+        self.sent_rows = self.rows("send buffers", self.lines, self.channels, nodes, self.each)
+        self.came_rows = self.rows("receive buffers", self.lines, self.channels, nodes, self.each)
+        self.queues = self.rows("queues", self.lines, self.channels, nodes, mates, self.each)
+        self.tails = self.flags("rail tails", self.channels, nodes)
+        self.near_tails = self.flags("tails", self.channels, nodes, mates)
 
-    # Routing. ``to``: distance in nodes; ``mate``: distance to a rank within the node.
+    @abstractmethod
+    def senders(self, rank: int, channel: int) -> list[Job]:
+        """Return the jobs of the sending SM."""
+
+    @abstractmethod
+    def forwarders(self, rank: int, channel: int) -> list[Job]:
+        """Return the jobs of the forwarding SM."""
+
+    # Routing.
 
     def crossing(self, rank: int, channel: int, to: int) -> list[int]:
         """Return the tokens of a rank's channel that go to a node."""
         key = rank if len(self.routes) > 1 else 0, channel, to
         if key not in self._crossing:
             mates, routes = self.grid.locals, self.routes_of(rank)
-            tokens = range(channel * self.each, min((channel + 1) * self.each, self.moe.tokens))
-            self._crossing[key] = [t for t in tokens if any(place[0] // mates == to for place in routes.tokens[t])]
+            own = self.tokens_of(channel)
+            self._crossing[key] = [t for t in own if any(place[0] // mates == to for place in routes.tokens[t])]
         return self._crossing[key]
+
+    def chunks(self, rank: int, channel: int, to: int) -> list[range]:
+        """Return the chunks of the tokens of :meth:`crossing`."""
+        return chunks_of(len(self.crossing(rank, channel, to)), self.chunk)
 
     def of_mates(self, rank: int, token: int, to: int) -> list[int]:
         """Return the ranks of node ``to`` that receive the token, as distances from the rank on the token's rail."""
@@ -96,24 +110,17 @@ class _Nodes(MoeBuilder):
             self._output_rows[key] = {place: row for row, place in enumerate(order)}
         return self._output_rows[key][self.grid.distance(owner, here), token]
 
-    def slot(self, channel: int, to: int, number: int) -> int:
-        return (channel * self.grid.nodes + to) * self.each + number
-
-    def near_slot(self, channel: int, to: int, mate: int, number: int) -> int:
-        return ((channel * self.grid.nodes + to) * self.grid.locals + mate) * self.each + number
-
-    def stream_slot(self, channel: int, mate: int) -> int:
-        """Return the first slot of a node rank's queue, which holds the tokens of all nodes in sequence."""
-        return (channel * self.grid.locals + mate) * self.grid.nodes * self.each
-
-    def chunks_of(self, count: int, chunk: int) -> list[range]:
-        return [range(first, min(first + chunk, count)) for first in range(0, count, chunk)]
-
     # Steps of warps.
 
     def done(self, label: str) -> None:
         """Wait for all outstanding operations of the warp."""
         self.add(WAITCNT, 0, (), label)
+
+    def publish(self, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:
+        """Move tails of another rank, behind the rows that the warp has written there."""
+        self.done("tail")
+        self.fence("tail")
+        self.release(flags, [(rank, number) for number in numbers], "tail")
 
     def look(self, label: str) -> None:
         """Load a token's origin, stored beside it: it decides whether the token is copied, and its destination."""
@@ -122,46 +129,51 @@ class _Nodes(MoeBuilder):
     def warp_copy(self, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
         """Copy a row by a warp's loads and stores: groups of five accesses in sequence, then single ones."""
         whole = self.lines // COPY_LINES * COPY_LINES
-        if whole:
-            self.copy(whole, source, target, label, COPY_LINES)
-            self.add(DELAY, LOAD_CYCLES, (), label)
-        if self.lines > whole:
-            more = whole * self.line_bytes
-            rest = (source[0], source[1] + more), (target[0], target[1] + more)
-            self.copy(self.lines - whole, *rest, label, ACCESS_LINES)
-            self.add(DELAY, LOAD_CYCLES, (), label)
+        more = whole * self.line_bytes
+        for lines, first, unroll in ((whole, 0, COPY_LINES), (self.lines - whole, more, ACCESS_LINES)):
+            if lines:
+                ends = (source[0], source[1] + first), (target[0], target[1] + first)
+                self.copy(lines, *ends, label, unroll)
+                self.add(DELAY, LOAD_CYCLES, (), label)
 
-    def pass_on(self, tails: FlagTable, rank: int, tail: int, targets: tuple[FlagTable, range], chunks: int) -> Job:
-        """Return the job of a warp that polls a tail and notifies the waiting warps."""
-        flags, numbers = targets
-
-        def job() -> None:
-            for _ in range(chunks):
-                self.acquire(tails, rank, tail, 1, "tail")
-                self.release(flags, [(rank, number) for number in numbers], "tail")
-
-        return job
+    def pass_on(self, rank: int, tail: int, chunks: int, flags: FlagTable, numbers: Sequence[int]) -> None:
+        """Poll a NIC tail for every chunk, and notify the waiting warps."""
+        for _ in range(chunks):
+            self.acquire(self.tails, rank, tail, 1, "tail")
+            self.release(flags, [(rank, number) for number in numbers], "tail")
 
     def put_chunk(self, rank: int, owner: int, place: tuple[int, int, range]) -> None:
         """Put the rows of a chunk from the send buffers to the rank on the same rail, followed by the tail."""
         channel, to, numbers = place
         away = self.grid.distance(rank, owner)
         if self.crosses(away):
-            row = self.slot(channel, to, numbers.start)
-            self.put(len(numbers) * self.lines, self.sent_rows.at(rank, row), self.came_rows.at(owner, row), "put")
-        self.notify(self.tails, (owner, channel * self.grid.nodes + to), away, "put")
+            row = channel, to, numbers.start
+            self.put(len(numbers) * self.lines, self.sent_rows.at(rank, *row), self.came_rows.at(owner, *row), "put")
+        self.notify(self.tails, (owner, self.tails.at(channel, to)), away, "put")
 
-    def write_kernel(self, rank: int, jobs: list[list[Job]]) -> None:
-        """Write the jobs of each SM, one warp per job, after the exchange of counts."""
-        started = 0
+    def built(self) -> GpuProgram:
+        """Return the program. As in DeepEP's RDMA bandwidth, its size counts tokens to all nodes including the own."""
+        for rank in self.written:
+            self._write_kernel(rank)
+        crossing = sum(
+            len(self.crossing(rank, channel, to))
+            for rank in self.written
+            for channel in range(self.channels)
+            for to in range(self.grid.nodes)
+        )
+        note = f"{2 * self.channels} SMs; puts of {self.chunk}; {self.moe.words}"
+        return self.finished(crossing // len(self.written) * self.token_bytes, note)
+
+    def _write_kernel(self, rank: int) -> None:
+        """Write the jobs of each channel's two SMs, one warp per job, after the exchange of counts."""
+        jobs = [of(rank, channel) for channel in range(self.channels) for of in (self.forwarders, self.senders)]
         for row in range(max(map(len, jobs))):
             for of_sm in jobs:
                 if row < len(of_sm):
                     self.acquire(self.go, rank, 0, 1, "notify")
                     of_sm[row]()
-                    started += 1
                 self.end_workgroup()
-        self._tell(rank, started)
+        self._tell(rank, sum(map(len, jobs)))
         self.end_kernel(rank, 1, self.name)
 
     def _tell(self, rank: int, warps: int) -> None:
@@ -185,157 +197,119 @@ class _Nodes(MoeBuilder):
         self.release(self.go, [(rank, 0)], "notify", warps)
         self.end_workgroup()
 
-    def all_ranks(self) -> GpuProgram:
-        """Return the program. As in DeepEP's RDMA bandwidth, its size counts tokens to all nodes including the own."""
-        crossing = sum(
-            len(self.crossing(rank, channel, to))
-            for rank in self.written
-            for channel in range(self.channels)
-            for to in range(self.grid.nodes)
-        )
-        note = f"{2 * self.channels} SMs; puts of {self.chunk}; {self.moe.words}"
-        return self.finished(crossing // len(self.written) * self.token_bytes, note)
-
 
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Build the dispatch of tokens to the ranks of their experts; one node uses ``normal.dispatch``."""
-    if options.num_nodes == 1:
-        return normal.dispatch(options)
-    moe = moe_of(options)
-    more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
-    builder = _NodesDispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), PUT_TOKENS)
-    return _written(builder)
+    return normal.dispatch(options) if options.num_nodes == 1 else _NodesDispatch(options).built()
 
 
 class _NodesDispatch(_Nodes):
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
-        super().__init__(name, options, sizes, chunks)
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__(options, combines=False)
         nodes, mates = self.grid
-        self.x = self.rows("input", self.moe.tokens, self.lines)
-        self.output = self.rows("output", self.num_ranks * self.moe.tokens, self.lines)
-        self.ready = self.flags("ready", self.channels * nodes * SENDERS)
-        self.there = self.flags("there", self.channels * nodes * mates)
+        self.x = self.rows("input", self.lines, self.moe.tokens)
+        self.output = self.rows("output", self.lines, self.num_ranks * self.moe.tokens)
+        self.ready = self.flags("ready", self.channels, nodes, SENDERS)
+        self.there = self.flags("there", self.channels, nodes, mates)
+        #: A rank of the node has one queue, which holds the tokens of all nodes in sequence.
+        self.queues = self.queues._replace(shape=(self.channels, mates, nodes * self.each))
+        self.near_tails = self.near_tails._replace(shape=(self.channels, nodes * mates))
 
     def senders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the sending SM: warps that copy tokens, one that puts them, and receivers of the node."""
-        nodes, mates = self.grid
-        lists = [self.crossing(rank, channel, to) for to in range(nodes)]
-        first = channel * self.each
-
-        def ready(to: int, warp: int) -> int:
-            return (channel * nodes + to) * SENDERS + warp
-
-        def send(warp: int) -> None:
-            for token in range(first + warp, min(first + self.each, self.moe.tokens), SENDERS):
-                chosen = [to for to in range(nodes) if token in lists[to]]
-                for to in chosen:
-                    buffer = self.sent_rows if to else self.came_rows
-                    target = buffer.at(rank, self.slot(channel, to, lists[to].index(token)))
-                    self.copy(self.lines, self.x.at(rank, token), target, "copy", SEND_LINES)
-                self.done("copy")
-                self.release(self.ready, [(rank, ready(to, warp)) for to in chosen], "copy")
-
-        def coordinate() -> None:
-            chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
-            for number in range(max(map(len, chunks))):
-                for turn in range(nodes):
-                    to = (turn + channel) % nodes
-                    if number >= len(chunks[to]):
-                        continue
-                    chunk = chunks[to][number]
-                    of = [(lists[to][i] - first) % SENDERS for i in chunk]
-                    for warp in sorted(set(of)):
-                        self.acquire(self.ready, rank, ready(to, warp), of.count(warp), "ready")
-                    self.put_chunk(rank, self.rail(rank, to), (channel, to, chunk))
-
         return [
-            *(lambda warp=warp: send(warp) for warp in range(SENDERS)),
-            coordinate,
-            *(lambda mate=mate: self.receive(rank, channel, mate) for mate in range(mates)),
+            *(partial(self.send, rank, channel, warp) for warp in range(SENDERS)),
+            partial(self.coordinate, rank, channel),
+            *(partial(self.receive, rank, channel, mate) for mate in range(self.grid.locals)),
         ]
+
+    def send(self, rank: int, channel: int, warp: int) -> None:
+        """Copy every SENDERS-th token of the channel to the buffers of its nodes."""
+        lists = [self.crossing(rank, channel, to) for to in range(self.grid.nodes)]
+        for token in self.tokens_of(channel)[warp::SENDERS]:
+            chosen = [to for to, tokens in enumerate(lists) if token in tokens]
+            for to in chosen:
+                buffer = self.sent_rows if to else self.came_rows
+                target = buffer.at(rank, channel, to, lists[to].index(token))
+                self.copy(self.lines, self.x.at(rank, token), target, "copy", SEND_LINES)
+            self.done("copy")
+            self.release(self.ready, [(rank, self.ready.at(channel, to, warp)) for to in chosen], "copy")
+
+    def coordinate(self, rank: int, channel: int) -> None:
+        """Put the chunks of all nodes in turns, each when its tokens are copied."""
+        nodes = range(self.grid.nodes)
+        for to, chunk in in_turns([self.chunks(rank, channel, to) for to in nodes], first=channel):
+            tokens, first = self.crossing(rank, channel, to), channel * self.each
+            copied = [self.ready.at(channel, to, (tokens[i] - first) % SENDERS) for i in chunk]
+            self.acquire_all(self.ready, rank, copied, "ready")
+            self.put_chunk(rank, self.rail(rank, to), (channel, to, chunk))
 
     def forwarded(self, rank: int, channel: int, mate: int) -> list[tuple[int, range, list[int]]]:
         """Return the chunks that a rank forwards to one rank of its node, nodes in turns: (node, chunk, its tokens)."""
-        nodes = self.grid.nodes
-        lists = [self.crossing(self.rail(rank, to, -1), channel, to) for to in range(nodes)]
-        chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
+        owners = [self.rail(rank, to, -1) for to in range(self.grid.nodes)]
         found = []
-        for number in range(max(map(len, chunks), default=0)):
-            for to in range(nodes):
-                if number < len(chunks[to]):
-                    owner = self.rail(rank, to, -1)
-                    chosen = [i for i in chunks[to][number] if mate in self.of_mates(owner, lists[to][i], to)]
-                    found.append((to, chunks[to][number], chosen))
+        for to, chunk in in_turns([self.chunks(owner, channel, to) for to, owner in enumerate(owners)]):
+            tokens = self.crossing(owners[to], channel, to)
+            found.append((to, chunk, [i for i in chunk if mate in self.of_mates(owners[to], tokens[i], to)]))
         return found
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the forwarding SM: a warp per rank of the node, and one per node that polls its tail."""
         nodes, mates = self.grid
-
-        def forward(mate: int) -> None:
-            target, sent = self.grid.at(rank, mate), 0
-            for to, of_chunk, numbers in self.forwarded(rank, channel, mate):
-                self.acquire(self.there, rank, (channel * nodes + to) * mates + mate, 1, "wait")
-                for number in of_chunk:
-                    self.look("forward")
-                    if number not in numbers:
-                        continue
-                    source = self.came_rows.at(rank, self.slot(channel, to, number))
-                    place = self.queues.at(target, self.stream_slot(channel, mate) + sent)
-                    self.warp_copy(source, place, "forward")
-                    sent += 1
-                if numbers:
-                    self.done("tail")
-                    self.fence("tail")
-                    self.release(self.near_tails, [(target, channel * nodes * mates + mate)], "tail")
-
-        watchers = []
+        jobs: list[Job] = [partial(self.forward, rank, channel, mate) for mate in range(mates)]
         for to in range(nodes):
-            numbers = range((channel * nodes + to) * mates, (channel * nodes + to + 1) * mates)
-            count = len(self.chunks_of(len(self.crossing(self.rail(rank, to, -1), channel, to)), self.chunk))
-            watchers.append(self.pass_on(self.tails, rank, channel * nodes + to, (self.there, numbers), count))
-        return [*(lambda mate=mate: forward(mate) for mate in range(mates)), *watchers]
+            chunks = len(self.chunks(self.rail(rank, to, -1), channel, to))
+            numbers = [self.there.at(channel, to, mate) for mate in range(mates)]
+            jobs.append(partial(self.pass_on, rank, self.tails.at(channel, to), chunks, self.there, numbers))
+        return jobs
+
+    def forward(self, rank: int, channel: int, mate: int) -> None:
+        """Copy the tokens that arrive for a rank of the node to its queue."""
+        target, sent = self.grid.at(rank, mate), 0
+        for to, of_chunk, numbers in self.forwarded(rank, channel, mate):
+            self.acquire(self.there, rank, self.there.at(channel, to, mate), 1, "wait")
+            for number in of_chunk:
+                self.look("forward")
+                if number in numbers:
+                    source = self.came_rows.at(rank, channel, to, number)
+                    self.warp_copy(source, self.queues.at(target, channel, mate, sent), "forward")
+                    sent += 1
+            if numbers:
+                self.publish(self.near_tails, target, [self.near_tails.at(channel, mate)])
 
     def receive(self, rank: int, channel: int, mate: int) -> None:
         """Receive from the rank of the node that has this rank at distance ``mate``."""
-        nodes, mates = self.grid
         source, came = self.grid.at(rank, mate, -1), 0
         for to, _, numbers in self.forwarded(source, channel, mate):
             if not numbers:
                 continue
             owner = self.rail(source, to, -1)
             tokens = self.crossing(owner, channel, to)
-            self.acquire(self.near_tails, rank, channel * nodes * mates + mate, 1, "wait")
+            self.acquire(self.near_tails, rank, self.near_tails.at(channel, mate), 1, "wait")
             for number in numbers:
-                row = self.output_row(rank, owner, tokens[number])
-                place = self.queues.at(rank, self.stream_slot(channel, mate) + came)
+                target = self.output.at(rank, self.output_row(rank, owner, tokens[number]))
                 self.look("receive")
-                self.warp_copy(place, self.output.at(rank, row), "receive")
+                self.warp_copy(self.queues.at(rank, channel, mate, came), target, "receive")
                 came += 1
             self.done("receive")
 
 
 def combine(options: KernelOptions) -> GpuProgram:
     """Build the combine, which returns the experts' results and adds them up; one node uses ``normal.combine``."""
-    if options.num_nodes == 1:
-        return normal.combine(options)
-    moe = moe_of(options)
-    sizes = moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES
-    builder = _NodesCombine("moe_combine/normal", options, sizes, BACK_TOKENS)
-    return _written(builder)
+    return normal.combine(options) if options.num_nodes == 1 else _NodesCombine(options).built()
 
 
 class _NodesCombine(_Nodes):
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
-        super().__init__(name, options, sizes, chunks)
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__(options, combines=True)
         nodes, mates = self.grid
         self.near_chunk = BACK_CHUNK[nodes > 2]
         self.warps = max(1, FORWARDERS // nodes)
-        self.x = self.rows("input", self.num_ranks * self.moe.tokens, self.lines)
-        self.output = self.rows("output", self.moe.tokens, self.lines)
-        self.near = self.flags("near", self.channels * nodes * mates * self.warps)
-        self.added = self.flags("added", self.channels * nodes * self.warps)
-        self.there = self.flags("there", self.channels * nodes * RECEIVERS)
+        self.x = self.rows("input", self.lines, self.num_ranks * self.moe.tokens)
+        self.output = self.rows("output", self.lines, self.moe.tokens)
+        self.near = self.flags("near", self.channels, nodes, mates, self.warps)
+        self.added = self.flags("added", self.channels, nodes, self.warps)
+        self.there = self.flags("there", self.channels, nodes, RECEIVERS)
 
     def rows_of(self, rank: int, channel: int, to: int, mate: int) -> list[int]:
         """Return the numbers of the tokens that ``rank`` forwarded from the node ``to`` nodes back to ``mate``."""
@@ -346,113 +320,70 @@ class _NodesCombine(_Nodes):
     def senders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the sending SM: a warp per rank of the node, receivers from nodes, and tail pollers."""
         nodes, mates = self.grid
-
-        def send(mate: int) -> None:
-            """Return rows to the rank of the node that has this rank at distance ``mate``, nodes in turns."""
-            forwarder = self.grid.at(rank, mate, -1)
-            lists = [self.rows_of(forwarder, channel, to, mate) for to in range(nodes)]
-            chunks = [self.chunks_of(len(numbers), self.near_chunk) for numbers in lists]
-            for number in range(max(map(len, chunks))):
-                for to in range(nodes):
-                    if number >= len(chunks[to]):
-                        continue
-                    owner = self.rail(forwarder, to, -1)
-                    tokens = self.crossing(owner, channel, to)
-                    for i in chunks[to][number]:
-                        source = self.x.at(rank, self.output_row(rank, owner, tokens[lists[to][i]]))
-                        place = self.queues.at(forwarder, self.near_slot(channel, to, mate, i))
-                        self.warp_copy(source, place, "send")
-                    self.done("tail")
-                    self.fence("tail")
-                    flag = ((channel * nodes + to) * mates + mate) * self.warps
-                    self.release(self.near, [(forwarder, flag + warp) for warp in range(self.warps)], "tail")
-
-        lookouts = []
+        jobs: list[Job] = [partial(self.send, rank, channel, mate) for mate in range(mates)]
+        jobs += [partial(self.receive, rank, channel, warp) for warp in range(RECEIVERS)]
         for to in range(nodes):
-            numbers = range((channel * nodes + to) * RECEIVERS, (channel * nodes + to + 1) * RECEIVERS)
-            count = len(self.chunks_of(len(self.crossing(rank, channel, to)), self.chunk))
-            lookouts.append(self.pass_on(self.tails, rank, channel * nodes + to, (self.there, numbers), count))
-        return [
-            *(lambda mate=mate: send(mate) for mate in range(mates)),
-            *(lambda warp=warp: self.receive(rank, channel, warp) for warp in range(RECEIVERS)),
-            *lookouts,
-        ]
+            chunks = len(self.chunks(rank, channel, to))
+            numbers = [self.there.at(channel, to, warp) for warp in range(RECEIVERS)]
+            jobs.append(partial(self.pass_on, rank, self.tails.at(channel, to), chunks, self.there, numbers))
+        return jobs
+
+    def send(self, rank: int, channel: int, mate: int) -> None:
+        """Return rows to the rank of the node that has this rank at distance ``mate``, nodes in turns."""
+        forwarder = self.grid.at(rank, mate, -1)
+        lists = [self.rows_of(forwarder, channel, to, mate) for to in range(self.grid.nodes)]
+        for to, chunk in in_turns([chunks_of(len(numbers), self.near_chunk) for numbers in lists]):
+            owner = self.rail(forwarder, to, -1)
+            tokens = self.crossing(owner, channel, to)
+            for i in chunk:
+                source = self.x.at(rank, self.output_row(rank, owner, tokens[lists[to][i]]))
+                self.warp_copy(source, self.queues.at(forwarder, channel, to, mate, i), "send")
+            numbers = [self.near.at(channel, to, mate, warp) for warp in range(self.warps)]
+            self.publish(self.near, forwarder, numbers)
 
     def receive(self, rank: int, channel: int, warp: int) -> None:
         """Add up the nodes' rows for every RECEIVERS-th token of the channel."""
-        nodes = self.grid.nodes
-        lists = [self.crossing(rank, channel, to) for to in range(nodes)]
-        seen = _Seen(self, self.there, rank, lambda to: (channel * nodes + to) * RECEIVERS + warp)
-        first = channel * self.each
-        for token in range(first + warp, min(first + self.each, self.moe.tokens), RECEIVERS):
-            places = [(to, lists[to].index(token)) for to in range(nodes) if token in lists[to]]
+        lists = [self.crossing(rank, channel, to) for to in range(self.grid.nodes)]
+        numbers = [self.there.at(channel, to, warp) for to in range(self.grid.nodes)]
+        arrivals = Arrivals(self, self.there, rank, numbers)
+        for token in self.tokens_of(channel)[warp::RECEIVERS]:
+            places = [(to, tokens.index(token)) for to, tokens in enumerate(lists) if token in tokens]
             for to, number in places:
-                seen.chunk(to, number // self.chunk + 1)
-            rows = [self.came_rows.at(rank, self.slot(channel, to, number)) for to, number in places]
+                arrivals.wait(to, number // self.chunk + 1)
+            rows = [self.came_rows.at(rank, channel, to, number) for to, number in places]
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", ADD_LINES * len(rows))
-        for to in range(nodes):
-            seen.chunk(to, len(self.chunks_of(len(lists[to]), self.chunk)))
+        for to, tokens in enumerate(lists):
+            arrivals.wait(to, len(chunks_of(len(tokens), self.chunk)))
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the forwarding SM: per node, warps that add up this node's rows, and one that puts."""
-        nodes = self.grid.nodes
         jobs: list[Job] = []
-        for to in range(nodes):
-            jobs += [lambda to=to, w=w: self.forward(rank, channel, to, w) for w in range(self.warps)]  # type: ignore[misc]
-            jobs.append(lambda to=to: self.put_back(rank, channel, to))  # type: ignore[misc]
+        for to in range(self.grid.nodes):
+            jobs += [partial(self.forward, rank, channel, to, warp) for warp in range(self.warps)]
+            jobs.append(partial(self.put_back, rank, channel, to))
         return jobs
 
     def forward(self, rank: int, channel: int, to: int, warp: int) -> None:
         """Add up this warp's share of the tokens that came from the node ``to`` nodes back."""
-        nodes, mates = self.grid
-        owner = self.rail(rank, to, -1)
-        lists = [self.rows_of(rank, channel, to, mate) for mate in range(mates)]
-        flag = (channel * nodes + to) * mates
-        seen = _Seen(self, self.near, rank, lambda mate: (flag + mate) * self.warps + warp)
+        mates = range(self.grid.locals)
+        lists = [self.rows_of(rank, channel, to, mate) for mate in mates]
+        arrivals = Arrivals(self, self.near, rank, [self.near.at(channel, to, mate, warp) for mate in mates])
         buffer = self.sent_rows if to else self.came_rows
-        count = len(self.crossing(owner, channel, to))
-        for number in range(warp, count, self.warps):
-            places = [(mate, lists[mate].index(number)) for mate in range(mates) if number in lists[mate]]
+        for number in range(warp, len(self.crossing(self.rail(rank, to, -1), channel, to)), self.warps):
+            places = [(mate, numbers.index(number)) for mate, numbers in enumerate(lists) if number in numbers]
             for mate, i in places:
-                seen.chunk(mate, i // self.near_chunk + 1)
-            rows = [self.queues.at(rank, self.near_slot(channel, to, mate, i)) for mate, i in places]
-            target = buffer.at(rank, self.slot(channel, to, number))
-            self.reduce(self.lines, rows, target, "forward", ADD_LINES * len(rows))
+                arrivals.wait(mate, i // self.near_chunk + 1)
+            rows = [self.queues.at(rank, channel, to, mate, i) for mate, i in places]
+            self.reduce(self.lines, rows, buffer.at(rank, channel, to, number), "forward", ADD_LINES * len(rows))
             self.done("forward")
-            self.release(self.added, [(rank, (channel * nodes + to) * self.warps + warp)], "forward")
-        for mate in range(mates):
-            seen.chunk(mate, len(self.chunks_of(len(lists[mate]), self.near_chunk)))
+            self.release(self.added, [(rank, self.added.at(channel, to, warp))], "forward")
+        for mate, numbers in enumerate(lists):
+            arrivals.wait(mate, len(chunks_of(len(numbers), self.near_chunk)))
 
     def put_back(self, rank: int, channel: int, to: int) -> None:
+        """Put the chunks of sums back to the node ``to`` nodes back, each when its sums are complete."""
         owner = self.rail(rank, to, -1)
-        for chunk in self.chunks_of(len(self.crossing(owner, channel, to)), self.chunk):
-            of = [number % self.warps for number in chunk]
-            for warp in sorted(set(of)):
-                flag = (channel * self.grid.nodes + to) * self.warps + warp
-                self.acquire(self.added, rank, flag, of.count(warp), "added")
+        for chunk in self.chunks(owner, channel, to):
+            added = [self.added.at(channel, to, number % self.warps) for number in chunk]
+            self.acquire_all(self.added, rank, added, "added")
             self.put_chunk(rank, owner, (channel, to, chunk))
-
-
-class _Seen:
-    """The number of chunks that a warp has seen from each source."""
-
-    def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, flag: Callable[[int], int]) -> None:
-        self._builder, self._flags, self._rank, self._flag = builder, flags, rank, flag
-        self._seen: dict[int, int] = {}
-
-    def chunk(self, which: int, count: int) -> None:
-        """Wait until ``count`` chunks of a source have arrived."""
-        more = count - self._seen.get(which, 0)
-        if more > 0:
-            self._builder.acquire(self._flags, self._rank, self._flag(which), more, "wait")
-            self._seen[which] = count
-
-
-def _written(builder: _NodesDispatch | _NodesCombine) -> GpuProgram:
-    """Write the kernels of all ranks: one forwarding and one sending SM per channel."""
-    for rank in builder.written:
-        jobs: list[list[Job]] = []
-        for channel in range(builder.channels):
-            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
-        builder.write_kernel(rank, jobs)
-    return builder.all_ranks()

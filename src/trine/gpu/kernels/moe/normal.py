@@ -15,11 +15,13 @@ warp has its own token. The count exchange, a separate kernel that the measureme
 from __future__ import annotations
 
 from trine.errors import InputError
-from trine.gpu.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, Routes, moe_of
+from trine.gpu.kernels.moe.builder import LINES_PER_ACCESS, Arrivals, MoeBuilder, chunks_of
 from trine.gpu.kernels.moe.options import NORMAL_SMS
 from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import GpuProgram
 
+#: Names of the dispatch and the combine.
+NAMES = "moe_dispatch/normal", "moe_combine/normal"
 #: Warps of an SM (768 threads), and tokens of a chunk by number of ranks (Buffer.get_dispatch_config and
 #: get_combine_config; numbers in between use the next larger entry).
 WARPS = 24
@@ -31,35 +33,50 @@ NUMBER_BYTES, EXPERT_BYTES, WEIGHT_BYTES = 4, 8, 4
 DISPATCH_UNROLL, COMBINE_UNROLL = 5 * LINES_PER_ACCESS, 4 * LINES_PER_ACCESS
 
 
-class _Normal(MoeBuilder):
+class ChannelBuilder(MoeBuilder):
+    """Base of the normal kernels: each channel of SMs serves ``each`` tokens, which travel in rows with their numbers.
+
+    chunk: tokens of a chunk. combines: whether tokens return to their ranks.
+    """
+
+    def __init__(self, name: str, options: KernelOptions, top_nodes: int, chunk: int, combines: bool) -> None:
+        super().__init__(name, options, top_nodes)
+        moe, self.chunk = self.moe, chunk
+        self.channels = (moe.sms or NORMAL_SMS) // 2
+        self.each = -(-moe.tokens // self.channels)
+        self.token_bytes = moe.combined_bytes if combines else moe.token_bytes
+        expert_bytes = WEIGHT_BYTES if combines else EXPERT_BYTES + WEIGHT_BYTES
+        self.lines = self.lines_of(self.token_bytes + NUMBER_BYTES + moe.top_k * expert_bytes)
+        self.by_rank = [routes.by_rank() for routes in self.routes]
+
+    def tokens_of(self, channel: int) -> range:
+        """Return the tokens of a channel."""
+        return range(channel * self.each, min((channel + 1) * self.each, self.moe.tokens))
+
+
+class _Normal(ChannelBuilder):
     """Channels, and the assignment of their workgroups to ranks."""
 
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
-        if options.num_ranks > MOST_RANKS:
+    def __init__(self, options: KernelOptions, combines: bool) -> None:
+        name, ranks = NAMES[combines], options.num_ranks
+        if ranks > MOST_RANKS:
             raise InputError(
-                f"{name} is for at most {MOST_RANKS} ranks, and these are {options.num_ranks}: take 'low-latency'",
+                f"{name} is for at most {MOST_RANKS} ranks, and these are {ranks}: take 'low-latency'",
                 field="algorithm",
             )
-        super().__init__(name, options, 1)
-        moe, ranks = self.moe, options.num_ranks
-        self.channels = (moe.sms or NORMAL_SMS) // 2
+        chunks = COMBINE_CHUNK if combines else DISPATCH_CHUNK
+        super().__init__(name, options, 1, chunks[min(size for size in chunks if size >= ranks)], combines)
         self.warps = max(1, WARPS // ranks)
-        self.chunk = chunks[min(size for size in chunks if size >= ranks)]
-        self.token_bytes, more_bytes = sizes
-        self.lines = self.lines_of(self.token_bytes + more_bytes)
-        self.each = -(-moe.tokens // self.channels)
-        self.by_rank = [routes.by_rank() for routes in self.routes]
-        self.queue = self.rows("queues", self.channels * ranks * self.each, self.lines)
-        self.counts = self.rows("counts", ranks, 1)
-        self.heads = self.rows("heads", self.channels * ranks, 1)
+        self.queue = self.rows("queues", self.lines, self.channels, ranks, self.each)
+        self.counts = self.rows("counts", 1, ranks)
+        self.heads = self.rows("heads", 1, self.channels, ranks)
         self.told, self.go = self.flags("told", 1), self.flags("go", 1)
-        self.tails = self.flags("tails", self.channels * ranks)
+        self.tails = self.flags("tails", self.channels, ranks)
 
     def sent(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that a channel of ``rank`` sends to the rank at ``distance``."""
-        first = channel * self.each
-        tokens = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, [])
-        return [token for token in tokens if first <= token < first + self.each]
+        own = self.tokens_of(channel)
+        return [token for token in self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, []) if token in own]
 
     def came(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that ``rank`` receives in a channel from the sender ``distance`` before it."""
@@ -73,14 +90,6 @@ class _Normal(MoeBuilder):
                 found[distance, channel] = row
                 row += len(self.came(rank, distance, channel))
         return found
-
-    def row(self, channel: int, distance: int, number: int) -> int:
-        """Return the row in the receiver's queue."""
-        return (channel * self.num_ranks + distance) * self.each + number
-
-    def chunks_of(self, count: int) -> list[range]:
-        """Return the chunks of ``count`` tokens."""
-        return [range(first, min(first + self.chunk, count)) for first in range(0, count, self.chunk)]
 
     def tell(self, rank: int, workgroups: int) -> None:
         """Exchange token counts with all other ranks, then release this rank's other workgroups."""
@@ -100,14 +109,14 @@ class _Normal(MoeBuilder):
 
     def look_at_head(self, peer: int, channel: int, distance: int) -> None:
         """Check for room in the queue: a read of the receiver's memory before each chunk."""
-        self.load(1, self.heads.at(peer, channel * self.num_ranks + distance), "head", 0)
+        self.load(1, self.heads.at(peer, channel, distance), "head", 0)
         self.settle("head")
 
     def move_tail(self, peer: int, channel: int, distance: int) -> None:
         """Publish the written tokens to the receiver."""
         self.settle("tail")
         self.fence("tail")
-        self.release(self.tails, [(peer, channel * self.num_ranks + distance)], "tail")
+        self.release(self.tails, [(peer, self.tails.at(channel, distance))], "tail")
 
     def all_ranks(self, rows: int) -> GpuProgram:
         """Finish the program. ``rows``: tokens received by all written ranks, with copies, as in DeepEP's bandwidth."""
@@ -121,9 +130,7 @@ class _Normal(MoeBuilder):
 
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Send tokens to the ranks of their experts."""
-    moe = moe_of(options)
-    more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
-    builder = _NormalDispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
+    builder = _NormalDispatch(options)
     for rank in builder.written:
         first = builder.first_rows(rank)
         for distance in range(builder.num_ranks):
@@ -136,18 +143,18 @@ def dispatch(options: KernelOptions) -> GpuProgram:
 
 
 class _NormalDispatch(_Normal):
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
-        super().__init__(name, options, sizes, chunks)
-        self.x = self.rows("input", self.moe.tokens, self.lines)
-        self.output = self.rows("output", self.num_ranks * self.moe.tokens, self.lines)
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__(options, combines=False)
+        self.x = self.rows("input", self.lines, self.moe.tokens)
+        self.output = self.rows("output", self.lines, self.num_ranks * self.moe.tokens)
 
     def send(self, rank: int, distance: int, channel: int) -> None:
         peer, tokens = self.grid.at(rank, distance), self.sent(rank, distance, channel)
         self.begin(rank)
-        for chunk in self.chunks_of(len(tokens)):
+        for chunk in chunks_of(len(tokens), self.chunk):
             self.look_at_head(peer, channel, distance)
             for number in chunk:
-                target = self.queue.at(peer, self.row(channel, distance, number))
+                target = self.queue.at(peer, channel, distance, number)
                 self.copy(self.lines, self.x.at(rank, tokens[number]), target, "send", DISPATCH_UNROLL)
             self.move_tail(peer, channel, distance)
         self.end_workgroup()
@@ -155,10 +162,10 @@ class _NormalDispatch(_Normal):
     def receive(self, rank: int, distance: int, channel: int, row: int) -> None:
         self.begin(rank)
         half_a_token = max(1, self.lines_of(self.token_bytes) // 2)
-        for chunk in self.chunks_of(len(self.came(rank, distance, channel))):
-            self.acquire(self.tails, rank, channel * self.num_ranks + distance, 1, "wait")
+        for chunk in chunks_of(len(self.came(rank, distance, channel)), self.chunk):
+            self.acquire(self.tails, rank, self.tails.at(channel, distance), 1, "wait")
             self.barrier("wait")
-            source = self.queue.at(rank, self.row(channel, distance, chunk.start))
+            source = self.queue.at(rank, channel, distance, chunk.start)
             lines = len(chunk) * self.lines
             self.copy(lines, source, self.output.at(rank, row + chunk.start), "receive", half_a_token)
             self.settle("receive")
@@ -167,10 +174,7 @@ class _NormalDispatch(_Normal):
 
 def combine(options: KernelOptions) -> GpuProgram:
     """Send the experts' results back to the ranks of their tokens, and sum them there."""
-    moe = moe_of(options)
-    builder = _NormalCombine(
-        "moe_combine/normal", options, (moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES), COMBINE_CHUNK
-    )
+    builder = _NormalCombine(options)
     for rank in builder.written:
         first = builder.first_rows(rank)
         for which in range(builder.num_ranks):
@@ -187,20 +191,20 @@ def combine(options: KernelOptions) -> GpuProgram:
 
 
 class _NormalCombine(_Normal):
-    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
-        super().__init__(name, options, sizes, chunks)
-        self.x = self.rows("input", self.num_ranks * self.moe.tokens, self.lines)
-        self.output = self.rows("output", self.moe.tokens, self.lines)
-        self.there = self.flags("there", self.channels * self.num_ranks * self.num_ranks)
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__(options, combines=True)
+        self.x = self.rows("input", self.lines, self.num_ranks * self.moe.tokens)
+        self.output = self.rows("output", self.lines, self.moe.tokens)
+        self.there = self.flags("there", self.channels, self.num_ranks, self.num_ranks)
 
     def send(self, rank: int, distance: int, channel: int, row: int) -> None:
         """Send tokens back to the rank that they came from, ``distance`` before this one."""
         owner = self.grid.at(rank, distance, -1)
         self.begin(rank)
-        for chunk in self.chunks_of(len(self.came(rank, distance, channel))):
+        for chunk in chunks_of(len(self.came(rank, distance, channel)), self.chunk):
             self.look_at_head(owner, channel, distance)
             for number in chunk:
-                target = self.queue.at(owner, self.row(channel, distance, number))
+                target = self.queue.at(owner, channel, distance, number)
                 self.copy(self.lines, self.x.at(rank, row + number), target, "send", COMBINE_UNROLL)
             self.move_tail(owner, channel, distance)
         self.end_workgroup()
@@ -208,10 +212,11 @@ class _NormalCombine(_Normal):
     def watch(self, rank: int, distance: int, channel: int) -> None:
         """Poll the tail with one warp on behalf of the others."""
         self.begin(rank)
-        flag = channel * self.num_ranks + distance
-        for _ in self.chunks_of(len(self.sent(rank, distance, channel))):
-            self.acquire(self.tails, rank, flag, 1, "wait")
-            self.release(self.there, [(rank, flag * self.num_ranks + j) for j in range(self.num_ranks)], "wait")
+        tail = self.tails.at(channel, distance)
+        flags = [(rank, self.there.at(channel, distance, group)) for group in range(self.num_ranks)]
+        for _ in chunks_of(len(self.sent(rank, distance, channel)), self.chunk):
+            self.acquire(self.tails, rank, tail, 1, "wait")
+            self.release(self.there, flags, "wait")
         self.end_workgroup()
 
     def add_up(self, rank: int, group: int, channel: int) -> None:
@@ -219,25 +224,16 @@ class _NormalCombine(_Normal):
         self.begin(rank)
         sent = {d: self.sent(rank, d, channel) for d in range(self.num_ranks)}
         place = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent.items()}
-        seen = dict.fromkeys(sent, 0)
-
-        def see(distance: int, chunks: int) -> None:
-            """Wait until ``chunks`` chunks have arrived."""
-            if chunks > seen[distance]:
-                flag = (channel * self.num_ranks + distance) * self.num_ranks + group
-                self.acquire(self.there, rank, flag, chunks - seen[distance], "wait")
-                seen[distance] = chunks
-
-        routes: Routes = self.routes_of(rank)
-        last = min((channel + 1) * self.each, self.moe.tokens)
-        for token in range(channel * self.each + group, last, self.num_ranks):
+        numbers = [self.there.at(channel, distance, group) for distance in sent]
+        arrivals, routes = Arrivals(self, self.there, rank, numbers), self.routes_of(rank)
+        for token in self.tokens_of(channel)[group :: self.num_ranks]:
             distances = routes.distances(token)
             for distance in distances:
-                see(distance, place[distance][token] // self.chunk + 1)
+                arrivals.wait(distance, place[distance][token] // self.chunk + 1)
             self.barrier("wait")
-            rows = [self.queue.at(rank, self.row(channel, d, place[d][token])) for d in distances]
+            rows = [self.queue.at(rank, channel, d, place[d][token]) for d in distances]
             unroll = LINES_PER_ACCESS * len(rows)
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", unroll)
         for distance, tokens in sent.items():
-            see(distance, len(self.chunks_of(len(tokens))))
+            arrivals.wait(distance, len(chunks_of(len(tokens), self.chunk)))
         self.end_workgroup()

@@ -1,0 +1,477 @@
+"""Reader of MSCCL++ plans of both generations: docs/formats/mscclpp.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from trine.errors import nearest
+from trine.gpu.plans import plan as ir
+from trine.gpu.plans.reading import (
+    COLLECTIVES,
+    MAX_BYTES,
+    MAX_CHUNKS,
+    MAX_RANKS,
+    PlanFields,
+    chunks_of_size,
+    pick,
+)
+from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanWords, Side
+
+REDUCE_OPS = ("sum", "min", "max")
+#: Puts that signal behind their data; the second one then waits until the data has left.
+SIGNALLING_PUTS = ("pws", "pwsf")
+
+#: Kind of a thread block's channels, with the local and the remote buffer of those that are identified by them.
+ChannelKey = tuple[str, str | None, str | None]
+
+
+def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
+    """Read the plain data of an MSCCL++ file; ``words``: the vocabulary of its generation.
+
+    Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
+    operation.
+    """
+    top = PlanFields(data, file, "")
+    gpus = top.mappings("gpus")
+    if not 1 <= len(gpus) <= MAX_RANKS:
+        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
+    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
+    protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
+    groups: list[ir.MulticastGroup] = []
+    notes: dict[str, None] = {}
+    read = tuple(_GpuReader(gpu, rank, len(gpus), words, groups, notes).read() for rank, gpu in enumerate(gpus))
+    plan = ir.KernelPlan(
+        name=top.text("name"),
+        collective=collective,
+        format=words.format,
+        protocol=protocol,
+        in_place=in_place,
+        gpus=read,
+        groups=tuple(groups),
+        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
+        double_scratch=top.boolean("use_double_scratch_buffer", False),
+        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
+        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
+        chunks_of_size=chunks_of_size(collective, read),
+        notes=tuple(notes),
+        file=file,
+        reuse_scratch=False if words.by_buffers else top.boolean("reuse_resources", False),
+        alignment=16 if words.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
+    )
+    top.done()
+    return plan
+
+
+class _GpuReader:
+    """Reader of one GPU: its connections and multicast groups, then its thread blocks.
+
+    groups, notes: multicast groups and notes of the plan; each GPU appends its own.
+    """
+
+    def __init__(
+        self,
+        gpu: PlanFields,
+        rank: int,
+        num_ranks: int,
+        words: PlanWords,
+        groups: list[ir.MulticastGroup],
+        notes: dict[str, None],
+    ) -> None:
+        self.gpu, self.rank, self.num_ranks, self.words = gpu, rank, num_ranks, words
+        self.groups, self.notes = groups, notes
+        if gpu.integer("id", 0, num_ranks - 1) != rank:
+            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
+        self.own_groups: list[int] = []
+        self.connections = self._connections()
+        self.remote: tuple[ir.RemoteBuffer, ...] = ()
+        self.semaphores: tuple[int, ...] = ()
+
+    def read(self) -> ir.KernelGpu:
+        """Return the GPU. Raises SpecError for unknown keys and values out of range."""
+        gpu, chunk_groups = self.gpu, 1
+        if self.words.by_buffers:
+            chunk_groups = gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1)
+        else:
+            self.remote = tuple(self._remote_buffer(item) for item in gpu.mappings("remote_buffers", []))
+            self.semaphores = tuple(self._semaphore(item) for item in gpu.mappings("semaphores", []))
+        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks)
+        result = ir.KernelGpu(
+            rank=self.rank,
+            input_chunks=inputs,
+            output_chunks=outputs,
+            scratch_chunks=scratch,
+            blocks=tuple(_BlockReader(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
+            connections=self.connections,
+            groups=tuple(self.own_groups),
+            semaphores=self.semaphores,
+            chunk_groups=chunk_groups,
+        )
+        gpu.done()
+        return result
+
+    def _connections(self) -> tuple[ir.Connection, ...]:
+        """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
+        words = self.words
+        found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
+        seen: Counter[tuple[str, int]] = Counter()
+        for channel in self.gpu.mappings("channels"):
+            kind = words.kinds[channel.text(words.kind, words.kinds)]
+            if kind == ir.SWITCH:
+                buffer = self._switch_buffer(channel)
+                for item in channel.mappings(words.groups):
+                    self._join_group(item, buffer)
+            else:
+                local = channel.buffer("srcbuff") if words.by_buffers else None
+                remote = channel.buffer("dstbuff") if words.by_buffers else None
+                peers = channel.integers(words.peers, 0, self.num_ranks - 1)
+                if self.rank in peers:
+                    raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
+                for peer in peers:
+                    pair = seen[kind, peer]
+                    found[kind].append(
+                        ir.Connection(kind=kind, peer=peer, pair=pair, local_buffer=local, remote_buffer=remote)
+                    )
+                    seen[kind, peer] += 1
+            channel.done()
+        return (*found[ir.MEMORY], *found[ir.PORT])
+
+    def _switch_buffer(self, channel: PlanFields) -> str:
+        if self.words.by_buffers:
+            return channel.buffer("buff")
+        if not channel.has("buff"):
+            return channel.buffer("buffer_type")
+        # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
+        self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
+        return channel.buffer("buff")
+
+    def _join_group(self, item: PlanFields, buffer: str) -> None:
+        """Read one rank group of a switch channel, and add its number in the plan to the GPU's groups.
+
+        The n-th group of a GPU with these ranks is the n-th one of every other member.
+        """
+        ranks = item.integers("ranks", 0, self.num_ranks - 1)
+        if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
+            raise item.fail("size must be the number of ranks, and no rank may come twice")
+        if self.rank not in ranks:
+            raise item.fail(f"GPU {self.rank} is not in its own group", "ranks")
+        item.done()
+        group = ir.MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
+        ordinal = sum(self.groups[number] == group for number in self.own_groups)
+        known = [number for number, other in enumerate(self.groups) if other == group]
+        if ordinal == len(known):
+            known.append(len(self.groups))
+            self.groups.append(group)
+        self.own_groups.append(known[ordinal])
+
+    def _remote_buffer(self, item: PlanFields) -> ir.RemoteBuffer:
+        peer = item.integer("rank", 0, self.num_ranks - 1)
+        if peer == self.rank:
+            raise item.fail(f"a remote buffer of GPU {self.rank} must be another's", "rank")
+        buffer = item.buffer("type")
+        access = item.get("access_channel_types")
+        if not isinstance(access, list) or not access:
+            raise item.fail("must be a list of channel types", "access_channel_types")
+        for kind in access:
+            if kind not in (ir.MEMORY, ir.PORT):
+                hint = nearest(str(kind)[:80], (ir.MEMORY, ir.PORT))
+                raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
+        item.done()
+        return ir.RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
+
+    def _semaphore(self, item: PlanFields) -> int:
+        value = item.integer("init_value", 0, 2**20)
+        item.done()
+        return value
+
+
+class _BlockReader:
+    """Reader of a thread block; its operations index the block's channels and remote buffers."""
+
+    def __init__(self, gpu: _GpuReader, block: PlanFields, number: int) -> None:
+        self.gpu, self.words, self.block, self.number = gpu, gpu.words, block, number
+        if block.integer("id", 0, MAX_CHUNKS) != number:
+            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
+        self.channels: dict[ChannelKey, list[int]] = {}
+        self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
+        if not self.words.by_buffers:
+            self.channels = {(kind, None, None): [] for kind in self.words.kinds}
+        self._read_channels()
+        if not self.words.by_buffers:
+            self._read_buffers()
+
+    def read(self) -> ir.ThreadBlock:
+        """Return the thread block."""
+        operations = tuple(self._operation(op) for op in self.block.mappings("ops"))
+        self.block.done()
+        listed = [(key[0], number) for key, numbers in self.channels.items() for number in numbers]
+        return ir.ThreadBlock(
+            id=self.number,
+            operations=operations,
+            connections=tuple(number for kind, number in listed if kind != ir.SWITCH),
+            groups=tuple(number for kind, number in listed if kind == ir.SWITCH),
+        )
+
+    def _read_channels(self) -> None:
+        for item in self.block.mappings("channels"):
+            key = self._key(item, item)
+            known = self._known(key)
+            if not self.words.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
+                item.buffer("buff")
+            for index in item.integers(self.words.listed, 0, MAX_CHUNKS):
+                number = pick(item, known, index, f"{key[0]} channel", self.words.listed)
+                self.channels.setdefault(key, []).append(number)
+            item.done()
+
+    def _key(self, ends: PlanFields, item: PlanFields) -> ChannelKey:
+        local = ends.buffer("src") if self.words.by_buffers else None
+        remote = ends.buffer("dst") if self.words.by_buffers else None
+        return self.words.kinds[item.text(self.words.listed_kind, self.words.kinds)], local, remote
+
+    def _known(self, key: ChannelKey) -> tuple[int, ...]:
+        """Return the GPU's channels of this key, in order."""
+        kind, local, remote = key
+        if kind == ir.SWITCH:
+            groups = self.gpu.groups
+            return tuple(n for n in self.gpu.own_groups if local is None or groups[n].buffer == local == remote)
+        ends = enumerate(self.gpu.connections)
+        return tuple(number for number, c in ends if (c.kind, c.local_buffer, c.remote_buffer) == key)
+
+    def _read_buffers(self) -> None:
+        for item in self.block.mappings("remote_buffer_refs", []):
+            kind = item.text("access_channel_type", (ir.MEMORY, ir.PORT))
+            for index in item.integers("remote_buffer_ids", 0, MAX_CHUNKS):
+                number = pick(item, tuple(range(len(self.gpu.remote))), index, "remote buffer", "remote_buffer_ids")
+                if kind not in self.gpu.remote[number].access:
+                    raise item.fail(f"remote buffer {index} is not accessed by {kind} channels", "remote_buffer_ids")
+                self.buffers[kind].append(number)
+            item.done()
+
+    def _operation(self, op: PlanFields, inside: bool = False) -> ir.KernelOp:
+        """Return one operation; ``inside``: of a pipeline."""
+        name = op.text("name", (*self.words.moves, *self.words.controls))
+        if name in self.words.moves:
+            result = self._move(op, name, self.words.moves[name])
+        elif name in SIGNALS:
+            action, relaxed = SIGNALS[name]
+            result = ir.KernelOp(action=action, name=name, relaxed=relaxed, connections=self._signalled(op, action))
+        else:
+            result = self._control(op, name, inside)
+        op.done()
+        return result
+
+    def _control(self, op: PlanFields, name: str, inside: bool) -> ir.KernelOp:
+        if name == "nop":
+            return ir.KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
+        if name == "barrier":
+            number, count = (
+                op.integer("barrier_id", 0, MAX_CHUNKS),
+                op.integer(self.words.barrier_blocks, 1, MAX_CHUNKS),
+            )
+            return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
+        if name == "pipeline":
+            return self._pipeline(op, inside)
+        numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
+        for number in numbers:
+            pick(op, tuple(range(len(self.gpu.semaphores))), number, "semaphore", "semaphore_ids")
+        return ir.KernelOp(action=ir.ACQUIRE if name == "sem_acquire" else ir.RELEASE, name=name, semaphores=numbers)
+
+    def _dependencies(self, op: PlanFields) -> tuple[tuple[int, int], ...]:
+        result = []
+        for item in op.mappings("deps", []) if self.words.by_buffers else ():
+            result.append((item.integer("tb", 0, MAX_CHUNKS), item.integer("step", 0, MAX_CHUNKS)))
+            item.done()
+        return tuple(result)
+
+    def _pipeline(self, op: PlanFields, inside: bool) -> ir.KernelOp:
+        if inside:
+            raise op.fail("a pipeline inside a pipeline")
+        context = op.mapping("iter_context")
+        unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
+        context.done()
+        body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
+        return ir.KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
+
+    # Channels of operations.
+
+    def _signalled(self, op: PlanFields, action: str) -> tuple[int, ...]:
+        """Return the connections that a signal, wait or flush names."""
+        if not self.words.by_buffers:
+            return self._named(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
+        op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
+        return tuple(number for number, _ in self._through(op, "i" if action == ir.WAIT else "o"))
+
+    def _named(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the connections of channel_ids."""
+        kind = op.text("channel_type", kinds)
+        ids = op.integers("channel_ids", 0, MAX_CHUNKS)
+        if not ids:
+            raise op.fail("names no channel", "channel_ids")
+        return tuple(self._pick(op, kind, index, "channel_ids") for index in ids)
+
+    def _pick(self, item: PlanFields, kind: str, index: int, name: str) -> int:
+        return pick(item, tuple(self.channels[kind, None, None]), index, f"{kind} channel", name)
+
+    def _through(self, op: PlanFields, side: str) -> list[tuple[int, int]]:
+        """Return (connection, chunk at the other end) of each entry of i_cids or o_cids."""
+        key = self._key(op.mapping(f"{side}_buff"), op)
+        channels = tuple(self.channels.get(key, ()))
+        result = []
+        for item in op.mappings(f"{side}_cids"):
+            index, chunk = item.integer("id", 0, MAX_CHUNKS), item.integer("off", 0, MAX_CHUNKS)
+            what = f"{key[0]} channel from {key[1]} to {key[2]}"
+            result.append((pick(item, channels, index, what, "id"), chunk))
+            item.done()
+        if not result:
+            raise op.fail("names no channel", f"{side}_cids")
+        return result
+
+    # Moves.
+
+    def _move(self, op: PlanFields, name: str, move: Move) -> ir.KernelOp:
+        by_buffers = self.words.by_buffers
+        count = op.integer("cnt", 1, MAX_CHUNKS) if by_buffers else 0
+        kind = op.text(self.words.listed_kind, move.channels) if move.channels else ""
+        via = self.words.kinds.get(kind)
+        if name in SIGNALLING_PUTS and via != ir.PORT:
+            raise op.fail(f"{name} goes through ports, not {kind!r}", self.words.listed_kind)
+        sides = move.sources, move.targets
+        if via == ir.PORT and name == "ppkt":  # a port sends packets that already lie in memory
+            sides = Side((PACKET,) * len(move.sources.first), PACKET), move.targets
+        sources, targets = (
+            self._by_channel(op, end, side, count) if by_buffers else self._by_buffer(op, end, side, via)
+            for end, side in zip(("src", "dst"), sides, strict=True)
+        )
+        self._check_sizes(op, move, sources, targets)
+        if by_buffers:
+            through = targets if via == ir.PORT else ()
+            connections = tuple(target.connection for target in through if target.connection is not None)
+            (part, num_parts), reduce_op = (0, 1), "sum"
+        else:
+            connections, (part, num_parts) = self._move_channels(op, via, targets), self._part(op)
+            reduce_op = op.text("reduce_op", REDUCE_OPS, "sum") if move.adds else ""
+        return ir.KernelOp(
+            action=move.action,
+            name=name,
+            sources=sources,
+            targets=targets,
+            connections=connections,
+            signals=name in SIGNALLING_PUTS,
+            flushes=name == "pwsf",
+            part=part,
+            num_parts=num_parts,
+            reduce_op=reduce_op if move.adds else None,
+        )
+
+    def _check_sizes(
+        self, op: PlanFields, move: Move, sources: tuple[ir.KernelOperand, ...], targets: tuple[ir.KernelOperand, ...]
+    ) -> None:
+        if move.action == ir.PAIRS and len(sources) != len(targets):
+            raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
+        if len({operand.count for operand in (*sources, *targets)}) > 1 and move.action == ir.REDUCE:
+            raise op.fail("its buffers differ in size")
+        if any(source.count != target.count for source, target in zip(sources, targets, strict=False)):
+            raise op.fail("a source and its target differ in size")
+
+    def _move_channels(self, op: PlanFields, via: str | None, targets: tuple[ir.KernelOperand, ...]) -> tuple[int, ...]:
+        """Return the port connection of each target; other channels follow from the buffers."""
+        if via == ir.PORT:
+            connections = self._named(op, (ir.PORT,))
+            if len(connections) != len(targets):
+                raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
+            for number, target in zip(connections, targets, strict=True):
+                if self.gpu.connections[number].peer != target.rank:
+                    raise op.fail(f"a channel to rank {self.gpu.connections[number].peer}, a buffer of {target.rank}")
+            return connections
+        if op.has("channel_ids"):  # plans repeat the channel here
+            if via is None:
+                raise op.fail("only operations on channels name channels", "channel_ids")
+            for index in op.integers("channel_ids", 0, MAX_CHUNKS):
+                self._pick(op, via, index, "channel_ids")
+        return ()
+
+    def _part(self, op: PlanFields) -> tuple[int, int]:
+        if not op.has("tbg_info"):
+            return 0, 1
+        info = op.mapping("tbg_info")
+        size = info.integer("tbg_size", 1, 4096)
+        part = info.integer("tb_id", 0, size - 1)
+        info.done()
+        return part, size
+
+    # Operands by channel: ``src`` and ``dst`` with lists beside them; by buffer: the lists ``src_buff``, ``dst_buff``.
+
+    def _by_channel(self, op: PlanFields, end: str, side: Side, count: int) -> tuple[ir.KernelOperand, ...]:
+        result, letter = [], "i" if end == "src" else "o"
+        for kind in side.first:
+            if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:
+                raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
+            buffer = _checked(op, kind, op.buffer(f"{end}buff"))
+            group = None if kind.place == ir.LOCAL else self._group(op, f"{letter}_cids", buffer)
+            result.append(self._operand(kind, buffer, op.integer(f"{end}off", 0, MAX_CHUNKS), count, group))
+        if side.more is not None and side.more.place == ir.LOCAL:
+            for item in op.mappings(f"{end}s"):
+                buffer = _checked(item, side.more, item.buffer("buff"))
+                result.append(self._operand(side.more, buffer, item.integer("off", 0, MAX_CHUNKS), count))
+                item.done()
+        elif side.more is not None:
+            for number, chunk in self._through(op, letter):
+                peer = self.gpu.connections[number]
+                buffer = _checked(op, side.more, str(peer.remote_buffer))
+                remote = self._operand(side.more, buffer, chunk, count)
+                result.append(replace(remote, rank=peer.peer, via=peer.kind, connection=number))
+        return tuple(result)
+
+    def _group(self, op: PlanFields, name: str, buffer: str) -> int:
+        items = op.mappings(name)
+        if len(items) != 1:
+            raise op.fail("must name one channel", name)
+        channels = tuple(self.channels.get((ir.SWITCH, buffer, buffer), ()))
+        index = items[0].integer("id", 0, MAX_CHUNKS)
+        group = pick(items[0], channels, index, f"nvls channel on the {buffer}", "id")
+        items[0].done()
+        return group
+
+    def _by_buffer(self, op: PlanFields, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
+        items = op.mappings(f"{end}_buff")
+        further = len(items) - len(side.first)
+        if further < 0 or (further and side.more is None):
+            raise op.fail(f"has {len(items)} buffers, which does not fit this operation", f"{end}_buff")
+        kinds = side.first if side.more is None else (*side.first, *(side.more,) * further)
+        return tuple(self._listed(item, kind, via) for item, kind in zip(items, kinds, strict=True))
+
+    def _listed(self, item: PlanFields, kind: OperandKind, via: str | None) -> ir.KernelOperand:
+        """Return the operand that one entry of a list describes."""
+        index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
+        if kind.place == ir.SWITCH:
+            group = self._pick(item, ir.SWITCH, item.integer("switch_channel_id", 0, MAX_CHUNKS), "switch_channel_id")
+            result = self._operand(kind, self.gpu.groups[group].buffer, index, count, group)
+        elif kind.place == ir.LOCAL:
+            result, rank = self._operand(kind, item.buffer("type"), index, count), self.gpu.rank
+            if item.has("rank") and (named := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
+                raise item.fail(f"a local buffer of GPU {rank} names rank {named}", "rank")
+        else:
+            assert via is not None
+            known, which = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
+            remote = self.gpu.remote[pick(item, known, which, f"{via} buffer", "buffer_id")]
+            result = replace(self._operand(kind, remote.buffer, index, count), rank=remote.rank, via=via)
+        _checked(item, kind, result.buffer)
+        item.done()
+        return result
+
+    def _operand(
+        self, kind: OperandKind, buffer: str, index: int, count: int, group: int | None = None
+    ) -> ir.KernelOperand:
+        """Return an operand in this GPU's memory, or in the memories of a multicast group."""
+        rank, via = (self.gpu.rank, ir.LOCAL) if group is None else (-1, ir.SWITCH)
+        return ir.KernelOperand(
+            rank=rank, buffer=buffer, index=index, count=count, via=via, packet=kind.packet, polls=kind.polls,
+            group=group,
+        )  # fmt: skip
+
+
+def _checked(item: PlanFields, kind: OperandKind, buffer: str) -> str:
+    """Return the buffer. Raises SpecError for packets outside scratch."""
+    if kind.packet and buffer != ir.SCRATCH:
+        raise item.fail(f"packets lie in scratch, not in the {buffer}")
+    return buffer
