@@ -1,11 +1,11 @@
-"""Encoder of measured times for presets/operators; :mod:`trine.compute.tables.fp32_rows` decodes them."""
+"""Encoder of measured times for presets/operators; :mod:`trine.compute.tables.files` decodes them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trine.common.arrays import Float64
-from trine.compute.tables.fp32_rows import STEPS
+from trine.compute.tables.files import STEPS
 
 
 def coded(times_us: Float64) -> np.ndarray:

@@ -18,8 +18,8 @@ from pathlib import Path
 from trine.cluster import load_gpu
 from trine.compute import Roofline, Shares, Split
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, SYNTHESISED, Operator, Tensor, Workload
+from trine.workload.synthesis.model import with_roofline_times
 from trine.workload.synthesis.spec import Transformer
-from trine.workload.synthesis.times import with_roofline_times
 from trine.workload.synthesis.transformer import transformer
 
 KERNELS = {

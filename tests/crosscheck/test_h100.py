@@ -14,7 +14,7 @@ import trine
 from trine.cluster import load_gpu
 from trine.compute.resize import Resized
 from trine.compute.tables.operators import AttentionShape, OperatorTables
-from trine.compute.tables.sized import SizedTimes
+from trine.compute.tables.times import SizedTimes
 from trine.graph.workload import Operator, Tensor
 from trine.workload import load
 from trine.workload.synthesis.spec import load_model

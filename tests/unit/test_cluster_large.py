@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trine.cluster import Cluster, Device, Link, load_cluster
-from trine.cluster.lookup import likely_names
+from trine.cluster.layout import likely_names
 from trine.cluster.names import ordinals
 from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import InputError, SpecError

@@ -13,12 +13,23 @@ from compute_cases import BATCH, US, conv, linear, relus
 from trine.cluster import load_gpu
 from trine.compute import Split, kind_of, make_compute
 from trine.compute.resize import resized
-from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
-from trine.compute.tables.fp32 import convolution, moving, on_rows, product, table_of
-from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
-from trine.compute.tables.fp32_surface import surface
+from trine.compute.tables.files import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
+from trine.compute.tables.fp32 import (
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Convolution,
+    bench,
+    bench_rows,
+    convolution,
+    moving,
+    on_rows,
+    product,
+    surface,
+    table_of,
+)
 from trine.compute.tables.kriging import Nearby
-from trine.compute.tables.sized import convolution_of, traffic
+from trine.compute.tables.times import convolution_of, traffic
 from trine.errors import InputError, SpecError
 from trine.workload.readers import load_bundled
 

@@ -7,7 +7,7 @@ import pytest
 
 from trine.cluster import build_topology, load_cluster
 from trine.cluster.draw.figure import draw_cluster, lay_out
-from trine.cluster.draw.picture import MORE
+from trine.cluster.draw.hosts import MORE
 from trine.errors import InputError
 
 SMALL = {

@@ -100,10 +100,11 @@ def test_every_gpu_preset_says_its_power_and_where_that_is_from():
 
 
 def test_a_preset_without_power_or_with_a_bare_number(tmp_path):
-    from trine.cluster.schema import GpuFile
+    from trine.cluster.presets import GpuSpec
     from trine.common.spec import check
 
     fields = {"memory": "1 GiB", "memory_bandwidth": "1 GB/s", "compute_units": 1, "sources": {}}
-    assert check(GpuFile, {**fields, "compute": {"float32": "1 TFLOP/s"}}, "f").power is None
+    name = {"name": "made-up"}
+    assert check(GpuSpec, {**fields, "compute": {"float32": "1 TFLOP/s"}}, "f", name).power_w is None
     with pytest.raises(SpecError, match=r"power.*needs a unit"):
-        check(GpuFile, {**fields, "compute": {"float32": "1 TFLOP/s"}, "power": 700}, "f")
+        check(GpuSpec, {**fields, "compute": {"float32": "1 TFLOP/s"}, "power": 700}, "f", name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trine.workload.analysis.layout import (
+from trine.workload.analysis.shape_rules import (
+    RULES,
     OperatorCall,
     batch_dims,
     broadcast,
@@ -13,7 +14,6 @@ from trine.workload.analysis.layout import (
     seeded,
     shape_of,
 )
-from trine.workload.analysis.shape_rules import RULES
 
 
 def dims_after(shape: tuple[int, ...], dim: int, batch: int, *shapes: tuple[int, ...]) -> tuple[int, ...]:

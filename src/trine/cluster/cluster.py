@@ -25,8 +25,7 @@ from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster.routing.batch_routing import BatchRoutes
-    from trine.cluster.tables import LinkedDevices, NodeBlock
-    from trine.cluster.tiers import Tiers
+    from trine.cluster.tables import LinkedDevices, NodeBlock, Tiers
 
 #: Up to this many devices, a graph search finds single routes faster than the node-based method.
 SEARCHED = 4096
@@ -94,7 +93,7 @@ class Cluster(ClusterData):
     @cached_property
     def link_tiers(self) -> Tiers:
         """Groups of links with the same role: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
-        from trine.cluster.tiers import tiers_of
+        from trine.cluster.tables import tiers_of
 
         return tiers_of(self)
 
@@ -110,13 +109,13 @@ class Cluster(ClusterData):
     def index(self, name: str) -> int:
         """Return the index of the device of this name. Raises SpecError for an unknown name; suggests the nearest."""
         if self.device_table.layout is not None:
-            from trine.cluster.lookup import device_named
+            from trine.cluster.layout import device_named
 
             found = device_named(self.device_table, name)
         else:
             found = self._index.get(name)
         if found is None:
-            from trine.cluster.lookup import likely_names
+            from trine.cluster.layout import likely_names
 
             hint = nearest(name, likely_names(self.device_names))
             raise SpecError(f"cluster {self.name!r} has no device {name!r}{hint}")

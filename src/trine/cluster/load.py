@@ -5,16 +5,177 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 
 from trine.cluster.cluster import FILES, Cluster
+from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_joint_nics, with_usual_fabric
+from trine.cluster.parts import NIC
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
-from trine.cluster.scale import scaled
-from trine.cluster.select import Slowness, slow_down, take_down
+from trine.cluster.select import Slowness, first_gpus, slow_down, take_down, with_gpus
 from trine.common.arguments import named_arguments
 from trine.common.inputs import is_file
 from trine.errors import InputError, SpecError, about, as_known, nearest
+
+# Scaling of a cluster to a number of nodes and GPUs.
+
+
+def scaled(
+    cluster: Cluster,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpus_per_node: int | None = None,
+    fabric: str | None = None,
+) -> Cluster:
+    """Return copies of ``cluster`` with ``gpus`` GPUs in total; see :func:`trine.cluster.load_cluster`.
+
+    ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
+    ``gpus`` is also given and fits into that number of hosts.
+
+    Raises SpecError for too many GPUs, or GPUs that do not spread evenly.
+    """
+    for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
+        if value is not None and value < 1:
+            raise SpecError(f"{name} must be at least 1, got {value}")
+    if nodes is None and gpus is None and gpus_per_node is None:
+        _check_not_joined(cluster, nodes, gpus, fabric)
+        if fabric is not None:
+            raise SpecError(f"a fabric ({fabric}) joins nodes, but there is one: add --nodes N")
+        return cluster
+    _check_not_joined(cluster, nodes, gpus, fabric)
+    if gpus is None and gpus_per_node is None and joined_nodes(cluster):
+        return cluster
+    hosts = _gpus_by_host(cluster)
+    if len(hosts) > 1 and nodes is not None and gpus is not None and gpus <= nodes * max(map(len, hosts)):
+        return _hosts_of(cluster, hosts, nodes, gpus, gpus_per_node, fabric)
+    size = len(cluster.gpus)
+    per_node = gpus_per_node or size
+    if per_node > size:
+        raise SpecError(f"{cluster.name!r} has {size} GPUs, not {per_node}")
+    counts, words = _counts(nodes, gpus, per_node, cluster.name)
+    return _copies(cluster, counts, words, fabric)
+
+
+def more_gpus(cluster: Cluster, gpus: int) -> str:
+    """Return a hint how to get ``gpus`` GPUs from a cluster that has fewer."""
+    number = -(-gpus // len(cluster.gpus))
+    joined = joined_nodes(cluster)
+    if joined:
+        return f"its {joined} nodes are joined already; --nodes joins copies of a cluster of one node"
+    if not cluster.device_table.where(NIC).any():
+        return "it has no NICs to join copies of it"
+    if cluster.fabric is not None:
+        return f"--nodes {number} (nodes={number} of load_cluster) joins {number} copies by its usual fabric"
+    return f"--nodes {number} --fabric {usual_text(cluster)} joins {number} copies"
+
+
+def joined_nodes(cluster: Cluster) -> int:
+    """Return the number of nodes if links between nodes already join them, or 0 for one node or rack."""
+    hosts = len(_gpus_by_host(cluster))
+    return hosts if hosts > 1 and cluster.has_fabric else 0
+
+
+def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fabric: str | None) -> None:
+    """Raise SpecError if the options request copies of a cluster that already has several nodes."""
+    joined, name = joined_nodes(cluster), cluster.name
+    if not joined:
+        return
+    if fabric is not None:
+        raise SpecError(f"the {joined} nodes of {name!r} are joined already, so that --fabric {fabric} joins nothing")
+    if gpus is not None and gpus > len(cluster.gpus):
+        raise SpecError(f"{name!r} has {len(cluster.gpus)} GPUs, not {gpus}: {more_gpus(cluster, gpus)}")
+    if nodes is not None and gpus is None and nodes != joined:
+        per_node = max(map(len, _gpus_by_host(cluster)))
+        some = "node" if nodes == 1 else f"{nodes} nodes"
+        part = f"; --gpus {nodes * per_node} takes its first {some}" if nodes < joined else ""
+        raise SpecError(
+            f"{name!r} is {joined} nodes that are joined already, and --nodes joins copies of one node: give "
+            f"--nodes {nodes} with a cluster of one node, or write a file with {nodes}{part}"
+        )
+
+
+def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
+    """Return the number of GPUs of each node, and a note on their distribution."""
+    if gpus is None:
+        _check_number((nodes or 1) * per_node)
+        return [per_node] * (nodes or 1), ""
+    number = -(-gpus // per_node) if nodes is None else nodes
+    if gpus > number * per_node:
+        hint = f"{-(-gpus // per_node)} of them have {gpus} GPUs"
+        raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each: {hint}")
+    _check_number(gpus)
+    if number == -(-gpus // per_node):
+        return [min(per_node, gpus - per_node * i) for i in range(number)], ""
+    if gpus % number:
+        raise SpecError(f"{gpus} GPUs neither fill {number} x {name} in order nor spread over them evenly")
+    return [gpus // number] * number, f"{gpus // number} GPUs of each are used"
+
+
+def _check_number(gpus: int) -> None:
+    """Raise SpecError for too many GPUs, before building anything."""
+    if gpus > MAX_GPUS:
+        raise SpecError(f"{gpus} GPUs: trine simulates at most {MAX_GPUS}")
+
+
+def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | None) -> Cluster:
+    if len(counts) == 1 and fabric is not None:
+        raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one")
+    if len(counts) == 1:
+        return first_gpus(cluster, counts[0])
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    cluster, usual = with_joint_nics(cluster, usual)
+    makes = {count: replace(first_gpus(cluster, count), name=cluster.name) for count in set(counts)}
+    joined = join_nodes([makes[count] for count in counts], usual, _name(cluster, counts), asked=fabric)
+    if len(set(counts)) > 1:
+        words = f"{counts[0]} GPUs of each but the last are used, {counts[-1]} of that"
+    elif counts[0] < len(cluster.gpus):
+        words = f"{counts[0]} GPUs of each are used"
+    return replace(joined, notes=f"{words}: {joined.notes}" if words else joined.notes)
+
+
+def _name(cluster: Cluster, counts: Sequence[int]) -> str:
+    """Return the cluster's name. It includes the GPU count if nodes are partly used, because results show it."""
+    whole = len(counts) * len(cluster.gpus) == sum(counts)
+    return f"{len(counts)} x {cluster.name}" + ("" if whole else f" ({sum(counts)} GPUs)")
+
+
+def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
+    found: dict[str | None, list[int]] = {}
+    for gpu in cluster.gpus:
+        found.setdefault(cluster.devices[gpu].node, []).append(gpu)
+    return list(found.values())
+
+
+def _hosts_of(
+    cluster: Cluster,
+    hosts: Sequence[Sequence[int]],
+    nodes: int,
+    gpus: int,
+    gpus_per_node: int | None,
+    fabric: str | None,
+) -> Cluster:
+    """Return ``gpus`` GPUs on the first ``nodes`` hosts of the fewest racks."""
+    largest = max(map(len, hosts))
+    if gpus_per_node is not None and gpus_per_node > largest:
+        raise SpecError(f"hosts of {cluster.name!r} have {largest} GPUs, not {gpus_per_node}")
+    counts, _ = _counts(nodes, gpus, gpus_per_node or largest, f"hosts of {cluster.name}")
+    racks = []
+    for first in range(0, nodes, len(hosts)):
+        part = counts[first : first + len(hosts)]
+        chosen = {gpu for host, count in zip(hosts, part, strict=False) for gpu in host[:count]}
+        if len(chosen) != sum(part):
+            raise SpecError(f"the hosts of {cluster.name!r} have not {gpus} GPUs on {nodes} of them")
+        racks.append(with_gpus(cluster, chosen))
+    if len(racks) == 1:
+        if fabric is not None:
+            raise SpecError(f"a fabric ({fabric}) joins copies of {cluster.name!r}, and {nodes} hosts are in one")
+        words = f"{gpus} GPUs on {nodes} hosts of one {cluster.name}. {cluster.notes}"
+        return replace(racks[0], name=f"{cluster.name} ({gpus} GPUs on {nodes} hosts)", notes=words)
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    name = f"{len(racks)} x {cluster.name} ({gpus} GPUs on {nodes} hosts)"
+    return join_nodes(racks, usual, name, asked=fabric)
 
 
 @named_arguments

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
 from trine.common.arguments import named_arguments
 from trine.common.inputs import PRESETS, preset_names
+from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Power, Rate, Size, Spec, one_of
 from trine.common.shown import OneLine
 from trine.errors import SpecError, nearest
 
-if TYPE_CHECKING:
-    from trine.cluster.schema import Crowding, LinkTypeSpec, Sharing
-
+LinkClass = Literal["scale-up", "host", "scale-out"]
+Dtype = Annotated[str, BeforeValidator(one_of(("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")))]
 #: Suffixes of cluster files that trine or its importers read.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
 
@@ -41,7 +41,7 @@ def preset_path(name: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuSpec(OneLine):
-    """One GPU model.
+    """One GPU model (presets/gpus).
 
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
     ``power_w``: the vendor's maximum power, None if not published.
@@ -51,16 +51,16 @@ class GpuSpec(OneLine):
     """
 
     name: str
-    memory_bytes: int
-    memory_bytes_per_s: int
-    flop_per_s: Mapping[str, int]
-    num_compute_units: int
-    sources: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: Annotated[Size, Field(alias="memory")]
+    memory_bytes_per_s: Annotated[Bandwidth, Field(alias="memory_bandwidth")]
+    flop_per_s: Annotated[dict[Dtype, Rate], Field(alias="compute", min_length=1)]
+    num_compute_units: Annotated[int, Field(alias="compute_units", ge=1)]
+    sources: dict[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
-    power_w: int | None = None
+    power_w: Annotated[Power | None, Field(alias="power")] = None
     nvlink: str | None = None
     pcie: str | None = None
-    step_slowdown: float = 1.0
+    step_slowdown: Annotated[float, Field(ge=1, le=2)] = 1.0
 
 
 def known_gpus() -> tuple[str, ...]:
@@ -100,23 +100,35 @@ def _text(name: str) -> str:
 
 @cache
 def _read_gpu(name: str) -> GpuSpec:
-    from trine.cluster.schema import GpuFile
-    from trine.common.spec import read_spec
+    from trine.common.spec import check, load_mapping
 
-    spec = read_spec(PRESETS / "gpus" / f"{name}.yaml", GpuFile)
-    return GpuSpec(
-        name=name,
-        memory_bytes=spec.memory,
-        memory_bytes_per_s=spec.memory_bandwidth,
-        flop_per_s={str(dtype): rate for dtype, rate in spec.compute.items()},
-        num_compute_units=spec.compute_units,
-        power_w=spec.power,
-        nvlink=spec.nvlink,
-        pcie=spec.pcie,
-        step_slowdown=spec.step_slowdown,
-        sources=dict(spec.sources),
-        aliases=tuple(spec.aliases),
-    )
+    path = PRESETS / "gpus" / f"{name}.yaml"
+    return check(GpuSpec, load_mapping(path), path, {"name": name})
+
+
+class Crowding(Spec):
+    """The decline of bandwidth with the number of nodes: bandwidth / (1 + per_doubling x log2(nodes / from_nodes)).
+
+    fitted, tested: the source for the fit, and a different source for the test.
+    """
+
+    per_doubling: float = Field(gt=0, le=10)
+    from_nodes: int = Field(ge=1)
+    fitted: str
+    tested: str
+
+
+class Sharing(Spec):
+    """Fractions of the ports' peak that collectives reach on a shared fabric: 5th and 95th percentile."""
+
+    beyond_nodes: int = Field(ge=1)
+    all_reduce: list[float] = Field(min_length=2, max_length=2)
+    others: list[float] = Field(min_length=2, max_length=2)
+    source: str
+
+    def of(self, kind: str) -> list[float]:
+        """Return the two parts for a kind of collective."""
+        return self.all_reduce if kind == "all_reduce" else self.others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,17 +142,24 @@ class LinkType:
     """
 
     name: str
-    link_class: str
-    bytes_per_s: int
-    peak_bytes_per_s: int
-    latency_ps: int
-    hop_ps: int
-    request_ps: int
-    lanes: int
-    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    link_class: Annotated[LinkClass, Field(alias="class")]
+    bytes_per_s: Annotated[Bandwidth, Field(alias="bandwidth")]
+    peak_bytes_per_s: Annotated[Bandwidth, Field(alias="peak")]
+    latency_ps: Annotated[Duration, Field(alias="latency")]
+    hop_ps: Annotated[Duration, Field(alias="hop")] = -1
+    request_ps: Annotated[Duration, Field(alias="request")] = -1
+    lanes: Annotated[int, Field(ge=1)]
+    evidence: dict[Literal["bandwidth", "latency", "request"], Literal["measured", "modelled", "assumed"]] = field(
+        compare=False
+    )
+    sources: dict[Literal["bandwidth", "peak", "latency", "request"], str] = field(compare=False)
     crowding: Crowding | None = field(default=None, compare=False)
     sharing: Sharing | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("hop_ps", "request_ps"):
+            if getattr(self, name) < 0:
+                object.__setattr__(self, name, self.latency_ps)
 
     def share_on(self, nodes: int) -> float:
         """Return the fraction of the bandwidth that remains when ``nodes`` nodes share a fabric of these links."""
@@ -157,32 +176,13 @@ def known_links() -> tuple[str, ...]:
 @cache
 def load_links() -> Mapping[str, LinkType]:
     """Return the catalogue: link types by name."""
-    from trine.cluster.schema import LinkTypeSpec
     from trine.common.spec import check, load_mapping
 
-    data = load_mapping(PRESETS / "links.yaml")
+    path = PRESETS / "links.yaml"
+    data = load_mapping(path)
     if not isinstance(data, dict):
-        raise SpecError("must be a mapping of links", file=PRESETS / "links.yaml")
-    return MappingProxyType(
-        {name: _link_type(name, check(LinkTypeSpec, entry, PRESETS / "links.yaml")) for name, entry in data.items()}
-    )
-
-
-def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
-    return LinkType(
-        name=name,
-        link_class=spec.link_class,
-        bytes_per_s=spec.bandwidth,
-        peak_bytes_per_s=spec.peak,
-        latency_ps=spec.latency,
-        hop_ps=spec.latency if spec.hop is None else spec.hop,
-        request_ps=spec.latency if spec.request is None else spec.request,
-        lanes=spec.lanes,
-        crowding=spec.crowding,
-        sharing=spec.sharing,
-        evidence={str(number): str(word) for number, word in spec.evidence.items()},
-        sources={str(number): text for number, text in spec.sources.items()},
-    )
+        raise SpecError("must be a mapping of links", file=path)
+    return MappingProxyType({name: check(LinkType, entry, path, {"name": name}) for name, entry in data.items()})
 
 
 def link_named(name: str) -> LinkType:

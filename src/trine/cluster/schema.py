@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from trine.common.schema import BeforeValidator, Field, Spec
-from trine.common.spec import Bandwidth, Duration, Power, Rate, Size
-
-LinkClass = Literal["scale-up", "host", "scale-out"]
-Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8"]
+from trine.cluster.presets import LinkClass
+from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Size, Spec
 
 
 def _name(value: Any) -> Any:
@@ -203,62 +200,3 @@ class ChangedFile(Spec):
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
-
-
-class Crowding(Spec):
-    """The decline of bandwidth with the number of nodes: bandwidth / (1 + per_doubling x log2(nodes / from_nodes)).
-
-    fitted, tested: the source for the fit, and a different source for the test.
-    """
-
-    per_doubling: float = Field(gt=0, le=10)
-    from_nodes: int = Field(ge=1)
-    fitted: str
-    tested: str
-
-
-class Sharing(Spec):
-    """Fractions of the ports' peak that collectives reach on a shared fabric: 5th and 95th percentile."""
-
-    beyond_nodes: int = Field(ge=1)
-    all_reduce: list[float] = Field(min_length=2, max_length=2)
-    others: list[float] = Field(min_length=2, max_length=2)
-    source: str
-
-    def of(self, kind: str) -> list[float]:
-        """Return the two parts for a kind of collective."""
-        return self.all_reduce if kind == "all_reduce" else self.others
-
-
-class LinkTypeSpec(Spec):
-    """One kind of link; bandwidths are per lane and direction."""
-
-    link_class: LinkClass = Field(alias="class")
-    bandwidth: Bandwidth
-    peak: Bandwidth
-    latency: Duration
-    hop: Duration | None = None
-    request: Duration | None = None
-    lanes: int = Field(ge=1)
-    crowding: Crowding | None = None
-    sharing: Sharing | None = None
-    evidence: dict[Literal["bandwidth", "latency", "request"], Literal["measured", "modelled", "assumed"]]
-    sources: dict[Literal["bandwidth", "peak", "latency", "request"], str]
-
-
-class GpuFile(Spec):
-    """One GPU model. ``compute``: dense peak of each dtype. ``power``: the vendor's maximum (TDP, TBP). ``nvlink``,
-    ``pcie``: their generation, an entry of the link catalogue. ``step_slowdown``: time of operators in a step, at the
-    GPU's sustained clock, relative to the tables. ``sources``: one entry per field.
-    """
-
-    aliases: list[str] = Field(default_factory=list)
-    memory: Size
-    memory_bandwidth: Bandwidth
-    compute_units: int = Field(ge=1)
-    power: Power | None = None
-    nvlink: str | None = None
-    pcie: str | None = None
-    step_slowdown: float = Field(default=1.0, ge=1, le=2)
-    compute: dict[Dtype, Rate] = Field(min_length=1)
-    sources: dict[str, str]

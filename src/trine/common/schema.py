@@ -2,8 +2,7 @@
 
 Fields are annotations, as in a dataclass: ``int``, ``float`` (also accepts whole numbers), ``str``, ``bool``,
 ``Any``, ``Literal``, ``list``, ``tuple`` (from a list), ``dict``, unions, other Spec classes, dataclasses, and
-``Annotated`` with further constraints.
-Types are never converted. The checks of a class are built when it reads its first mapping.
+``Annotated`` with further constraints. Types are never converted. A class builds its checks at its first mapping.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from typing import (
     get_type_hints,
 )
 
+from trine.common.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 from trine.errors import nearest
 
 #: Returns the checked value. Raises Fault, or any ValueError; its text becomes the message.
@@ -88,6 +88,13 @@ class AfterValidator(NamedTuple):
 
 class OrNone(NamedTuple):
     """In ``Annotated``: null is allowed in a file, and the class replaces it by a value of the type."""
+
+
+Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))]
+Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
+Size = Annotated[int, BeforeValidator(lambda value: parse_bytes(value))]
+Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
+Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,7 +265,8 @@ def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
     for field in fields(cls):
         is_required = field.default is MISSING and field.default_factory is MISSING
         if field.name not in without:
-            given[field.name] = kinds[field.name], ... if is_required else None
+            alias = next((part.alias for part in get_args(kinds[field.name]) if isinstance(part, FieldInfo)), None)
+            given[field.name] = kinds[field.name], Field(... if is_required else None, alias=alias)
     return make_spec(cls.__name__, Spec, given)
 
 
@@ -281,7 +289,7 @@ def _check_of(kind: Any, strict: bool = True) -> Check:
         some = [_check_of(each, strict) for each in inner if each is not types.NoneType]
         return _union(some, len(some) < len(inner))
     if origin is Literal:
-        return _literal(inner)
+        return one_of(inner)
     if origin is list:
         return _list(_check_of(inner[0]))
     if origin is tuple:
@@ -319,9 +327,7 @@ def _plain(kind: type) -> Check:
     def check(value: Any) -> Any:
         if kind is int and isinstance(value, int) and abs(value) > _MAX_INT:
             raise Fault(f"should be at most {_MAX_INT} in size, got {show(value)}")
-        if type(value) is kind:
-            return value
-        if isinstance(value, kind) and not isinstance(value, bool):
+        if type(value) is kind or (isinstance(value, kind) and not isinstance(value, bool)):
             return value
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return _as_float(value)
@@ -393,7 +399,8 @@ def _union(checks: list[Check], takes_none: bool) -> Check:
     return check
 
 
-def _literal(words: tuple[Any, ...]) -> Check:
+def one_of(words: tuple[Any, ...]) -> Check:
+    """Return the check that a value is one of ``words``."""
     known = [repr(word) for word in words]
     text = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
 

@@ -7,26 +7,19 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
 
 from trine.common.inputs import read_text
 from trine.common.outputs import write_text
-from trine.common.schema import AnyClass, BeforeValidator, Fault, read_as, show
-from trine.common.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
+from trine.common.schema import AnyClass, Fault, read_as, show
 from trine.errors import SpecError
 
 MAX_DEPTH = 32
 #: Maximum length of a chain of files with ``base:``.
 MAX_BASES = 8
 NOTHING: Mapping[str, Any] = {}
-
-Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))]
-Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
-Size = Annotated[int, BeforeValidator(lambda value: parse_bytes(value))]
-Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
-Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 
 
 def read_spec(path: str | os.PathLike[str], model: type[AnyClass]) -> AnyClass:

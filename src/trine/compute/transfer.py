@@ -18,7 +18,7 @@ from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized
 from trine.compute.roofline import check_peaks, has_tf32_products, least_time_s, precision_of
 from trine.compute.tables.fp32 import table_of
-from trine.compute.tables.sized import SizedTimes, operator_time
+from trine.compute.tables.times import SizedTimes, operator_time
 from trine.graph.workload import Workload
 
 #: Families with tables for 16-bit data types.

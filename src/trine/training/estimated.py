@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.cluster.evened import Evened, evened
+from trine.cluster.select import Evened, evened
 from trine.common.arrays import Int64
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import SpecError, TooManyTasksError

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trine.cluster import Cluster
-    from trine.cluster.schema import Sharing
+    from trine.cluster.presets import Sharing
     from trine.common.arrays import Int64
     from trine.common.evidence import Evidence
     from trine.parallel.build import BuildReport

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster import load_gpu
-from trine.cluster.load import as_cluster
-from trine.cluster.scale import more_gpus
+from trine.cluster.load import as_cluster, more_gpus
 from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time

@@ -16,8 +16,8 @@ import yaml
 
 from trine.common.arguments import named_arguments
 from trine.common.outputs import write_text
-from trine.common.schema import Field, Spec
-from trine.common.spec import Duration, read_spec
+from trine.common.schema import Duration, Field, Spec
+from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError, SpecError, nearest
 from trine.parallel.plan import Plan

@@ -6,10 +6,10 @@ import dataclasses
 import gzip
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from trine.common.arguments import named_arguments
 from trine.common.inputs import head
@@ -31,6 +31,7 @@ from trine.workload.files import read_json, short
 from trine.workload.readers import TraceReader
 
 _REQUIRED = object()
+Item = TypeVar("Item", Tensor, Operator, Parameter, RecordedCollective)
 
 
 class JsonFields:
@@ -76,11 +77,11 @@ class JsonFields:
             self._fail(name, f"must be a whole number from 0 to 2^63-1, got {short(value)}")
         return value
 
-    def number(self, name: str) -> int:
-        return self._integer(name, self._take(name))
+    def number(self, name: str, default: object = _REQUIRED) -> int:
+        return self._integer(name, self._take(name, default))
 
-    def optional_number(self, name: str, *, absent: bool = False) -> int | None:
-        value = self._take(name, None if absent else _REQUIRED)
+    def optional_number(self, name: str, default: object = _REQUIRED) -> int | None:
+        value = self._take(name, default)
         return None if value is None else self._integer(name, value)
 
     def _list(self, name: str, default: object = _REQUIRED) -> list[object]:
@@ -108,11 +109,17 @@ class JsonFields:
     def objects(self, name: str, default: object = _REQUIRED) -> list[JsonFields]:
         return [JsonFields(item, self._path, f"{name}[{i}]") for i, item in enumerate(self._list(name, default))]
 
-    def attributes(self, name: str) -> dict[str, object]:
-        value = self._take(name, {})
+    def attributes(self, name: str, default: object = _REQUIRED) -> dict[str, object]:
+        value = self._take(name, default)
         if not isinstance(value, dict):
             self._fail(name, f"must be an object, got {short(value)}")
         return {key: self._frozen(f"{name}.{key[:40]}", item) for key, item in value.items()}
+
+    def read(self, field: dataclasses.Field[Any]) -> Any:
+        """Return the field of a dataclass; a file may leave out a field with a default."""
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        read = _READ[str(field.type)]
+        return read(self, field.name, _REQUIRED if default is dataclasses.MISSING else default)
 
     def _frozen(self, name: str, value: object) -> object:
         if isinstance(value, list):
@@ -121,6 +128,12 @@ class JsonFields:
             self._fail(name, f"must be a number, text, true, false or a list of those, got {short(value)}")
         return value
 
+
+#: Type of a dataclass's field -> the method that reads it.
+_READ: Mapping[str, Callable[[JsonFields, str, object], object]] = {
+    "int": JsonFields.number, "int | None": JsonFields.optional_number, "str": JsonFields.text,
+    "tuple[int, ...]": JsonFields.numbers, "Mapping[str, object]": JsonFields.attributes,
+}  # fmt: skip
 
 FORMAT, VERSION = "trine-trace", 1
 SUFFIXES = (".trine.json", ".trine.json.gz")
@@ -190,7 +203,7 @@ def load_native(path: Path) -> Workload:
     if found != (FORMAT, VERSION):
         message = f"is {found[0][:40]!r} version {found[1]}; this trine reads {FORMAT!r} version {VERSION}"
         raise TraceError(message, file=path)
-    tensors = [_tensor(fields) for fields in document.objects("tensors")]
+    tensors = [_read_as(Tensor, fields) for fields in document.objects("tensors")]
     by_id = {tensor.id: tensor for tensor in tensors}
     if len(by_id) != len(tensors):
         ids = [tensor.id for tensor in tensors]
@@ -199,56 +212,22 @@ def load_native(path: Path) -> Workload:
     workload = Workload(
         name=document.text("name"), source=document.text("source"), format=document.text("recorded_as"),
         gpu=document.optional_text("gpu"), batch=document.number("batch"),
-        operators=tuple(_operator(fields) for fields in document.objects("operators")), tensors=by_id,
-        parameters=tuple(_parameter(fields) for fields in document.objects("parameters")),
+        operators=tuple(_read_as(Operator, fields) for fields in document.objects("operators")), tensors=by_id,
+        parameters=tuple(_read_as(Parameter, fields) for fields in document.objects("parameters")),
         missing=document.texts("missing"), assumptions=document.texts("assumptions"),
         unprofiled_step_ps=document.optional_number("unprofiled_step_ps"), metadata=document.text_map("metadata"),
-        collectives=tuple(_collective(fields) for fields in document.objects("collectives", ())),
+        collectives=tuple(_read_as(RecordedCollective, fields) for fields in document.objects("collectives", ())),
     )  # fmt: skip
     document.done()
     check_workload(workload, path)
     return workload
 
 
-def _tensor(fields: JsonFields) -> Tensor:
-    tensor = Tensor(
-        id=fields.number("id"), shape=fields.numbers("shape"), dtype=fields.text("dtype"),
-        size_bytes=fields.number("size_bytes"), storage=fields.number("storage"), role=fields.text("role"),
-        batch_dims=fields.numbers("batch_dims", ()),
-    )  # fmt: skip
+def _read_as(kind: type[Item], fields: JsonFields) -> Item:
+    """Return the object as a dataclass. Raises TraceError for a field that is wrong, missing or unknown."""
+    values = {field.name: fields.read(field) for field in dataclasses.fields(kind)}
     fields.done()
-    return tensor
-
-
-def _operator(fields: JsonFields) -> Operator:
-    operator = Operator(
-        id=fields.number("id"), name=fields.text("name"), phase=fields.text("phase"), inputs=fields.numbers("inputs"),
-        outputs=fields.numbers("outputs"), gpu_time_ps=fields.number("gpu_time_ps"),
-        launch_start_ps=fields.optional_number("launch_start_ps", absent=True),
-        launch_duration_ps=fields.optional_number("launch_duration_ps", absent=True),
-        forward_id=fields.optional_number("forward_id", absent=True), layer=fields.text("layer", ""),
-        kernel_times_ps=fields.numbers("kernel_times_ps", ()), attributes=fields.attributes("attributes"),
-    )  # fmt: skip
-    fields.done()
-    return operator
-
-
-def _parameter(fields: JsonFields) -> Parameter:
-    parameter = Parameter(
-        weight=fields.number("weight"), size_bytes=fields.number("size_bytes"),
-        gradient=fields.optional_number("gradient"), gradient_operator=fields.optional_number("gradient_operator"),
-    )  # fmt: skip
-    fields.done()
-    return parameter
-
-
-def _collective(fields: JsonFields) -> RecordedCollective:
-    collective = RecordedCollective(
-        operation=fields.text("operation"), count=fields.number("count"), time_ps=fields.number("time_ps"),
-        size_bytes=fields.optional_number("size_bytes"),
-    )  # fmt: skip
-    fields.done()
-    return collective
+    return kind(**values)
 
 
 def _find(path: Path) -> dict[str, Path] | None:

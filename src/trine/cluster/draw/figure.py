@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw.hosts import fabric_levels, lay_out_hosts
-from trine.cluster.draw.picture import MAX_CIRCLE, MAX_SIDE, MORE, DrawnLink, Mark, Picture, short
+from trine.cluster.draw.hosts import (
+    MAX_CIRCLE,
+    MAX_SIDE,
+    MORE,
+    DrawnLink,
+    Mark,
+    Picture,
+    fabric_levels,
+    lay_out_hosts,
+    short,
+)
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
 from trine.common.outputs import save_figure
 from trine.common.units import format_bandwidth, format_time

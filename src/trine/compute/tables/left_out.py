@@ -2,7 +2,7 @@
 
 Each function returns predicted and measured microseconds. The fold of a shape is the SHA-256 hash of its text, as a
 number, modulo 5. The text is ``m,n,k`` of a GEMM, ``batch,length,heads,kv_heads,head_size,window`` of attention, in
-decimal digits, or ``shape_text`` of fp32_rows.py. The fold of a shape is the same on every GPU and for all its
+decimal digits, or ``shape_text`` of files.py. The fold of a shape is the same on every GPU and for all its
 rows, across frameworks and kernels. ``every``: predict only every n-th shape of each fold.
 """
 
@@ -15,9 +15,8 @@ import numpy as np
 
 from trine.cluster.presets import load_gpu
 from trine.common.arrays import Float64, Int64
-from trine.compute.tables.convolutions import bench, bench_rows
-from trine.compute.tables.fp32_rows import FOLDS, NEUSIGHT, fold_of, folds, measured
-from trine.compute.tables.fp32_surface import asked, surface
+from trine.compute.tables.files import FOLDS, NEUSIGHT, fold_of, folds, measured
+from trine.compute.tables.fp32 import asked, bench, bench_rows, surface
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.machine import Machine, sustained_ratio
 from trine.compute.tables.operators import load_attention

@@ -24,9 +24,8 @@ from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Bool, Float64, Int64
 from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
-from trine.compute.tables import in_step
-from trine.compute.tables.files import known_tables, log_us, read_arrays
-from trine.compute.tables.gemm import GemmTable, load_gemm
+from trine.compute.tables.files import TableTime, known_tables, log_us, read_arrays
+from trine.compute.tables.gemm import LAUNCH_US, GemmTable, InStep, in_step_source, load_gemm, load_in_step
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import (
     POWER_LIMITED,
@@ -190,15 +189,6 @@ _SHORT, _PASS_SHARE, _START_US = 16.0, 0.85, 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class TableTime:
-    """An operator's time in microseconds, its evidence (trine.common.evidence), and the GPU of its measurements."""
-
-    us: float
-    evidence: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """Self-attention: queries (batch, heads, length, size), keys (batch, kv_heads, length, size); window 0: none."""
 
@@ -273,13 +263,13 @@ class OperatorTables:
         alone = self.gemm(m, n, k, dtype)
         if alone is None:
             return None
-        work = max(0.0, alone.us - in_step.LAUNCH_US)
+        work = max(0.0, alone.us - LAUNCH_US)
         if groups > 1:
             slower = groups * self._in_step.groups[product]
         else:
             slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
             slower /= self._same_chip
-        us = in_step.LAUNCH_US + work * slower
+        us = LAUNCH_US + work * slower
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
 
     def product_source(self) -> str | None:
@@ -319,8 +309,8 @@ class OperatorTables:
     # Inside a step ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def _in_step(self) -> in_step.InStep:
-        return in_step.load_in_step(in_step.in_step_source(self.gpu.name))
+    def _in_step(self) -> InStep:
+        return load_in_step(in_step_source(self.gpu.name))
 
     @cached_property
     def _same_chip(self) -> float:

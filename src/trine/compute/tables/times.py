@@ -8,15 +8,331 @@ time, with evidence 'assumed'.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from math import prod
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.cost import uneven_notes
+from trine.common.evidence import ASSUMED, EVIDENCE
+from trine.compute.cost import (
+    Work,
+    conv_tensors,
+    elements,
+    factors,
+    is_gradient,
+    passes_of,
+    uneven_notes,
+    wants,
+    work_of,
+)
+from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
-from trine.compute.resize import Split, resized
-from trine.compute.roofline import TABLES, Alike, Duration, Roofline, Shares
-from trine.compute.tables.machine import generation_of, left_out_error
-from trine.compute.tables.sized import SizedTimes
-from trine.graph.workload import Operator, Workload
+from trine.compute.resize import Resized, Split, is_expert_product, resized
+from trine.compute.roofline import TABLES, Alike, Duration, Roofline, Shares, dtype_name, stated_precision
+from trine.compute.tables.files import TableTime
+from trine.compute.tables.fp32 import (
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Convolution,
+    convolution,
+    moving,
+    on_rows,
+    product,
+    table_of,
+)
+from trine.compute.tables.gemm import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
+from trine.compute.tables.machine import generation_of, is_foreign, left_out_error
+from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables
+from trine.errors import InputError
+from trine.graph.workload import Operator, Tensor, Workload
+
+# Table look-ups for operators with known tensors: as a matrix product, an attention or memory traffic.
+#
+# Operators may have further attributes (software profiles set them): ``attention_kernel``, the generation of a fused
+# attention; ``passes``, the number of times an unfused operator moves its bytes (:mod:`trine.compute.cost` counts
+# them); ``kernels``, its number of launches.
+
+#: Row alignment of 16-bit batched products, in elements, and the GPU generations with measurements of it.
+_ALIGNED, _MISALIGNED_ON = 8, ("ampere",)
+#: FLOP/s per compute unit of 16-bit products whose rows are not a multiple of 8 elements, for the three products of a
+#: linear layer: odd and even row lengths. Measured on an H100 (tests/data/h100/unaligned.csv). On A100 they reproduce
+#: the 25 % that nanoGPT gains with a vocabulary of 50,304 instead of 50,257 (A. Karpathy, 2023).
+_ODD_ROWS, _EVEN_ROWS = (0.70e12, 1.04e12, 1.12e12), (2.0e12,) * 3
+#: Maximum number of launches of an operator; larger attribute values are ignored.
+_MOST_KERNELS = 1e9
+
+
+class SizedTimes:
+    """Times of operators in a step on one GPU.
+
+    fused: products accumulate their float32 gradients themselves, without a separate operator.
+    ``slow_rows``: row length that is not a multiple of 8 -> largest slowdown of a product with it so far.
+    """
+
+    def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
+        self._gpu = gpu
+        self._fused = fused
+        self.tables = OperatorTables(gpu)
+        self.slow_rows: dict[int, float] = {}
+        self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
+            "linear": self._product, "matmul": self._product, "attention": self._attention,
+        }  # fmt: skip
+
+    def time(self, sizes: Resized) -> TableTime | None:
+        """Return the time of an operator, or None if no table covers its kind or dtype."""
+        family = family_of(kind_of(sizes.operator))
+        ask = self._by_family.get(family)
+        if ask is not None:
+            return ask(sizes) or self._single(sizes)
+        return self._single(sizes) if family == "conv" else self._moving(sizes, family)
+
+    def _single(self, sizes: Resized) -> TableTime | None:
+        """Return the time of a float32 product or a convolution from the float32 tables."""
+        tensors = [t for t in (*sizes.outputs, *sizes.inputs) if "float" in t.dtype or "half" in t.dtype.lower()]
+        dtype = dtype_name(tensors[0]) if tensors else "float32"
+        is_conv = family_of(kind_of(sizes.operator)) == "conv"
+        precision = stated_precision(sizes.operator) or ("tfloat32" if is_conv and dtype == "float32" else dtype)
+        return operator_time(self._gpu, sizes, work_of(sizes), precision)
+
+    def _moving(self, sizes: Resized, family: str) -> TableTime:
+        """Return the time of a memory-bound operator: its bytes times its passes, and at least its launches' time."""
+        work = work_of(sizes)
+        if not work.bytes and not work.flops:
+            return TableTime(0.0, ASSUMED, "data sheet")
+        attributes = sizes.operator.attributes
+        more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
+        found = self.tables.memory(work.bytes * more, "other" if _is_unfused(sizes) else family)
+        floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
+        return TableTime(max(found.us, floor), found.evidence, found.source)
+
+    def _product(self, sizes: Resized) -> TableTime | None:
+        """Return the time of a product, or of the gradients of one."""
+        source = sizes.forward or sizes
+        both = factors(source) if source.outputs and source.outputs[0].shape else None
+        if both is None or not both[1].shape or (is_gradient(sizes) and sizes.forward is None):
+            return self._moving(sizes, "other")
+        x, weight = both
+        y = source.outputs[0]
+        groups = weight.shape[0] if is_expert_product(source.operator) and len(weight.shape) == 3 else 1
+        rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
+        outer = y.shape[-1]
+        dtype = dtype_name(x)
+        if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
+            return self._without_tensor_cores(sizes)
+        rates = self._rates(inner, outer, dtype)
+
+        def ask(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
+            found = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
+            return self._no_faster(found, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
+
+        if not is_gradient(sizes):
+            found = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
+            return self._at_least_moved(found, sizes) if len(weight.shape) > 2 and groups == 1 else found
+        parts = []
+        if wants(sizes, x):
+            parts.append(ask(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
+        if wants(sizes, weight):
+            made = [dtype_name(t) for t in sizes.outputs]
+            style = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
+            parts.append(ask(outer, inner, rows, WEIGHT_PRODUCT, style))
+        return _sum(parts)
+
+    def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
+        """Return the highest FLOP/s of a linear layer's three products with such rows; () without a limit."""
+        is_half = dtype in ("bfloat16", "float16")
+        if not is_half or (inner | outer) % _ALIGNED == 0 or is_foreign(self._gpu.name):
+            return ()
+        return tuple(rate * self._gpu.num_compute_units for rate in (_ODD_ROWS if (inner | outer) % 2 else _EVEN_ROWS))
+
+    def _no_faster(
+        self, found: TableTime | None, flops: int, flop_per_s: float, sides: tuple[int, int]
+    ) -> TableTime | None:
+        """Return ``found``, or the time at ``flop_per_s`` if that is longer; remember which side made it longer."""
+        us = 1e6 * flops / flop_per_s
+        if found is None or found.us >= us:
+            return found
+        for side in sides:
+            if side % _ALIGNED:
+                self.slow_rows[side] = max(us / found.us, self.slow_rows.get(side, 1.0))
+        return TableTime(us, found.evidence if generation_of(self._gpu.name) == "hopper" else ASSUMED, found.source)
+
+    def _is_misaligned(self, is_batched: bool, inner: int, outer: int, dtype: str) -> bool:
+        """Return whether a 16-bit product of two activations has rows that tensor cores cannot load.
+
+        On A100 cuBLAS then uses kernels without tensor cores (pytorch/pytorch#146817, #106469). Other GPUs are not
+        measured.
+        """
+        aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
+        is_half = dtype in ("bfloat16", "float16")
+        return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
+
+    def _without_tensor_cores(self, sizes: Resized) -> TableTime | None:
+        """Return the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
+        return operator_time(self._gpu, sizes, work_of(sizes), "float32")
+
+    def _at_least_moved(self, found: TableTime | None, sizes: Resized) -> TableTime | None:
+        """Return ``found``, or the memory time if longer: each batch reads a second factor, which ``found`` omits."""
+        if found is None:
+            return None
+        return max(found, self._moving(sizes, "other"), key=lambda time: time.us)
+
+    def _attention(self, sizes: Resized) -> TableTime | None:
+        """Return the time of fused attention on queries (batch, heads, length, size), scaled by query / key length."""
+        source = sizes.forward or sizes
+        parts = [t for t in source.inputs if len(t.shape) == 4][:3]
+        if len(parts) < 3 or (is_gradient(sizes) and sizes.forward is None) or dtype_name(parts[0]) == "float32":
+            return None
+        q, k, v = parts
+        length = k.shape[-2]
+        attributes = source.operator.attributes
+        shape = AttentionShape(
+            batch=q.shape[0], heads=q.shape[1], kv_heads=max(1, min(k.shape[1], q.shape[1])), length=length,
+            size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
+        )  # fmt: skip
+        kernel = str(attributes.get("attention_kernel", ""))
+        found = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
+        if found is None:
+            return None
+        return TableTime(found.us * q.shape[-2] / length, found.evidence, found.source)
+
+
+def _is_unfused(sizes: Resized) -> bool:
+    """Return whether an operator, or its forward operator, runs as elementwise kernels and plain reductions.
+
+    More than one of ``passes`` indicates this. The norm and softmax curves come from fused kernels.
+    """
+    forward = () if sizes.forward is None else (sizes.forward.operator,)
+    return any(passes_of(operator) > 1 for operator in (sizes.operator, *forward))
+
+
+def number_of(value: object) -> float:
+    """Return the attribute's value as a positive number, or 1 if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_KERNELS:
+        return 1.0
+    return float(value)
+
+
+def _sum(parts: list[TableTime | None]) -> TableTime | None:
+    """Return the sum of the times, with the weakest evidence, or None if any time is unknown."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    least = max(known, key=lambda part: EVIDENCE.index(part.evidence))
+    return TableTime(sum(part.us for part in known), least.evidence, least.source)
+
+
+# Memory traffic of PyTorch operators beyond their tensors.
+#
+# Counted from the algorithm: batch norm in training reads x for the statistics and again to normalise; backward reads
+# x and dy twice each. It uses one block per channel, so that few channels leave compute units idle. 1.2 blocks per unit
+# fill the H100: in the bundled ResNet-50 trace, 64 channels move less than half the bytes per second of 256. Max
+# pooling writes an 8-byte index per output. Its backward walks over the windows of each input, which takes as long as
+# moving the gradient it writes 8 times: measured in the bundled traces of VGG-13 (7.8 times) and ResNet-50 (8.9).
+#: Passes over a tensor of the data's size, relative to the passes that its tensors count: forward, backward.
+_BATCH_NORM = (3 / 2, 5 / 3)
+_BLOCKS_A_UNIT = 1.2
+_INDEX_BYTES = 8
+_POOL_BACKWARD = 8
+
+
+def traffic(sizes: Resized, family: str, num_bytes: int, compute_units: int) -> float:
+    """Return the ratio of the bytes an operator moves to ``num_bytes``, the size of its tensors; usually 1."""
+    if family == "batch_norm" and sizes.inputs:
+        shape = sizes.inputs[0].shape
+        channels = shape[1] if len(shape) > 1 else 1
+        return _BATCH_NORM[is_gradient(sizes)] * max(1.0, _BLOCKS_A_UNIT * compute_units / max(1, channels))
+    if family == "max_pool" and sizes.outputs and num_bytes:
+        if is_gradient(sizes):
+            return _POOL_BACKWARD * sizes.outputs[0].size_bytes / num_bytes
+        indices = sum(1 for tensor in sizes.outputs if "int" in tensor.dtype)
+        return 1.0 if indices else 1 + _INDEX_BYTES * elements(sizes.outputs[0]) / num_bytes
+    return 1.0
+
+
+_ON_ROWS = ("layer_norm", "softmax")
+
+
+def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) -> TableTime | None:
+    """Return the time of an operator from the tables of ``gpu``, or None if they lack its kind.
+
+    amount: its work. precision: of its arithmetic, named as in data sheets. Products have tables in float32 only,
+    convolutions also in TF32, float16 and bfloat16. Memory-bound operators take their bytes' time in any precision.
+    """
+    family = family_of(kind_of(sizes.operator))
+    if family == "conv":
+        return _convolution(gpu, sizes, precision) if table_of(gpu) is not None else None
+    if family in ("linear", "matmul"):
+        return _products(gpu, sizes) if precision == "float32" else None
+    if family in ("attention", "view"):
+        return None
+    if family in _ON_ROWS and not is_gradient(sizes) and sizes.outputs and precision == "float32":
+        y = sizes.outputs[0]
+        return on_rows(gpu, family, elements(y) // max(1, y.shape[-1] if y.shape else 1), y.shape[-1] if y.shape else 1)
+    return moving(gpu, amount.bytes)
+
+
+def convolution_of(sizes: Resized) -> Convolution | None:
+    """Return the convolution of an operator or its forward operator, or None if it is not two-dimensional.
+
+    Stride and padding are guessed from the sizes of input, filter and output.
+    """
+    found = conv_tensors(sizes)
+    source = (sizes.forward or sizes).operator
+    if found is None or source.attributes.get("transposed") or any(len(t.shape) != 4 for t in found):
+        return None
+    x, weight, y = (t.shape for t in found)
+    if min(*x, *weight, *y) < 1 or x[1] % weight[1]:
+        return None
+    guessed = [_guess(*each) for each in zip(x[2:], weight[2:], y[2:], strict=True)]
+    try:
+        return Convolution(
+            batch=x[0], channels=x[1], out=weight[0], size=(x[2], x[3]), filter=(weight[2], weight[3]),
+            stride=(guessed[0][0], guessed[1][0]), padding=(guessed[0][1], guessed[1][1]), groups=x[1] // weight[1],
+        )  # fmt: skip
+    except InputError:
+        return None
+
+
+def _guess(size: int, taps: int, across: int) -> tuple[int, int]:
+    """Return stride and padding that give ``across`` outputs from ``taps`` filter taps over ``size`` inputs."""
+    stride = max(1, round(size / across))
+    padding = max(0, -(-((across - 1) * stride + taps - size) // 2))
+    return stride, padding
+
+
+def _convolution(gpu: GpuSpec, sizes: Resized, precision: str) -> TableTime | None:
+    layer, found = convolution_of(sizes), conv_tensors(sizes)
+    if layer is None or found is None or precision not in (*gpu.flop_per_s, "tfloat32"):
+        return None
+    if not is_gradient(sizes):
+        return convolution(gpu, layer, precision, FORWARD)
+    x, weight, _ = found
+    asked = [direction for tensor, direction in ((x, INPUT), (weight, WEIGHT)) if wants(sizes, tensor)]
+    return _sum([convolution(gpu, layer, precision, direction) for direction in asked])
+
+
+def _products(gpu: GpuSpec, sizes: Resized) -> TableTime | None:
+    source = sizes.forward or sizes
+    both = factors(source)
+    if both is None or not source.outputs or (is_gradient(sizes) and sizes.forward is None):
+        return None
+    batch, m, n, k = _product_of(both[0], both[1], source.outputs[0])
+    if min(batch, m, n, k) < 1:
+        return None
+    if not is_gradient(sizes):
+        return product(gpu, m, n, k, batch)
+    asked = [shape for tensor, shape in zip(both, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
+    return _sum([product(gpu, *shape, batch) for shape in asked])
+
+
+def _product_of(x: Tensor, weight: Tensor, y: Tensor) -> tuple[int, int, int, int]:
+    """Return batch, m, n, k. A two-dimensional weight counts as one product of all rows."""
+    n, k = (y.shape[-1] if y.shape else 1), x.shape[-1]
+    if len(weight.shape) <= 2:
+        return 1, elements(y) // max(1, n), n, k
+    batch = prod(y.shape[:-2])
+    return batch, elements(y) // max(1, n * batch), n, k
+
 
 _PS_PER_US = 1e6
 

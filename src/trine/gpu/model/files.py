@@ -14,8 +14,8 @@ from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import exact_bandwidth, exact_time
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED
 from trine.common.inputs import PRESETS, is_file, preset_names
-from trine.common.schema import BeforeValidator, Field, Spec, make_spec
-from trine.common.spec import Bandwidth, Duration, Size, check, with_bases
+from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Size, Spec, make_spec
+from trine.common.spec import check, with_bases
 from trine.common.units import PS_PER_S, parse_cycle, parse_time
 from trine.errors import PlanError, SpecError, nearest
 from trine.gpu.model import (

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from trine.common.schema import BeforeValidator, Field, Spec
-from trine.common.spec import Size, check, load_mapping
+from trine.common.schema import BeforeValidator, Field, Size, Spec
+from trine.common.spec import check, load_mapping
 from trine.common.units import MAX_INT64, parse_bytes, whole_number
 from trine.errors import InputError, UnitError, nearest
 from trine.gpu.replay.profile_events import read_events

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from trine.graph.workload import BACKWARD, OPTIMIZER
 from trine.workload.analysis.aten_schema import MAKERS
-from trine.workload.analysis.layout import (
+from trine.workload.analysis.shape_rules import (
+    RULES,
     Layout,
     OperatorCall,
     batch_dims,
@@ -17,7 +18,6 @@ from trine.workload.analysis.layout import (
     seeded,
     shape_of,
 )
-from trine.workload.analysis.shape_rules import RULES
 from trine.workload.analysis.tensor_roles import Roles
 from trine.workload.raw_trace import RawCall, RawTrace
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
-from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Attributes, Graph
+from trine.workload.synthesis.spec import Bert, EncoderDecoder
 from trine.workload.synthesis.transformer import (
     adam,
     add,
     add_positions,
     attend,
     cross_entropy,
+    dropped,
     elementwise,
     embedding,
     linear,
@@ -28,7 +29,6 @@ from trine.workload.synthesis.transformer import (
     projected,
     residual,
 )
-from trine.workload.synthesis.unfused import dropped
 
 REPLICATED: Attributes = {"replicated": True}
 
