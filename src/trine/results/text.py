@@ -69,12 +69,13 @@ def behaviour(ranks: int, classes: int) -> str:
     return f"{ranks} ranks in {classes} classes of identical ones: simulated one of each"
 
 
-def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
-    """Return lines of a table: the first column to the left, at least ``least`` wide, the others to the right."""
+def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[str]:
+    """Return lines of a table: ``left`` columns to the left, the first at least ``least`` wide, the others right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     widths[0] = max(widths[0], least)
+    sides = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        "  ".join(side(cell, size) for side, cell, size in zip(sides, row, widths, strict=True)).rstrip()
         for row in rows
     ]
 

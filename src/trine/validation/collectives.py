@@ -130,13 +130,12 @@ class CollectiveValidation(Validation):
             f"{len(self.counted)} count; error = predicted / measured time - 1"
         )
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return one line per total: points, median and 90th percentile of the absolute error."""
-        lines = (
+        yield [
             f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
             for name, band, s in self.totals()
-        )
-        return "\n".join((self.headline, *lines))
+        ]
 
     def document(self) -> Row:
         """Return ``totals``, ``left_out_totals``, ``groups`` (worst first), ``points`` and ``skipped``; times in us,

@@ -83,12 +83,11 @@ def _edition(found: TrainingValidation) -> str:
 
 def _totals(found: TrainingValidation) -> str:
     rows = []
-    for name, is_fitted, (mean, p90, bias) in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
+    for name, is_fitted, target in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
         errors = found.errors(found.counted, is_fitted)
         if errors is not None:
-            met = errors.mean <= mean and errors.p90 <= p90 and abs(errors.bias) <= bias
-            wanted = f"mean {mean:.0%}, p90 {p90:.0%}" + (f", bias {bias:.0%}" if bias < 1 else "")
-            rows.append((name, *cells(errors), wanted, "met" if met else "not met"))
+            wanted = ", ".join(f"{name} {most:.0%}" for name, most in target.limits("{}").items())
+            rows.append((name, *cells(errors), wanted, "met" if target.met(errors) else "not met"))
     return markdown(("over all sources", *_HEAD, "target (at most)", "result"), rows)
 
 
