@@ -158,14 +158,11 @@ class LayoutValidation(StepValidation):
     def document(self) -> Row:
         """Return ``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin if stored."""
         return {
-            **self.replayed(),
-            "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
+            **self.replayed(), "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
             "blind_one_node": alone.row() if (alone := self.blind_errors) is not None else None,
-            "errors": named_rows("nodes", self.by_nodes()),
-            "apart": named_rows("why", self.apart()),
-            **self.tables(),
-        }
+            "errors": named_rows("nodes", self.by_nodes()), "apart": named_rows("why", self.apart()), **self.tables(),
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`."""

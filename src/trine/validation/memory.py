@@ -160,15 +160,10 @@ class MemoryValidation(Validation):
         """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""
         spread, (under, ran) = self.spread(), self.under_capacity
         return {
-            **self.replayed(),
-            "errors": named_rows("source", self.errors()),
-            "spread": spread.row() if spread is not None else None,
-            "confusion": self.confusion(),
-            "ran_under_capacity": under,
-            "ran": ran,
-            "not_predicted": self.not_predicted(),
-            **self.tables(),
-        }
+            **self.replayed(), "errors": named_rows("source", self.errors()),
+            "spread": spread.row() if spread is not None else None, "confusion": self.confusion(),
+            "ran_under_capacity": under, "ran": ran, "not_predicted": self.not_predicted(), **self.tables(),
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` of :meth:`document`."""

@@ -289,12 +289,9 @@ class OperatorValidation(Validation):
     def document(self) -> Row:
         """Return ``errors``, ``peers`` and the sampling of shapes."""
         return {
-            **self.tables(),
-            "peers": [peer._asdict() for peer in PEERS],
-            "sampled": self.every,
-            "notes": list(self.notes),
-            "finished": self.finished,
-        }
+            **self.tables(), "peers": [peer._asdict() for peer in PEERS], "sampled": self.every,
+            "notes": list(self.notes), "finished": self.finished,
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``errors``, with one row per question, GPU, operator and dtype."""

@@ -127,23 +127,12 @@ def step_row(step: ComparedStep) -> Row:
     """Return a row beside its prediction, as plain data."""
     row, answer = step.row, step.answer
     return {
-        "row": row.name,
-        "source": row.source.key,
-        "model": row.model,
-        "gpu": row.gpu,
-        "num_gpus": row.num_gpus,
-        "software": answer.software,
-        "measured_s": step.measured_s,
-        "predicted_s": answer.step_s,
-        "error": step.error,
-        "calibrated_s": step.calibrated_s,
-        "calibrated_error": step.calibrated_error,
-        "tokens_per_s": row.tokens / answer.step_s,
-        "simulated_micro_batches": answer.simulated,
-        "micro_batches": answer.micro_batches,
-        "open": list(row.open),
-        "apart": row.apart or None,
-    }
+        "row": row.name, "source": row.source.key, "model": row.model, "gpu": row.gpu, "num_gpus": row.num_gpus,
+        "software": answer.software, "measured_s": step.measured_s, "predicted_s": answer.step_s, "error": step.error,
+        "calibrated_s": step.calibrated_s, "calibrated_error": step.calibrated_error,
+        "tokens_per_s": row.tokens / answer.step_s, "simulated_micro_batches": answer.simulated,
+        "micro_batches": answer.micro_batches, "open": list(row.open), "apart": row.apart or None,
+    }  # fmt: skip
 
 
 def validate_training(

@@ -60,19 +60,11 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
 def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     """Return the page in Markdown."""
     return page_text(
-        PAGE,
-        edition=_edition(steps),
-        totals=_totals(steps),
-        groups=_groups(steps),
-        bands=_bands(steps),
-        worst=_worst(steps),
-        num_fitted=layouts.num_fitted,
-        factors=words(layouts.factors, FITTED_FACTORS),
-        ranking=layouts.headline,
-        layout_errors=_layout_errors(layouts),
-        apart=_apart(steps),
+        PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
+        worst=_worst(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
+        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart(steps),
         constant_mfu=_constant_mfu(steps),
-    )
+    )  # fmt: skip
 
 
 def _edition(found: TrainingValidation) -> str:
