@@ -71,12 +71,11 @@ def behaviour(ranks: int, classes: int) -> str:
 
 def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[str]:
     """Return lines of a table: ``left`` columns to the left, the first at least ``least`` wide, the others right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    widths[0] = max(widths[0], least)
-    sides = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    wide[0] = max(wide[0], least)
     return [
-        "  ".join(side(cell, size) for side, cell, size in zip(sides, row, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(c.ljust(w) if n < left else c.rjust(w) for n, (c, w) in enumerate(zip(r, wide, strict=True))).rstrip()
+        for r in rows
     ]
 
 
