@@ -69,13 +69,13 @@ def behaviour(ranks: int, classes: int) -> str:
     return f"{ranks} ranks in {classes} classes of identical ones: simulated one of each"
 
 
-def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
-    """Return lines of a table: the first column to the left, at least ``least`` wide, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    widths[0] = max(widths[0], least)
+def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[str]:
+    """Return lines of a table: ``left`` columns to the left, the first at least ``least`` wide, the others right."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    wide[0] = max(wide[0], least)
     return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
-        for row in rows
+        "  ".join(c.ljust(w) if n < left else c.rjust(w) for n, (c, w) in enumerate(zip(r, wide, strict=True))).rstrip()
+        for r in rows
     ]
 
 

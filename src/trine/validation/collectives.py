@@ -94,17 +94,11 @@ class Statistics(Errors):
 
     def row(self) -> Row:
         return {
-            "num_points": self.count,
-            "num_series": self.num_series,
-            "median_error": self.median,
-            "p90_error": self.p90,
-            "bias": self.bias,
-            "share_inside": self.inside,
-            "median_width": self.width,
-            "worst_series": self.at.series.name,
-            "worst_size_bytes": self.at.point.size_bytes,
+            "num_points": self.count, "num_series": self.num_series, "median_error": self.median, "p90_error": self.p90,
+            "bias": self.bias, "share_inside": self.inside, "median_width": self.width,
+            "worst_series": self.at.series.name, "worst_size_bytes": self.at.point.size_bytes,
             "worst_error": self.at.error,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -130,13 +124,12 @@ class CollectiveValidation(Validation):
             f"{len(self.counted)} count; error = predicted / measured time - 1"
         )
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return one line per total: points, median and 90th percentile of the absolute error."""
-        lines = (
+        yield [
             f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
             for name, band, s in self.totals()
-        )
-        return "\n".join((self.headline, *lines))
+        ]
 
     def document(self) -> Row:
         """Return ``totals``, ``left_out_totals``, ``groups`` (worst first), ``points`` and ``skipped``; times in us,
@@ -206,20 +199,12 @@ def _totals_json(validation: CollectiveValidation) -> list[Row]:
 
 def _point_json(each: Compared) -> Row:
     return {
-        "series": each.series.name,
-        "machine": each.series.machine.name,
-        "op": each.series.op,
-        "num_gpus": each.series.num_gpus,
-        "size_bytes": each.point.size_bytes,
-        "measured_us": each.point.time_ps / 1e6,
-        "time_us": each.predicted.time_ps / 1e6,
-        "low_us": each.predicted.low_ps / 1e6,
-        "high_us": each.predicted.high_ps / 1e6,
-        "algorithm": each.predicted.algorithm,
-        "protocol": each.predicted.protocol,
-        "quality": each.point.quality,
-        "weight": each.weight,
-    }
+        "series": each.series.name, "machine": each.series.machine.name, "op": each.series.op,
+        "num_gpus": each.series.num_gpus, "size_bytes": each.point.size_bytes, "measured_us": each.point.time_ps / 1e6,
+        "time_us": each.predicted.time_ps / 1e6, "low_us": each.predicted.low_ps / 1e6,
+        "high_us": each.predicted.high_ps / 1e6, "algorithm": each.predicted.algorithm,
+        "protocol": each.predicted.protocol, "quality": each.point.quality, "weight": each.weight,
+    }  # fmt: skip
 
 
 def by_library(series: Series) -> list[CollectiveTime]:
@@ -277,14 +262,11 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
     weights = np.array([each.weight for each in points])
     errors = np.array([each.error for each in points])
     return Statistics.of(
-        errors,
-        weights,
-        bias=quantile(errors, weights, 0.5),
-        num_series=len({each.series.number for each in points}),
+        errors, weights, bias=quantile(errors, weights, 0.5), num_series=len({each.series.number for each in points}),
         inside=float(np.sum(weights[[each.inside for each in points]]) / np.sum(weights)),
         width=quantile(np.array([each.width for each in points]), weights, 0.5),
         at=max(points, key=lambda each: abs(each.error)),
-    )
+    )  # fmt: skip
 
 
 def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:

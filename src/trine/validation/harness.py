@@ -6,9 +6,9 @@ import csv
 import gzip
 import io
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from trine.common.outputs import write_text
 from trine.errors import TrineError
 from trine.results import frames
 from trine.results.report import Report, Row, Table
-from trine.results.text import wrapped_at
+from trine.results.text import aligned, wrapped_at
 from trine.validation.stored import Origin
 
 Item = TypeVar("Item")
@@ -124,12 +124,35 @@ class Errors:
         middle: dict[str, Any] = {"median": float(np.median(size)), "p90": float(np.quantile(size, 0.9))}
         return cls.of(errors, **means, **middle, **more)
 
+    @classmethod
+    def of_some(cls, errors: Sequence[float], weights: Sequence[float] | None = None) -> Self | None:
+        """Return :meth:`of`, or None without errors."""
+        return cls.of(errors, weights) if errors else None
+
     def row(self) -> Row:
         """Return the errors as plain data."""
         return {
             "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
             "p90_error": self.p90, "share_within_10_percent": self.within,
         }  # fmt: skip
+
+
+class Target(NamedTuple):
+    """Upper limits of absolute errors and of the bias's size, as fractions; None: no limit."""
+
+    median: float | None = None
+    mean: float | None = None
+    p90: float | None = None
+    bias: float | None = None
+
+    def limits(self, name: str) -> Row:
+        """Return the limits that are set, by ``name`` with the statistic's in place of ``{}``."""
+        return {name.format(each): most for each, most in self._asdict().items() if most is not None}
+
+    def met(self, errors: Errors) -> bool | None:
+        """Return whether the errors are within the limits; None without limits."""
+        asked = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
+        return all(asked) if asked else None
 
 
 def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
@@ -156,6 +179,16 @@ def cells(errors: Errors) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def error_lines(title: str, errors: Iterable[tuple[str, Errors]], least: int) -> list[str]:
+    """Return a table with a line for each group of errors; its first column is at least ``least`` wide."""
+    return aligned([(title, *HEAD), *((name, *cells(each)) for name, each in errors)], least)
+
+
+def named_rows(name: str, errors: Iterable[tuple[str, Errors]]) -> list[Row]:
+    """Return the errors of groups as plain data; ``name``: key of a group's name."""
+    return [{name: group, **each.row()} for group, each in errors]
+
+
 # -- reports -----------------------------------------------------------------------------------------------------------
 
 
@@ -177,10 +210,22 @@ class Validation(Report):
         """The line that introduces a stored report, empty after a replay."""
         return self.stored.line if self.stored is not None else ""
 
+    def paragraphs(self) -> Iterable[str | Sequence[str]]:
+        """Return the paragraphs of the details below the headline."""
+        return ()
+
+    def details(self) -> str:
+        """Return the origin of a stored report, the headline, and all paragraphs."""
+        return blocks(self.origin, self.headline, *self.paragraphs())
+
     @property
     def unpredicted(self) -> tuple[UnreadRow, ...]:
         """All rows without a prediction: those that cannot be read, and those that cannot be modelled."""
         return self.unread
+
+    def replayed(self) -> Row:
+        """Return the origin of a stored report, and whether it is a sample, as plain data."""
+        return {"stored": self.stored and asdict(self.stored), "is_sample": self.is_sample}
 
     def not_predicted(self) -> list[Row]:
         """Return the rows without a prediction, as plain data."""

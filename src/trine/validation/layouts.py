@@ -7,8 +7,8 @@ measured layout; "of three": the same for the best of its first three choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.validation.harness import HEAD, Errors, blocks, cells, errors_by, grouped
+from trine.validation.harness import HEAD, Errors, cells, error_lines, errors_by, grouped, named_rows
 from trine.validation.replay_rows import ONES, Answers, Ask, Triple, replay
 from trine.validation.step_factors import (
     AskedStep,
@@ -121,8 +121,7 @@ class LayoutValidation(StepValidation):
     @property
     def blind_errors(self) -> Errors | None:
         """Errors of :attr:`blind`, None without any."""
-        errors = [step.rate_error for step in self.blind if not step.answer.why_not]
-        return Errors.of(errors) if errors else None
+        return Errors.of_some([step.rate_error for step in self.blind if not step.answer.why_not])
 
     @property
     def headline(self) -> str:
@@ -139,45 +138,31 @@ class LayoutValidation(StepValidation):
             )
         return found
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by nodes, by group, and of the layouts that do not count."""
-        said = (
-            [f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model"]
-            if self.num_fitted
-            else []
-        )
+        said = []
+        if self.num_fitted:
+            said.append(f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model")
         if (alone := self.blind_errors) is not None:
             said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
-        rows = [("error of tokens/s", *HEAD), *((name, *cells(e)) for name, e in self.by_nodes())]
-        groups: list[tuple[str, ...]] = [("group", *HEAD, "Spearman", "regret", "of three")]
-        groups += [
-            (g.name, *cells(g), f"{g.spearman:.2f}", f"{g.regret:.1%}", f"{g.best_of_three:.1%}")
-            for g in self.groups()
-        ]  # fmt: skip
-        apart = [("apart, counted nowhere", *HEAD), *((why, *cells(e)) for why, e in self.apart())]
-        failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed]
-        return blocks(
-            self.origin,
-            self.headline,
-            said,
-            aligned(rows, 24),
-            aligned(groups, 24) if len(groups) > 1 else [],
-            aligned(apart, 24) if len(apart) > 1 else [],
-            failed[:8],
-        )
+        yield said
+        yield error_lines("error of tokens/s", self.by_nodes(), 24)
+        if groups := self.groups():
+            ranks = [(f"{g.spearman:.2f}", f"{g.regret:.1%}", f"{g.best_of_three:.1%}") for g in groups]
+            rows = [(g.name, *cells(g), *rank) for g, rank in zip(groups, ranks, strict=True)]
+            yield aligned([("group", *HEAD, "Spearman", "regret", "of three"), *rows], 24)
+        if apart := self.apart():
+            yield error_lines("apart, counted nowhere", apart, 24)
+        yield [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed][:8]
 
     def document(self) -> Row:
         """Return ``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin if stored."""
         return {
-            "stored": self.stored and asdict(self.stored),
-            "is_sample": self.is_sample,
-            "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
+            **self.replayed(), "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
             "blind_one_node": alone.row() if (alone := self.blind_errors) is not None else None,
-            "errors": [{"nodes": name, **errors.row()} for name, errors in self.by_nodes()],
-            "apart": [{"why": why, **errors.row()} for why, errors in self.apart()],
-            **self.tables(),
-        }
+            "errors": named_rows("nodes", self.by_nodes()), "apart": named_rows("why", self.apart()), **self.tables(),
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`."""

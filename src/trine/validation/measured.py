@@ -129,12 +129,9 @@ def _series(row: Mapping[str, str], points: Sequence[Mapping[str, str]]) -> Seri
         raise SpecError(f"unknown machine {row['machine'][:40]!r}{nearest(row['machine'], load_machines())}")
     machine = load_machines()[row["machine"]]
     options = CollectiveOptions(
-        library=machine.library if machine.library in LIBRARIES else AUTO,
-        algorithm=row["algorithm"] or AUTO,
-        protocol=row["protocol"] or AUTO,
-        launch=machine.launch,
-        nvls=False if row["nvls"] == "0" else None,
-    )
+        library=machine.library if machine.library in LIBRARIES else AUTO, algorithm=row["algorithm"] or AUTO,
+        protocol=row["protocol"] or AUTO, launch=machine.launch, nvls=False if row["nvls"] == "0" else None,
+    )  # fmt: skip
     series = Series(
         number=int(row["series"]), machine=machine, num_gpus=int(row["gpus"]), num_nodes=int(row["nodes"]),
         options=options, op=row["op"], version=row["version"], observed=row["observed"], source=row["source"],

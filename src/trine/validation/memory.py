@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from trine.results.report import Row, Table
 from trine.results.text import aligned, wrapped
 from trine.software import Software
 from trine.training.memory import rank_memory, shortened
-from trine.validation.harness import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
+from trine.validation.harness import Errors, UnreadRow, Validation, error_lines, errors_by, grouped, named_rows
 from trine.validation.memory_rows import (
     ALLOCATED,
     GOLDEN,
@@ -100,8 +100,7 @@ class MemoryValidation(Validation):
         """Return differences of golden runs of one test on two platforms; None without such a test."""
         rows = [a.row for a in self.answers if a.row.source == GOLDEN and a.row.measured_bytes]
         tests = [[row.measured_bytes or 0 for row in test] for test in grouped(rows, lambda row: row.test).values()]
-        found = [b / a - 1 for sizes in tests for a, b in combinations(sizes, 2)]
-        return Errors.of(found) if found else None
+        return Errors.of_some([b / a - 1 for sizes in tests for a, b in combinations(sizes, 2)])
 
     def confusion(self) -> dict[str, dict[str, int]]:
         """Return verdicts on layouts that ran, and on layouts that have neither a result nor a structural reason."""
@@ -123,14 +122,12 @@ class MemoryValidation(Validation):
         text = ", ".join(f"{name} {e.mean:.1%}" for name, e in self.errors())
         return f"{'sample: ' if self.is_sample else ''}{len(self.answers)} rows; mean error of peak memory: {text}"
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by source, the confusion of verdicts, and the worst rows."""
-        rows = [("error of peak memory", *HEAD), *((name, *cells(e)) for name, e in self.errors())]
         spread = self.spread()
-        if spread is not None:
-            rows.append(("one test on two platforms", *cells(spread)))
+        errors = [*self.errors(), *([] if spread is None else [("one test on two platforms", spread)])]
         failed = [f"not predicted: {row.name}: {row.why}" for row in self.unpredicted]
-        return blocks(self.origin, self.headline, aligned(rows, 30), self._verdicts(), self._worst(), failed)
+        return error_lines("error of peak memory", errors, 30), self._verdicts(), self._worst(), failed
 
     @property
     def unpredicted(self) -> tuple[UnreadRow, ...]:
@@ -163,16 +160,10 @@ class MemoryValidation(Validation):
         """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""
         spread, (under, ran) = self.spread(), self.under_capacity
         return {
-            "stored": self.stored and asdict(self.stored),
-            "is_sample": self.is_sample,
-            "errors": [{"source": name, **errors.row()} for name, errors in self.errors()],
-            "spread": spread.row() if spread is not None else None,
-            "confusion": self.confusion(),
-            "ran_under_capacity": under,
-            "ran": ran,
-            "not_predicted": self.not_predicted(),
-            **self.tables(),
-        }
+            **self.replayed(), "errors": named_rows("source", self.errors()),
+            "spread": spread.row() if spread is not None else None, "confusion": self.confusion(),
+            "ran_under_capacity": under, "ran": ran, "not_predicted": self.not_predicted(), **self.tables(),
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` of :meth:`document`."""

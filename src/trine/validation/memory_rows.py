@@ -103,17 +103,11 @@ def _simumax(facts: Mapping[str, str]) -> MemoryRow | None:
     largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
     shared = ("its memory run may have another number of micro-batches",) if facts["note"] else ()
     return MemoryRow(
-        source=SIMUMAX,
-        name=facts["case"],
-        counter=ALLOCATED,
-        measured_bytes=largest * MIB,
-        plan=plan,
+        source=SIMUMAX, name=facts["case"], counter=ALLOCATED, measured_bytes=largest * MIB, plan=plan,
         model=_llama(facts["model"], facts, int(facts["seq_len"])),
         software=changed("megatron-core", operators={"loss": "fused", "dropout": False}, logits_bytes=4),
-        stages=tuple(range(pp)),
-        open=shared,
-        nodes=1,
-    )
+        stages=tuple(range(pp)), open=shared, nodes=1,
+    )  # fmt: skip
 
 
 def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
@@ -122,17 +116,14 @@ def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
     is_compiled, gpus = facts["compile"] == "true", int(facts["FSDP"])
     software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
     return MemoryRow(
-        source=TORCHTITAN,
-        name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}",
-        counter=RESERVED,
+        source=TORCHTITAN, name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}", counter=RESERVED,
         measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
         plan=Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"]),
         model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
-        software=software if is_compiled else load_software("torchtitan-eager"),
-        stages=(0,),
+        software=software if is_compiled else load_software("torchtitan-eager"), stages=(0,),
         open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
         nodes=-(-gpus // 8),
-    )
+    )  # fmt: skip
 
 
 #: Shapes that differ from the model's default, by variant: defaults of Megatron-LM's arguments
@@ -185,19 +176,13 @@ def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
     names = {"slow": "nanotron-2024-polling"}
     measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
     return MemoryRow(
-        source=ULTRASCALE,
-        name=facts.get("row") or f"ultrascale-{facts['number']}",
-        counter=RESERVED,
+        source=ULTRASCALE, name=facts.get("row") or f"ultrascale-{facts['number']}", counter=RESERVED,
         model=_llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true"),
-        measured_bytes=round(float(measured) * GIB) if measured else None,
-        plan=_layout(facts),
-        software=load_software(names.get(facts["population"], "nanotron-2024")),
-        stages=(0,),
-        nodes=int(facts["nodes"]),
+        measured_bytes=round(float(measured) * GIB) if measured else None, plan=_layout(facts),
+        software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,), nodes=int(facts["nodes"]),
         capacity_bytes=load_gpu("h100-sxm").memory_bytes,
-        structural="" if facts["status"] == "measured" else structural(facts["flags"]),
-        open=LAYOUTS_OPEN,
-    )
+        structural="" if facts["status"] == "measured" else structural(facts["flags"]), open=LAYOUTS_OPEN,
+    )  # fmt: skip
 
 
 def structural(flags: str) -> str:
@@ -228,18 +213,11 @@ def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
         return None
     padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
     return MemoryRow(
-        source=GOLDEN,
-        name=f"{facts['test']}/{facts['platform']}",
-        counter=ALLOCATED,
-        measured_bytes=round(float(facts["mem_max_allocated_bytes"])),
-        model=asked.model(),
-        plan=asked.plan(),
-        software=asked.software(),
-        stages=(asked.pp - 1,),
-        test=facts["test"],
-        nodes=-(-int(facts["gpus"]) // 8),
+        source=GOLDEN, name=f"{facts['test']}/{facts['platform']}", counter=ALLOCATED,
+        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=asked.model(), plan=asked.plan(),
+        software=asked.software(), stages=(asked.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
         open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
-    )
+    )  # fmt: skip
 
 
 def is_dense_gpt(facts: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
@@ -333,10 +311,7 @@ class _Arguments:
 
 #: Source -> its table, and the function from a line to a row (None: the line is on another subject).
 _TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], MemoryRow | None]]] = {
-    SIMUMAX: ("memory_simumax", _simumax),
-    GOLDEN: ("memory_megatron", _golden),
-    ULTRASCALE: ("layouts", _ultrascale),
-    TORCHTITAN: ("memory_torchtitan", _torchtitan),
-    PUBLIC: ("memory_public", _public),
-}
+    SIMUMAX: ("memory_simumax", _simumax), GOLDEN: ("memory_megatron", _golden), ULTRASCALE: ("layouts", _ultrascale),
+    TORCHTITAN: ("memory_torchtitan", _torchtitan), PUBLIC: ("memory_public", _public),
+}  # fmt: skip
 SOURCES = tuple(_TABLES)

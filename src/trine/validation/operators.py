@@ -7,7 +7,7 @@ predicted / measured - 1; all shapes have equal weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -23,8 +23,8 @@ from trine.compute.tables.fp32 import BENCH_DTYPES, bench_gpus
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
-from trine.results.text import wrapped_at
-from trine.validation.harness import Errors, Validation
+from trine.results.text import aligned, wrapped_at
+from trine.validation.harness import Errors, Target, Validation, blocks
 
 #: A sample takes every Nth shape of each fold.
 SAMPLED = 10
@@ -45,14 +45,6 @@ _ENOUGH = 20
 _HALVES_BENCHED, _LARGE = ("v100", "t4"), 512
 _DTYPES = ("bfloat16", "float8", "float4")
 ALL = "all"
-
-
-class Target(NamedTuple):
-    """Upper limits for the absolute error, as fractions; None: no limit."""
-
-    median: float | None = None
-    mean: float | None = None
-    p90: float | None = None
 
 
 NO_TARGET = Target()
@@ -87,8 +79,7 @@ class OperatorErrors(Errors):
     @property
     def meets(self) -> bool | None:
         """Whether the errors are within the target; None without a target."""
-        asked = [(getattr(self, name), most) for name, most in self.target._asdict().items() if most is not None]
-        return all(error <= most for error, most in asked) if asked else None
+        return self.target.met(self)
 
     def row(self) -> Row:
         """Return the errors as a row for JSON."""
@@ -96,8 +87,8 @@ class OperatorErrors(Errors):
             **self.about._asdict(),
             "num_points": self.count, "median_error": self.median, "mean_error": self.mean, "p90_error": self.p90,
             "worst_error": self.worst, "bias": self.bias,
-            **{f"target_{name}_error": most for name, most in self.target._asdict().items()},
-            "meets_target": self.meets,
+            "target_median_error": self.target.median, "target_mean_error": self.target.mean,
+            "target_p90_error": self.target.p90, "meets_target": self.meets,
         }  # fmt: skip
 
 
@@ -278,17 +269,16 @@ class OperatorValidation(Validation):
         return [each for each in self.errors if each.about.what == what]
 
     def details(self) -> str:
+        """Return the headline with the notes below it, and all paragraphs."""
+        return blocks([*wrapped_at("", self.headline, 0), *self.notes], *self.paragraphs())
+
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return one table per question, worst median first, and the errors published by others."""
-        lines = wrapped_at("", self.headline, 0) + list(self.notes)
         for what, title in _TITLES.items():
             rows = sorted(self.of(what), key=lambda each: (-each.median, each.about.gpu, each.about.operator))
-            if what == ANOTHER:
-                lines += _pair_lines(rows)
-            elif rows:
-                lines += ["", title, *_table(rows)]
-        width = max(len(peer.of) for peer in PEERS)
-        lines += ["", "published by others", *(f"{p.name:15} {p.of:{width}}  {p.error}" for p in PEERS)]
-        return "\n".join(lines)
+            if rows:
+                yield [title, *(_pair_lines(rows) if what == ANOTHER else _table(rows))]
+        yield ["published by others", *aligned([(peer.name, peer.of, peer.error) for peer in PEERS], 15, left=3)]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -298,12 +288,9 @@ class OperatorValidation(Validation):
     def document(self) -> Row:
         """Return ``errors``, ``peers`` and the sampling of shapes."""
         return {
-            **self.tables(),
-            "peers": [peer._asdict() for peer in PEERS],
-            "sampled": self.every,
-            "notes": list(self.notes),
-            "finished": self.finished,
-        }
+            **self.tables(), "peers": [peer._asdict() for peer in PEERS], "sampled": self.every,
+            "notes": list(self.notes), "finished": self.finished,
+        }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``errors``, with one row per question, GPU, operator and dtype."""
@@ -313,42 +300,31 @@ class OperatorValidation(Validation):
 
 _TITLES = {
     SHAPES: "shapes left out: predicted from the other shapes of the same GPU",
-    ANOTHER: "another GPU",
+    ANOTHER: "another GPU: measured time x ratio of the tables, the shape's fold in neither; mean of |error|",
     GPU: "a GPU left out: predicted from another one's measurements and the two data sheets",
 }
 
 
 def _table(rows: Sequence[OperatorErrors]) -> list[str]:
     """Return a line per GPU, operator and type; the column of sources only if some are other GPUs."""
-    moved = any(each.about.source != each.about.gpu for each in rows)
-    source = f"{'from':16} " if moved else ""
-    lines = [f"{'GPU':16} {source}{'operator':28} {'dtype':9} shapes  median   mean   90 %   worst"]
+    is_moved = any(each.about.source != each.about.gpu for each in rows)
+    head = ("GPU", "from", "operator", "dtype", "shapes", "median", "mean", "90 %", "worst", "")
+    lines = [head]
     for each in rows:
-        about, met = each.about, {None: "", True: "  target met", False: "  target missed"}[each.meets]
-        source = f"{'' if about.source == about.gpu else about.source:16} " if moved else ""
-        lines.append(
-            f"{about.gpu:16} {source}{about.operator:28} {about.dtype:9} "
-            f"{each.count:6} {each.median:7.1%} {each.mean:6.1%} {each.p90:6.1%} {each.worst:7.0%}{met}"
-        )
-    return lines
+        about, met = each.about, {None: "", True: "target met", False: "target missed"}[each.meets]
+        source = "" if about.source == about.gpu else about.source
+        errors = (f"{each.median:.1%}", f"{each.mean:.1%}", f"{each.p90:.1%}", f"{each.worst:.0%}")
+        lines.append((about.gpu, source, about.operator, about.dtype, f"{each.count}", *errors, met))
+    return aligned(lines, 16, left=4) if is_moved else aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:
     """Return lines of mean absolute errors, one line per pair and one column per table."""
-    if not rows:
-        return []
     names = [ALL, *(name for name in TABLES if any(each.about.operator == name for each in rows))]
-    lines = ["", "another GPU: measured time x ratio of the tables, the shape's fold in neither; mean of |error|"]
-    lines.append(f"{'from':16} {'to':16}" + "".join(f"{name:>12}" for name in names))
-    found = {(each.about.source, each.about.gpu, each.about.operator): each for each in rows}
-    for source, gpu in dict.fromkeys(
-        (each.about.source, each.about.gpu) for each in sorted(rows, key=lambda x: (x.about.source, x.about.gpu))
-    ):
-        cells = [found.get((source, gpu, name)) for name in names]
-        lines.append(
-            f"{source:16} {gpu:16}" + "".join(f"{'' if x is None else format(x.mean, '.1%'):>12}" for x in cells)
-        )
-    return lines
+    found = {(each.about.source, each.about.gpu, each.about.operator): f"{each.mean:.1%}" for each in rows}
+    pairs = sorted({pair[:2] for pair in found})
+    cells = ((*pair, *(found.get((*pair, name), "") for name in names)) for pair in pairs)
+    return aligned([("from", "to", *names), *cells], 16, left=2)
 
 
 def validate_operators(gpus: Sequence[str] = (), *, every: int = 1) -> OperatorValidation:

@@ -136,17 +136,14 @@ def page(validation: CollectiveValidation) -> str:
     reasons = Counter(why.partition(":")[0] for _, why in validation.skipped)
     qualities = Counter(x.point.quality for x in validation.compared if x.point.quality not in COUNTED)
     return page_text(
-        PAGE,
-        headline=validation.headline,
-        totals=_totals_table(validation),
+        PAGE, headline=validation.headline, totals=_totals_table(validation),
         targets="\n".join(f"- Target {target}." for target in targets),
-        notes="".join(f"Note: {note}.\n\n" for note in validation.notes),
-        worst=_worst_table(validation),
+        notes="".join(f"Note: {note}.\n\n" for note in validation.notes), worst=_worst_table(validation),
         missed="; ".join(missed) or "none",
         not_counted=", ".join(f"{count} {name}" for name, count in qualities.most_common()) or "none",
         skipped=", ".join(f"{why} ({count})" for why, count in reasons.items()) or "none",
         verdicts=", ".join(f"{wrong} of {every} {name} series" for name, wrong, every in verdicts(validation)),
-    )
+    )  # fmt: skip
 
 
 _COUNTED_GROUPS = ("all machines", "machines used for fitting", "held-out machines", "one node", "several nodes")

@@ -27,7 +27,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.report import Row, Table
 from trine.results.text import aligned
-from trine.validation.harness import Errors, UnreadRow, Validation, blocks, grouped, read_each, read_table
+from trine.validation.harness import Errors, Target, UnreadRow, Validation, grouped, read_each, read_table
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -314,7 +314,7 @@ def scaling_errors(rows: Sequence[Scaled]) -> tuple[Errors, Errors]:
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 #: Targets of issue 14 for the judged pairs: mean and 90th percentile of the efficiency's absolute error.
-TARGET = (0.04, 0.08)
+TARGET = Target(mean=0.04, p90=0.08)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -329,12 +329,15 @@ class ScalingValidation(Validation):
     @property
     def judged(self) -> list[Scaled]:
         """Judged rows, the worst first."""
-        return sorted((row for row in self.rows if row.pair.is_judged), key=lambda row: -abs(row.error))
+        return self._worst_first(is_judged=True)
 
     @property
     def fitted(self) -> list[Scaled]:
         """Rows that the host's time is fitted on, the worst first."""
-        return sorted((row for row in self.rows if not row.pair.is_judged), key=lambda row: -abs(row.error))
+        return self._worst_first(is_judged=False)
+
+    def _worst_first(self, is_judged: bool) -> list[Scaled]:
+        return sorted((row for row in self.rows if row.pair.is_judged == is_judged), key=lambda row: -abs(row.error))
 
     @property
     def headline(self) -> str:
@@ -353,29 +356,24 @@ class ScalingValidation(Validation):
             "of which is judged",
         )
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return the judged pairs, worst first, with the parts of their predictions, the fitted rows, then the rest."""
-        head = ("", "batch", "measured", "trine", "error", "NCCL", "slowest", "software")
-        judged = [("pairs", *head[1:]), *(_cells(row) for row in self.judged)]
-        fitted = [("fitted on", *head[1:]), *(_cells(row) for row in self.fitted)]
+        for title, rows in (("pairs", self.judged), ("fitted on", self.fitted)):
+            head = (title, "batch", "measured", "trine", "error", "NCCL", "slowest", "software")
+            yield aligned([head, *map(_cells, rows)], 30)
+        yield self.not_predicted_lines()
         rest = [
             f"  {len(pairs):3d}  {name}: efficiency {min(p.measured for p in pairs):.2f} to "
             f"{max(p.measured for p in pairs):.2f}"
             for name, pairs in sorted(self.not_asked.items())
         ]
-        return blocks(
-            self.headline,
-            aligned(judged, 30),
-            aligned(fitted, 30),
-            self.not_predicted_lines(),
-            ["not asked, as trine has no shapes of them", *rest],
-        )
+        yield ["not asked, as trine has no shapes of them", *rest]
 
     def document(self) -> Row:
         """Return ``errors`` of judged pairs, ``targets``, ``rows``, ``fitted_on``, ``not_asked`` (pairs per model)."""
         errors, constant = scaling_errors(self.judged)
         return {
-            "targets": dict(zip(("mean_error_max", "p90_error_max"), TARGET, strict=True)),
+            "targets": TARGET.limits("{}_error_max"),
             "errors": {
                 "num_pairs": errors.count, "mean": errors.mean, "p90": errors.p90, "bias": errors.bias,
                 "constant_mean": constant.mean, "constant_p90": constant.p90,

@@ -6,8 +6,7 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, cast
 
@@ -17,7 +16,7 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.validation.harness import HEAD, Errors, blocks, cells, errors_by, grouped
+from trine.validation.harness import HEAD, Errors, Target, cells, error_lines, errors_by, grouped
 from trine.validation.replay_rows import Answers, Ask, cost, replay, shuffled
 from trine.validation.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
 from trine.validation.stored import ReplayProgress, read_stored
@@ -25,10 +24,8 @@ from trine.validation.training_rows import TrainingRow, check_sources, load_layo
 
 #: Rows of each source in a sample, and the most layers times micro-batches of such a row.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
-#: Targets of blind predictions: mean, 90th percentile and bias over sources.
-BLIND = (0.15, 0.30, 0.08)
-#: Targets with factors fitted on other models or GPU counts of the source; the bias has no target.
-CALIBRATED = (0.08, 0.18, 1.0)
+#: Targets over sources: of blind predictions, and with factors fitted on other models or GPU counts of the source.
+BLIND, CALIBRATED = Target(mean=0.15, p90=0.30, bias=0.08), Target(mean=0.08, p90=0.18)
 GROUPS = ("source", "gpu", "software", "scale")
 NUM_WORST = 12
 
@@ -42,7 +39,7 @@ class TrainingValidation(StepValidation):
         """Return errors over sources, which weigh the same; None without steps."""
         chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
         errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in chosen]
-        return Errors.of(errors, source_weights(chosen)) if chosen else None
+        return Errors.of_some(errors, source_weights(chosen))
 
     def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
         """Return errors of counted rows by source, GPU, software or scale, the largest mean first."""
@@ -80,18 +77,16 @@ class TrainingValidation(StepValidation):
         found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
         return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
-    def details(self) -> str:
+    def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
-        worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
-        failed = [f"  {step.row.source.key}: {step.row.name}: {step.answer.why_not}" for step in self.failed]
-        return blocks(
-            self.origin,
-            self.headline,
-            *(self._group_lines(by) for by in GROUPS),
-            ["worst rows", *worst] if worst else [],
-            self._apart_lines(),
-            ["not predicted", *failed] if failed else [],
-        )
+        yield from map(self._group_lines, GROUPS)
+        if worst := [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]:
+            yield ["worst rows", *worst]
+        if apart := self.apart():
+            head, *rows = error_lines("apart, counted nowhere", ((name, errors) for name, _, errors in apart), 24)
+            yield [head, *(line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}"))]
+        if self.failed:
+            yield ["not predicted", *(f"  {s.row.source.key}: {s.row.name}: {s.answer.why_not}" for s in self.failed)]
 
     def _group_lines(self, by: str) -> list[str]:
         fitted = dict(self.grouped(by, True))
@@ -101,12 +96,6 @@ class TrainingValidation(StepValidation):
             rows = [(*row, "", *fitted_cells(fitted.get(row[0]))) for row in rows]
         return aligned([head, *rows], 20) if rows else []
 
-    def _apart_lines(self) -> list[str]:
-        apart = self.apart()
-        head, *rows = aligned([("apart, counted nowhere", *HEAD), *((name, *cells(e)) for name, _, e in apart)], 24)
-        lines = [line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}")]
-        return [head, *lines] if apart else []
-
     def document(self) -> Row:
         """Return ``errors`` over sources, ``groups`` by :data:`GROUPS`, ``rows``, ``apart`` and ``not_predicted``.
 
@@ -114,10 +103,9 @@ class TrainingValidation(StepValidation):
         """
         errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
         return {
-            "stored": self.stored and asdict(self.stored),
-            "is_sample": self.is_sample,
+            **self.replayed(),
             "finished": self.finished,
-            "targets": dict(zip(("mean_error_max", "p90_error_max", "bias_max"), BLIND, strict=True)),
+            "targets": {"mean_error_max": BLIND.mean, "p90_error_max": BLIND.p90, "bias_max": BLIND.bias},
             "errors": None if errors is None else errors.row(),
             "calibrated_errors": None if fitted is None else fitted.row(),
             **self.tables(),
@@ -139,23 +127,12 @@ def step_row(step: ComparedStep) -> Row:
     """Return a row beside its prediction, as plain data."""
     row, answer = step.row, step.answer
     return {
-        "row": row.name,
-        "source": row.source.key,
-        "model": row.model,
-        "gpu": row.gpu,
-        "num_gpus": row.num_gpus,
-        "software": answer.software,
-        "measured_s": step.measured_s,
-        "predicted_s": answer.step_s,
-        "error": step.error,
-        "calibrated_s": step.calibrated_s,
-        "calibrated_error": step.calibrated_error,
-        "tokens_per_s": row.tokens / answer.step_s,
-        "simulated_micro_batches": answer.simulated,
-        "micro_batches": answer.micro_batches,
-        "open": list(row.open),
-        "apart": row.apart or None,
-    }
+        "row": row.name, "source": row.source.key, "model": row.model, "gpu": row.gpu, "num_gpus": row.num_gpus,
+        "software": answer.software, "measured_s": step.measured_s, "predicted_s": answer.step_s, "error": step.error,
+        "calibrated_s": step.calibrated_s, "calibrated_error": step.calibrated_error,
+        "tokens_per_s": row.tokens / answer.step_s, "simulated_micro_batches": answer.simulated,
+        "micro_batches": answer.micro_batches, "open": list(row.open), "apart": row.apart or None,
+    }  # fmt: skip
 
 
 def validate_training(

@@ -60,19 +60,11 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
 def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     """Return the page in Markdown."""
     return page_text(
-        PAGE,
-        edition=_edition(steps),
-        totals=_totals(steps),
-        groups=_groups(steps),
-        bands=_bands(steps),
-        worst=_worst(steps),
-        num_fitted=layouts.num_fitted,
-        factors=words(layouts.factors, FITTED_FACTORS),
-        ranking=layouts.headline,
-        layout_errors=_layout_errors(layouts),
-        apart=_apart(steps),
+        PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
+        worst=_worst(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
+        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart(steps),
         constant_mfu=_constant_mfu(steps),
-    )
+    )  # fmt: skip
 
 
 def _edition(found: TrainingValidation) -> str:
@@ -83,12 +75,11 @@ def _edition(found: TrainingValidation) -> str:
 
 def _totals(found: TrainingValidation) -> str:
     rows = []
-    for name, is_fitted, (mean, p90, bias) in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
+    for name, is_fitted, target in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
         errors = found.errors(found.counted, is_fitted)
         if errors is not None:
-            met = errors.mean <= mean and errors.p90 <= p90 and abs(errors.bias) <= bias
-            wanted = f"mean {mean:.0%}, p90 {p90:.0%}" + (f", bias {bias:.0%}" if bias < 1 else "")
-            rows.append((name, *cells(errors), wanted, "met" if met else "not met"))
+            wanted = ", ".join(f"{name} {most:.0%}" for name, most in target.limits("{}").items())
+            rows.append((name, *cells(errors), wanted, "met" if target.met(errors) else "not met"))
     return markdown(("over all sources", *_HEAD, "target (at most)", "result"), rows)
 
 

@@ -6,9 +6,6 @@ are listed in :attr:`TrainingRow.open`.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,11 +13,12 @@ from itertools import accumulate
 from typing import Any
 
 from trine.cluster import Cluster, load_cluster
-from trine.common.inputs import PRESETS, read_bytes
+from trine.common.inputs import PRESETS
 from trine.errors import InputError, nearest
 from trine.parallel.plan import Plan
 from trine.results.headline import scale_of
 from trine.software.profile import Software, load_software
+from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
 
 FOLDER = PRESETS / "measured" / "training"
@@ -158,8 +156,7 @@ class TrainingRow:
         facts = dict(self.source.model)
         sequence, hidden, heads = (self.whole(name) for name in ("sequence", "hidden", "heads"))
         positions = facts.pop("positions", None)
-        tied = self.facts.get("tied")
-        if tied:
+        if tied := self.facts.get("tied"):
             facts["tied_embeddings"] = tied == "true"
         return Transformer(
             name=self.facts["model"].replace(" ", "-").lower(), layers=self.whole("layers"), hidden=hidden, heads=heads,
@@ -253,39 +250,46 @@ def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
             raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
 
+@cache
 def load_sources() -> Mapping[str, TrainingSource]:
     """Return all sources by key."""
-    return _sources()
+    from trine.common.spec import load_mapping
+
+    entries = load_mapping(FOLDER / "sources.yaml")
+    assert isinstance(entries, dict)
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "open": (), "why": ""}
+    return {
+        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        for key, entry in entries.items()
+    }
 
 
 def load_rows() -> tuple[TrainingRow, ...]:
     """Return all measured steps except the layouts of Ultra-Scale, in the order of the file."""
-    return tuple(_row(facts["source"], facts) for facts in _table("steps.csv.gz"))
+    return tuple(_row(facts["source"], facts) for facts in read_table(FOLDER / "steps.csv"))
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
     """Return all layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
-    return tuple(_row(ULTRASCALE, facts) for facts in _table("layouts.csv.gz"))
+    return tuple(_row(ULTRASCALE, facts) for facts in read_table(FOLDER / "layouts.csv"))
 
 
 def _row(key: str, facts: Mapping[str, str]) -> TrainingRow:
     """Return a row; if it cannot be read, its ``fault`` gives the reason."""
+    known = load_sources()
+    source = known.get(key) or replace(known[ULTRASCALE], key=key, title="unknown source")
     try:
-        source = _sources().get(key) or _unknown_source(key)
-        if source.key == ULTRASCALE:
+        if key not in known:
+            raise InputError(f"unknown source {key[:40]!r}{nearest(key, known)}", field="source")
+        if key == ULTRASCALE:
             facts = _layout(facts)
         apart = facts.get("apart", "") or ("" if source.counts else source.why)
         step = _seconds(facts.get("step_s", ""))
         row = TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
         _check(row)
     except InputError as error:
-        source = _sources().get(key) or replace(_sources()[ULTRASCALE], key=key, title="unknown source")
         return TrainingRow(name=facts["row"], source=source, facts=facts, step_s=None, apart="", fault=str(error))
     return row
-
-
-def _unknown_source(key: str) -> TrainingSource:
-    raise InputError(f"unknown source {key[:40]!r}{nearest(key, _sources())}", field="source")
 
 
 def _seconds(text: str) -> float | None:
@@ -328,41 +332,21 @@ def _layout_apart(facts: Mapping[str, str]) -> str:
 
 
 @cache
-def _sources() -> Mapping[str, TrainingSource]:
-    from trine.common.spec import load_mapping
-
-    entries = load_mapping(FOLDER / "sources.yaml")
-    assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "open": (), "why": ""}
-    return {
-        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
-        for key, entry in entries.items()
-    }
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    text = gzip.decompress(read_bytes(FOLDER / name)).decode()
-    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
-
-
-@cache
 def gpu_of(cluster: str) -> str:
     """Return the GPU of a preset or of a file in ``clusters/``."""
-    machine = _machine(cluster)
+    machine = load_cluster(_cluster_file(cluster))
     return str(machine.devices[machine.gpus[0]].gpu)
 
 
-@cache
-def _machine(name: str) -> Cluster:
+def _cluster_file(name: str) -> str:
     own = FOLDER / "clusters" / f"{name}.yaml"
-    return load_cluster(str(own) if own.exists() else name)
+    return str(own) if own.exists() else name
 
 
 @cache
 def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
     """Return whole nodes of a machine; 0 bytes/s keeps its fabric's bandwidth."""
-    own = FOLDER / "clusters" / f"{name}.yaml"
-    path = str(own) if own.exists() else name
+    path = _cluster_file(name)
     if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
         return load_cluster(path, gpus=gpus)
     cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
@@ -391,7 +375,6 @@ def fabric_bandwidth(kind: str, nodes: int) -> float:
     node's ports, or twice that amount; bus bandwidth counts these bytes.
     Source: ``presets/measured/training/fabric.csv``.
     """
-    text = read_bytes(FOLDER / "fabric.csv").decode()
-    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == kind]
+    rows = (row for row in read_table(FOLDER / "fabric.csv") if row["collective"] == kind)
     known = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
     return known[max(count for count in known if count <= max(nodes, 2))]

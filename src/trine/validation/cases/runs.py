@@ -116,14 +116,10 @@ def measure(
     )
     loads = int(run.gpu.loads[0])
     return Measured(
-        size_bytes=size_bytes,
-        time_ps=run.end_ps,
-        events=run.gpu.num_events,
-        wall_s=wall_s,
-        load_ps=int(run.gpu.load_latency_ps[0]) / loads if loads else 0.0,
-        memory_lines=loads + int(run.gpu.stores[0]),
+        size_bytes=size_bytes, time_ps=run.end_ps, events=run.gpu.num_events, wall_s=wall_s,
+        load_ps=int(run.gpu.load_latency_ps[0]) / loads if loads else 0.0, memory_lines=loads + int(run.gpu.stores[0]),
         run=run,
-    )
+    )  # fmt: skip
 
 
 SIZES = (MIB, 4 * MIB, 16 * MIB)

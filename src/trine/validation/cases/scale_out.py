@@ -18,13 +18,9 @@ from trine.validation.cases.runs import MIB, tell
 GPUS = 8
 #: The paper's figures: us, Gbit/s, and times of flows in ns.
 PAPER = {
-    "completion us": 165.98,
-    "busbw Gb/s": 88.45,
-    "flow, mean ns": 11_477.0,
-    "flow, least ns": 11_250.0,
-    "flow, most ns": 14_552.0,
-    "flow alone ns": 11_857.0,
-}
+    "completion us": 165.98, "busbw Gb/s": 88.45, "flow, mean ns": 11_477.0, "flow, least ns": 11_250.0,
+    "flow, most ns": 14_552.0, "flow alone ns": 11_857.0,
+}  # fmt: skip
 JUDGED = ("completion us", "flow, mean ns")
 TOLERANCE = 0.05
 NOT_STATED = (
@@ -48,12 +44,9 @@ class Assumed:
 
 #: The first variant counts for the verdict: 10 m of fibre per link, two GPUs per leaf.
 VARIANTS = (
-    Assumed(),
-    Assumed(per_leaf=4),
-    Assumed(latency_ns=0),
-    Assumed(latency_ns=150),
+    Assumed(), Assumed(per_leaf=4), Assumed(latency_ns=0), Assumed(latency_ns=150),
     Assumed(latency_ns=150, packet_bytes=1000, header_bytes=48),
-)
+)  # fmt: skip
 
 
 def clos(size_bytes: int = MIB) -> CaseStudy:
@@ -111,13 +104,10 @@ def numbers(run: PacketRun) -> dict[str, float]:
     """Return the paper's figures for one run."""
     flow_ns = run.flow_ps / 1e3
     return {
-        "completion us": run.end_ps / 1e6,
-        "busbw Gb/s": run.bus_bytes_per_s * 8 / 1e9,
-        "flow, mean ns": float(flow_ns.mean()),
-        "flow, least ns": float(flow_ns.min()),
-        "flow, most ns": float(flow_ns.max()),
-        "flow alone ns": float(run.flow_alone_ps.max() / 1e3),
-    }
+        "completion us": run.end_ps / 1e6, "busbw Gb/s": run.bus_bytes_per_s * 8 / 1e9,
+        "flow, mean ns": float(flow_ns.mean()), "flow, least ns": float(flow_ns.min()),
+        "flow, most ns": float(flow_ns.max()), "flow alone ns": float(run.flow_alone_ps.max() / 1e3),
+    }  # fmt: skip
 
 
 def _panels(schedule: Schedule, run: PacketRun) -> tuple[Panel, ...]:
@@ -130,14 +120,11 @@ def _panels(schedule: Schedule, run: PacketRun) -> tuple[Panel, ...]:
     place = tuple(float(i + 1) for i in range(len(flow)))
     marks = [
         Curve(
-            label=f"paper: {name.removesuffix(' ns')}",
-            x=(place[0], place[-1]),
-            y=(PAPER[name],) * 2,
-            style="--",
+            label=f"paper: {name.removesuffix(' ns')}", x=(place[0], place[-1]), y=(PAPER[name],) * 2, style="--",
             colour=colour,
         )
         for colour, name in ((1, "flow, least ns"), (2, "flow, mean ns"), (3, "flow, most ns"), (4, "flow alone ns"))
-    ]
+    ]  # fmt: skip
     return (
         Panel(
             title="All-reduce: end of each step", x_label="step", y_label="time (us)", log="",

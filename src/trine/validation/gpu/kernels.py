@@ -532,12 +532,7 @@ def _builder(
     waiting = threads // PACKET_LANES
     wavefronts = min(waiting, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
     options = KernelOptions(
-        op="all_reduce",
-        num_ranks=ranks,
-        size_bytes=size_bytes,
-        workgroups=blocks,
-        wavefronts=wavefronts,
-        protocol=protocol,
-        unroll=max(1, waiting // wavefronts) if protocol == LL else 4 * accesses,
-    )
+        op="all_reduce", num_ranks=ranks, size_bytes=size_bytes, workgroups=blocks, wavefronts=wavefronts,
+        protocol=protocol, unroll=max(1, waiting // wavefronts) if protocol == LL else 4 * accesses,
+    )  # fmt: skip
     return CollectiveBuilder(name, options)

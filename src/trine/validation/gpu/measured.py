@@ -325,17 +325,13 @@ class KernelValidation(Validation):
         """Return ``points``."""
         points: list[Row] = [
             {
-                "series": each.point.series,
-                "size_bytes": each.point.size_bytes,
-                "measured_s": each.point.time_ps / 1e12,
-                "simulated_s": each.time_ps / 1e12,
-                "first_round_s": each.first_ps / 1e12,
-                "error": each.error,
-                "program": each.program,
+                "series": each.point.series, "size_bytes": each.point.size_bytes,
+                "measured_s": each.point.time_ps / 1e12, "simulated_s": each.time_ps / 1e12,
+                "first_round_s": each.first_ps / 1e12, "error": each.error, "program": each.program,
                 "source": each.point.source,
             }
             for each in self.compared
-        ]
+        ]  # fmt: skip
         return {"points": points}
 
 
@@ -412,13 +408,9 @@ def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
 
     columns: dict[str, Any] = {name: np.tile(getattr(program, name), rounds) for name in COLUMNS}
     return replace(
-        program,
-        kernel_ptr=ptr(program.kernel_ptr),
-        workgroup_ptr=ptr(program.workgroup_ptr),
-        operand_ptr=ptr(program.operand_ptr),
-        kernel_names=program.kernel_names * rounds,
-        **columns,
-    )
+        program, kernel_ptr=ptr(program.kernel_ptr), workgroup_ptr=ptr(program.workgroup_ptr),
+        operand_ptr=ptr(program.operand_ptr), kernel_names=program.kernel_names * rounds, **columns,
+    )  # fmt: skip
 
 
 #: DeepEP's kernels in DeepEP's own measurements: GPUs per node.

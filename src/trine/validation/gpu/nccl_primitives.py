@@ -188,13 +188,9 @@ class ChannelWriter:
                 primitive, chunk = _primitive(step), (self.rank - 1 - step) % GPUS
                 if loop[chunk]:
                     yield Call(
-                        primitive=primitive,
-                        num_bytes=loop[chunk],
-                        place=place + chunk * loop[0],
-                        received=received,
-                        sent=sent,
-                        is_cold=primitive not in done,
-                    )
+                        primitive=primitive, num_bytes=loop[chunk], place=place + chunk * loop[0], received=received,
+                        sent=sent, is_cold=primitive not in done,
+                    )  # fmt: skip
                     done.add(primitive)
                 received, sent = received + _receives(primitive), sent + _sends(primitive)
             place += sum(loop)
