@@ -18,14 +18,6 @@ from trine.parallel.plan import TIME, Plan
 PARALLEL = ("dp", "ddp", "fsdp", "tp", "pp")
 #: Maximum size of a file of expert shares, which has one line per expert.
 MAX_SHARES_BYTES = 4 * 2**20
-#: Option -> the axis it needs.
-_AXIS_OF = {
-    "tp_style": "tp", "schedule": "pp", "cuts": "pp", "virtual_stages": "pp", "balance": "pp", "cp_style": "cp",
-    "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp",
-}  # fmt: skip
-_AXIS_WORDS = {
-    "tp": "tensor parallelism", "pp": "a pipeline", "cp": "context parallelism", "ep": "expert parallelism",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,20 +82,20 @@ def _on_one_axis(layout: LayoutOptions, axes: dict[str, int], sharding: str | No
 
 def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
     """Raise PlanError for options that need an axis, replicas or sharding that the layout lacks."""
-    data = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
-    if "bucket_bytes" in given and not data:
-        raise PlanError("--bucket needs DDP: add --parallel ddp or --dp N")
-    several = {"ep": (given["ep"] or 1) > 1} | {axis: ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp")}
-    for name, axis in _AXIS_OF.items():
-        if name not in given:
-            continue
-        option = "--" + name.replace("_", "-")
-        named = axis in ways if name in ("tp_style", "schedule", "cuts", "virtual_stages", "balance") else several[axis]
-        if not named:
-            raise PlanError(f"{option} needs {_AXIS_WORDS[axis]}: add --{axis} N")
-    for name in ("buffers", "dp_overlap", "sync_every", "replica_batches"):
-        if name in given and not (several["dp"] or several["cp"]):
-            raise PlanError(f"--{name.replace('_', '-')} needs replicas: add --dp N")
+    is_ddp = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
+    cp, tp, dp = (ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp"))
+    for names, is_there, needed in (
+        (("bucket_bytes",), is_ddp, "DDP: add --parallel ddp or --dp N"),
+        (("tp_style",), "tp" in ways, "tensor parallelism: add --tp N"),
+        (("schedule", "cuts", "virtual_stages", "balance"), "pp" in ways, "a pipeline: add --pp N"),
+        (("cp_style",), cp, "context parallelism: add --cp N"),
+        (("expert_imbalance", "capacity_factor"), (given["ep"] or 1) > 1, "expert parallelism: add --ep N"),
+        (("tp_overlap",), tp, "tensor parallelism: add --tp N"),
+        (("buffers", "dp_overlap", "sync_every", "replica_batches"), dp or cp, "replicas: add --dp N"),
+    ):
+        for name in names:
+            if name in given and not is_there:
+                raise PlanError(f"--{name.removesuffix('_bytes').replace('_', '-')} needs {needed}")
     if "reshard" in given and ways.get("sharding", given["sharding"]) != "fsdp":
         raise PlanError("--reshard is about parameters that are gathered: --sharding fsdp")
     if "tp_overlap" in given and given["tp_overlap"] < 2:

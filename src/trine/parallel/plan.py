@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
@@ -42,6 +42,12 @@ UNSAID: dict[str, object] = {
     "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
 }  # fmt: skip
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
+_BUCKETS = ("first_bucket_bytes", "bucket_bytes")
+_WORDS = {
+    "data": DATA_MODES, "tp_style": TP_STYLES, "inputs": INPUTS, "balance": BALANCES, "recompute": RECOMPUTE,
+    "sync": SYNCS, "overlap": OVERLAPS, "offload": OFFLOADS, "buffers": BUFFERS, "sharding": SHARDINGS,
+    "cp_style": CP_STYLES,
+}  # fmt: skip
 
 
 @named_arguments
@@ -161,75 +167,23 @@ class Plan(OneLine):
         object.__setattr__(self, "cuts", _names(self.cuts))
         object.__setattr__(self, "replica_batches", _batches(self.replica_batches))
         object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
-        for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
-            _require_positive(name, getattr(self, name))
-        for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every", "etp"):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
-        if self.num_ranks > MAX_GPUS:
-            raise PlanError(f"{self.num_ranks} ranks are more than the {MAX_GPUS} GPUs of the largest machine")
-        if max(self.batch or 0, self.micro_batch or 0) > MAX_BATCH:
-            raise PlanError(f"a batch is at most {MAX_BATCH} samples")
-        kinds = [kind for kind, _ in self.algorithm]
-        if len(set(kinds)) < len(kinds):
-            raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
-        for name, known in (
-            ("data", DATA_MODES), ("tp_style", TP_STYLES), ("inputs", INPUTS), ("balance", BALANCES),
-            ("recompute", RECOMPUTE), ("sync", SYNCS), ("overlap", OVERLAPS), ("offload", OFFLOADS),
-        ):  # fmt: skip
-            if getattr(self, name) is not None or name not in ("balance", "overlap"):
-                _require_one_of(name, getattr(self, name), known)
-        if self.schedule is not None and self.schedule not in SCHEDULES:
-            _require_one_of("schedule", self.schedule, SCHEDULES.names())
-        if self.data == "dp":
-            self._check_data_parallel()
-        if self.prefetch is not None and (isinstance(self.prefetch, bool) or self.prefetch < 0):
-            raise PlanError(f"prefetch must be 0 or a positive whole number, got {self.prefetch!r}")
-        if self.tp_overlap > MAX_PIECES:
-            raise PlanError(f"tp_overlap is at most {MAX_PIECES} pieces, got {self.tp_overlap}")
         object.__setattr__(self, "expert_shares", tuple(self.expert_shares))
-        self._check_pipeline()
-        self._check_overlap()
-        check_forms(self)
-
-    def _check_overlap(self) -> None:
-        if not self._is_ideal and self.num_ranks == 1 and (self.offload == "none" or self.overlap == "modelled"):
-            raise PlanError(f"overlap {self.overlap!r} needs communication, but there is one GPU")
-        if self.data == "dp" and not self._is_ideal:
-            raise PlanError("DataParallel (dp) overlaps nothing with compute, so overlap cannot matter: it needs ddp")
-        if self.data == "dp" and self.offload != "none":
-            raise PlanError("DataParallel (dp) is modelled without offload: it needs ddp")
-
-    def _check_pipeline(self) -> None:
-        parts = self.pp * self.virtual_stages
-        if self.virtual_stages > 1 and self.pp == 1:
-            raise PlanError("virtual stages need a pipeline: pp must be above 1")
-        if self.cuts and len(self.cuts) != parts - 1:
-            raise PlanError(f"{parts} stages need {parts - 1} cuts, got {len(self.cuts)}: {', '.join(self.cuts)}")
-        if self.balance not in (None, "time") and (self.cuts or self.pp == 1):
-            reason = "cuts say where" if self.cuts else "pp = 1 has no cuts"
-            raise PlanError(f"balance places the cuts of a pipeline, but {reason}")
-        if self.recompute_layers is not None and self.recompute != "full":
-            raise PlanError(f"recompute_layers is about full recomputation, and recompute is {self.recompute!r}")
-        if self.sync == "each" and self.dp * self.cp == 1:
-            raise PlanError("sync needs replicas: dp must be above 1")
-
-    def _check_data_parallel(self) -> None:
-        if self.tp > 1 or self.pp > 1:
-            raise PlanError(
-                "DataParallel (dp) keeps one process with whole replicas, so it does not combine with tensor or "
-                "pipeline parallelism: use ddp"
-            )
-        if self.micro_batch is not None:
-            raise PlanError("DataParallel (dp) runs the whole batch of a replica at once: micro-batches need ddp")
-        if self.recompute != "none" or self.sync != "last":
-            raise PlanError("DataParallel (dp) is modelled without recomputation and accumulation: they need ddp")
-        if self.inputs == "prefetch":
-            raise PlanError("DataParallel (dp) scatters inputs inside the step: copies ahead of it need ddp")
+        _check_values(self)
+        for name, is_allowed, why in _RULES:
+            if getattr(self, name) != _DEFAULTS[name] and not is_allowed(self):
+                raise PlanError(why if isinstance(why, str) else why(self))
+        # The software profile may set etp. Until it is known, check the weakest condition: etp = 1.
+        _check_expert_ranks(self, 1 if self.etp is None and self.ep > 1 else self.expert_tp)
 
     @property
     def _is_ideal(self) -> bool:
+        """Whether communication and compute do not slow each other down."""
         return self.overlap in (None, "ideal")
+
+    @property
+    def _has_ddp_replicas(self) -> bool:
+        """Whether several replicas reduce their gradients as DistributedDataParallel does."""
+        return self.dp * self.cp > 1 and self.data == "ddp"
 
     def filled(self, software: Mapping[str, object] | None = None) -> Plan:
         """Return the plan with unset options filled from ``software`` if they have an effect, else from defaults."""
@@ -305,12 +259,37 @@ class Plan(OneLine):
         return self.sync == "each" or self.splits_gradients
 
 
-def check_forms(plan: Plan) -> None:
-    """Raise PlanError, with the reason, for an invalid plan or an option without effect."""
-    for check in (_degrees, _data, _replicas, _sharding, _gathers, _tensor, _context, _experts, _local):
-        check(plan)
-    # The software profile may set etp. Until it is known, check the weakest condition: etp = 1.
-    _check_expert_ranks(plan, 1 if plan.etp is None and plan.ep > 1 else plan.expert_tp)
+def _check_values(plan: Plan) -> None:
+    """Raise PlanError for a value that no layout may have."""
+    for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
+        _require_positive(name, getattr(plan, name))
+    for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every", "etp"):
+        if getattr(plan, name) is not None:
+            _require_positive(name, getattr(plan, name))
+    if plan.num_ranks > MAX_GPUS:
+        raise PlanError(f"{plan.num_ranks} ranks are more than the {MAX_GPUS} GPUs of the largest machine")
+    if max(plan.batch or 0, plan.micro_batch or 0) > MAX_BATCH:
+        raise PlanError(f"a batch is at most {MAX_BATCH} samples")
+    kinds = [kind for kind, _ in plan.algorithm]
+    if len(set(kinds)) < len(kinds):
+        raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
+    for name, known in _WORDS.items():
+        if getattr(plan, name) is not None or name not in ("balance", "overlap"):
+            _require_one_of(name, getattr(plan, name), known)
+    if plan.schedule is not None and plan.schedule not in SCHEDULES:
+        _require_one_of("schedule", plan.schedule, SCHEDULES.names())
+    if plan.prefetch is not None and (isinstance(plan.prefetch, bool) or plan.prefetch < 0):
+        raise PlanError(f"prefetch must be 0 or a positive whole number, got {plan.prefetch!r}")
+    if plan.tp_overlap > MAX_PIECES:
+        raise PlanError(f"tp_overlap is at most {MAX_PIECES} pieces, got {plan.tp_overlap}")
+    check_order(plan.order)
+    if isinstance(plan.replica_batches, tuple):
+        for size in plan.replica_batches:
+            _require_positive("replica_batches", size)
+    elif plan.replica_batches:
+        _require_one_of("replica_batches", plan.replica_batches, (TIME,))
+    if plan.expert_imbalance != BALANCED:
+        exponent(plan.expert_imbalance)
 
 
 def _check_expert_ranks(plan: Plan, etp: int) -> None:
@@ -332,148 +311,107 @@ def _check_expert_ranks(plan: Plan, etp: int) -> None:
     )
 
 
-def _degrees(plan: Plan) -> None:
-    check_order(plan.order)
-    if plan.order != DEFAULT_ORDER and sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
-        _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
-    if plan.data == "dp" and plan.cp * plan.ep > 1:
-        raise PlanError(
-            "DataParallel (dp) keeps whole replicas in one process: context and expert parallelism need ddp"
-        )
+_NO_EXPERTS = "cannot matter: ep = 1 has all experts on every rank"
+_NO_GRADIENTS = "cannot matter: local SGD reduces no gradients"
+_DEFAULTS = {each.name: each.default for each in fields(Plan)}
+#: Rules for options that differ from their defaults, checked in this order: the field, whether its value is allowed
+#: beside the other options, and the error if it is not. Both limits of buckets are one option of the command line.
+_RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]], ...] = (
+    ("data", lambda p: p.tp == p.pp == 1,
+     "DataParallel (dp) keeps one process with whole replicas, so it does not combine with tensor or pipeline "
+     "parallelism: use ddp"),
+    ("data", lambda p: p.micro_batch is None,
+     "DataParallel (dp) runs the whole batch of a replica at once: micro-batches need ddp"),
+    ("data", lambda p: p.recompute == "none" and p.sync == "last",
+     "DataParallel (dp) is modelled without recomputation and accumulation: they need ddp"),
+    ("data", lambda p: p.inputs != "prefetch",
+     "DataParallel (dp) scatters inputs inside the step: copies ahead of it need ddp"),
+    ("virtual_stages", lambda p: p.pp > 1, "virtual stages need a pipeline: pp must be above 1"),
+    ("cuts", lambda p: len(p.cuts) == p.pp * p.virtual_stages - 1, lambda p:
+     f"{(parts := p.pp * p.virtual_stages)} stages need {parts - 1} cuts, got {len(p.cuts)}: {', '.join(p.cuts)}"),
+    ("balance", lambda p: p.balance == TIME or not p.cuts, "balance places the cuts of a pipeline, but cuts say where"),
+    ("balance", lambda p: p.balance == TIME or p.pp > 1,
+     "balance places the cuts of a pipeline, but pp = 1 has no cuts"),
+    ("recompute_layers", lambda p: p.recompute == "full",
+     lambda p: f"recompute_layers is about full recomputation, and recompute is {p.recompute!r}"),
+    ("sync", lambda p: p.dp * p.cp > 1, "sync needs replicas: dp must be above 1"),
+    ("overlap", lambda p: p._is_ideal or p.num_ranks > 1 or (p.offload != "none" and p.overlap == "none"),
+     lambda p: f"overlap {p.overlap!r} needs communication, but there is one GPU"),
+    ("data", lambda p: p._is_ideal,
+     "DataParallel (dp) overlaps nothing with compute, so overlap cannot matter: it needs ddp"),
+    ("data", lambda p: p.offload == "none", "DataParallel (dp) is modelled without offload: it needs ddp"),
+    ("order", lambda p: p.ep not in (1, p.dp) or sum(degree > 1 for degree in (p.tp, p.cp, p.dp, p.pp)) > 1,
+     "order cannot matter: there are not two axes to order"),
+    ("data", lambda p: p.cp * p.ep == 1,
+     "DataParallel (dp) keeps whole replicas in one process: context and expert parallelism need ddp"),
+    ("buffers", lambda p: p._has_ddp_replicas, "buffers cannot matter: only DDP's replicas exchange them"),
+    ("buffers", lambda p: p.sharding == "none",
+     lambda p: f"buffers cannot matter: they are DDP's, and sharding is {p.sharding!r}"),
+    ("dp_overlap", lambda p: p.dp_overlap or p._has_ddp_replicas,
+     "dp_overlap cannot matter: there are no replicas that reduce gradients"),
+    ("replica_batches", lambda p: p.dp > 1 and p.data == "ddp",
+     "replica_batches gives each data-parallel replica its batch, and dp = 1 has one: set dp"),
+    ("replica_batches", lambda p: p.ep == 1,
+     "replica_batches does not combine with ep: experts exchange equally many tokens of each replica"),
+    ("replica_batches", lambda p: p.replica_batches == TIME or len(p.replica_batches) == p.dp, lambda p:
+     f"replica_batches has one batch for each of dp = {p.dp} replicas; got {len(p.replica_batches)}"),
+    ("replica_batches", lambda p: p.replica_batches == TIME or p.batch is None,
+     "batch (of each replica) and replica_batches contradict each other: give one"),
+    ("replica_batches", lambda p: isinstance(p.replica_batches, str) or max(p.replica_batches) <= MAX_BATCH,
+     f"a batch is at most {MAX_BATCH} samples"),
+    ("shard_ways", lambda p: p.sharding != "none", "shard_ways cannot matter: shard_ways needs sharding"),
+    ("data", lambda p: p.sharding == "none",
+     lambda p: f"DataParallel (dp) keeps whole replicas: sharding {p.sharding!r} needs ddp"),
+    ("shard_ways", lambda p: 1 < (ways := p.shard_ways or 1) < p.dp and not p.dp % ways, lambda p:
+     f"hybrid sharding cuts the replicas into equal groups: shard_ways divides dp = {p.dp} and lies between 1 and it; "
+     f"got {p.shard_ways}"),
+    ("reshard", lambda p: p.sharding == "fsdp",
+     "reshard cannot matter: only fsdp may keep gathered parameters until the backward pass"),
+    ("shard_unit_bytes", lambda p: p.sharding in PARAMETERS_SHARDED,
+     "shard_unit_bytes cannot matter: no parameters are gathered unit by unit"),
+    *((name, lambda p: p.sharding not in PARAMETERS_SHARDED,
+       lambda p: f"bucket_bytes cannot matter: {p.sharding} reduces gradients by the units of its parameters")
+      for name in _BUCKETS),
+    ("prefetch", lambda p: p.sharding != "none",
+     "prefetch cannot matter: no parameters are gathered: set sharding"),
+    ("prefetch", lambda p: p.sharding in PARAMETERS_SHARDED or p.prefetch in (0, 1), lambda p:
+     f"with {p.sharding} all parameters are gathered behind the optimizer, beside the next forward pass (prefetch 1) "
+     f"or before it (0); got {p.prefetch}"),
+    ("sync", lambda p: p.sharding not in GRADIENTS_SHARDED,
+     lambda p: f"{p.sharding} reduces gradients after each micro-batch anyway: leave sync out"),
+    ("sequence_parallel", lambda p: not p.sequence_parallel or p.tp_style != "column",
+     "sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron"),
+    ("tp_overlap", lambda p: p.sequence_parallel,
+     "tp_overlap cuts the all-gathers and reduce-scatters of sequence parallelism into pieces: set sequence_parallel"),
+    ("cp_style", lambda p: p.cp > 1, "cp_style cannot matter: cp = 1 leaves the sequence whole"),
+    ("etp", lambda p: p.etp == p.tp or p.tp_style != "column",
+     "experts that are divided in their own way (etp) need tp_style megatron"),
+    ("etp", lambda p: p.tp in (1, p.etp) or p.sequence_parallel is not False, lambda p:
+     f"etp {p.etp} with tp {p.tp} needs sequence parallelism: without it all tp ranks hold the same tokens"),
+    ("expert_imbalance", lambda p: not p.expert_shares,
+     "expert_imbalance and expert_shares contradict each other: give one"),
+    ("expert_imbalance", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
+    ("expert_shares", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
+    ("capacity_factor", lambda p: p.ep > 1, f"capacity_factor {_NO_EXPERTS}"),
+    ("expert_shares", lambda p: len(p.expert_shares) <= MAX_EXPERTS and all(map(_is_share, p.expert_shares)),
+     "expert_shares are the parts of the tokens that go to each expert: numbers not below 0"),
+    ("expert_shares", lambda p: sum(p.expert_shares) > 0, "expert_shares add up to nothing"),
+    ("capacity_factor", lambda p: _is_share(p.capacity_factor) and 0 < (p.capacity_factor or 0) <= MAX_EXPERTS,
+     lambda p: f"capacity_factor must be a number above 0, got {p.capacity_factor!r}"),
+    ("sync_every", lambda p: p.dp > 1 and p.data == "ddp",
+     "sync_every needs DDP replicas, which average their parameters"),
+    ("sync_every", lambda p: p.sharding == "none" and p.cp * p.ep == 1,
+     "local SGD keeps whole replicas: sync_every does not combine with sharding, cp or ep"),
+    ("dp_overlap", lambda p: p.dp_overlap or _reduces_gradients(p), f"dp_overlap {_NO_GRADIENTS}"),
+    ("sync", lambda p: _reduces_gradients(p), f"sync {_NO_GRADIENTS}"),
+    *((name, lambda p: _reduces_gradients(p), f"bucket_bytes {_NO_GRADIENTS}") for name in _BUCKETS),
+    ("sync_every", lambda p: not p.steps % (p.sync_every or 1), lambda p:
+     f"{p.steps} steps are no whole number of rounds of sync_every = {p.sync_every}: take a multiple"),
+)  # fmt: skip
 
 
-def _data(plan: Plan) -> None:
-    _require_one_of("buffers", plan.buffers, BUFFERS)
-    replicas = plan.dp * plan.cp
-    if plan.buffers != "auto":
-        _only_if(replicas > 1 and plan.data == "ddp", "buffers", "only DDP's replicas exchange them")
-        _only_if(plan.sharding == "none", "buffers", f"they are DDP's, and sharding is {plan.sharding!r}")
-    if plan.dp_overlap is False:
-        _only_if(replicas > 1 and plan.data == "ddp", "dp_overlap", "there are no replicas that reduce gradients")
-
-
-def _replicas(plan: Plan) -> None:
-    batches = plan.replica_batches
-    if not batches:
-        return
-    if plan.dp == 1 or plan.data != "ddp":
-        raise PlanError("replica_batches gives each data-parallel replica its batch, and dp = 1 has one: set dp")
-    if plan.ep > 1:
-        raise PlanError(
-            "replica_batches does not combine with ep: experts exchange equally many tokens of each replica"
-        )
-    if isinstance(batches, str):
-        _require_one_of("replica_batches", batches, (TIME,))
-        return
-    if len(batches) != plan.dp:
-        raise PlanError(f"replica_batches has one batch for each of dp = {plan.dp} replicas; got {len(batches)}")
-    for size in batches:
-        _require_positive("replica_batches", size)
-    if plan.batch is not None:
-        raise PlanError("batch (of each replica) and replica_batches contradict each other: give one")
-    if max(batches) > MAX_BATCH:
-        raise PlanError(f"a batch is at most {MAX_BATCH} samples")
-
-
-def _sharding(plan: Plan) -> None:
-    _require_one_of("sharding", plan.sharding, SHARDINGS)
-    if plan.sharding == "none":
-        _only_if(plan.shard_ways is None, "shard_ways", "shard_ways needs sharding")
-        return
-    if plan.data != "ddp":
-        raise PlanError(f"DataParallel (dp) keeps whole replicas: sharding {plan.sharding!r} needs ddp")
-    degree = plan.shard_ways
-    if degree is None:
-        return
-    if plan.dp % degree or not 1 < degree < plan.dp:
-        raise PlanError(
-            f"hybrid sharding cuts the replicas into equal groups: shard_ways divides dp = {plan.dp} and lies between "
-            f"1 and it; got {degree}"
-        )
-
-
-def _gathers(plan: Plan) -> None:
-    if not plan.reshard:
-        _only_if(plan.sharding == "fsdp", "reshard", "only fsdp may keep gathered parameters until the backward pass")
-    if plan.shard_unit_bytes is not None:
-        _only_if(plan.sharding in PARAMETERS_SHARDED, "shard_unit_bytes", "no parameters are gathered unit by unit")
-    if plan.sharding in PARAMETERS_SHARDED:
-        name, is_default = _default_buckets(plan)
-        _only_if(is_default, name, f"{plan.sharding} reduces gradients by the units of its parameters")
-    if plan.prefetch is not None:
-        _only_if(plan.sharding != "none", "prefetch", "no parameters are gathered: set sharding")
-        if plan.sharding in ("zero1", "zero2") and plan.prefetch > 1:
-            raise PlanError(
-                f"with {plan.sharding} all parameters are gathered behind the optimizer, beside the next forward pass "
-                f"(prefetch 1) or before it (0); got {plan.prefetch}"
-            )
-    if plan.sharding in GRADIENTS_SHARDED and plan.sync == "each":
-        raise PlanError(f"{plan.sharding} reduces gradients after each micro-batch anyway: leave sync out")
-
-
-def _tensor(plan: Plan) -> None:
-    if plan.sequence_parallel and plan.tp_style == "column":
-        raise PlanError("sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron")
-    if plan.tp_overlap > 1 and not plan.sequence_parallel:
-        raise PlanError(
-            "tp_overlap cuts the all-gathers and reduce-scatters of sequence parallelism into pieces: set "
-            "sequence_parallel"
-        )
-
-
-def _context(plan: Plan) -> None:
-    _require_one_of("cp_style", plan.cp_style, CP_STYLES)
-    if plan.cp == 1 and plan.cp_style != "ring":
-        _only_if(False, "cp_style", "cp = 1 leaves the sequence whole")
-
-
-def _experts(plan: Plan) -> None:
-    spread = plan.expert_shares
-    if plan.expert_tp != plan.tp and plan.tp_style == "column":
-        raise PlanError("experts that are divided in their own way (etp) need tp_style megatron")
-    if plan.expert_tp != plan.tp > 1 and plan.sequence_parallel is False:
-        raise PlanError(
-            f"etp {plan.expert_tp} with tp {plan.tp} needs sequence parallelism: without it all tp ranks hold the same "
-            "tokens"
-        )
-    if plan.expert_imbalance != BALANCED:
-        exponent(plan.expert_imbalance)
-        if spread:
-            raise PlanError("expert_imbalance and expert_shares contradict each other: give one")
-    uneven = plan.expert_imbalance != BALANCED or bool(spread)
-    if plan.ep == 1:
-        _only_if(not uneven, "expert_imbalance", "ep = 1 has all experts on every rank")
-        _only_if(plan.capacity_factor is None, "capacity_factor", "ep = 1 has all experts on every rank")
-    if spread and (len(spread) > MAX_EXPERTS or any(not _is_number(share) or share < 0 for share in spread)):
-        raise PlanError("expert_shares are the parts of the tokens that go to each expert: numbers not below 0")
-    if spread and not sum(spread) > 0:
-        raise PlanError("expert_shares add up to nothing")
-    factor = plan.capacity_factor
-    if factor is not None and not (_is_number(factor) and 0 < factor <= MAX_EXPERTS):
-        raise PlanError(f"capacity_factor must be a number above 0, got {factor!r}")
-
-
-def _local(plan: Plan) -> None:
-    if plan.sync_every is None:
-        return
-    if plan.dp == 1 or plan.data != "ddp":
-        raise PlanError("sync_every needs DDP replicas, which average their parameters")
-    if plan.sharding != "none" or plan.cp * plan.ep > 1:
-        raise PlanError("local SGD keeps whole replicas: sync_every does not combine with sharding, cp or ep")
-    for name, is_default in (
-        ("dp_overlap", plan.dp_overlap is not False),
-        ("sync", plan.sync == "last"),
-        _default_buckets(plan),
-    ):
-        _only_if(is_default or plan.offload == "optimizer", name, "local SGD reduces no gradients")
-    if plan.steps % plan.sync_every:
-        raise PlanError(
-            f"{plan.steps} steps are no whole number of rounds of sync_every = {plan.sync_every}: take a multiple"
-        )
-
-
-def _default_buckets(plan: Plan) -> tuple[str, bool]:
-    return "bucket_bytes", (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
+def _reduces_gradients(plan: Plan) -> bool:
+    return plan.sync_every is None or plan.offload == "optimizer"
 
 
 def form_facts(plan: Plan) -> dict[str, object]:
@@ -516,14 +454,9 @@ def exponent(imbalance: str) -> float:
     return value
 
 
-def _is_number(value: object) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and float(value) == float(value) and abs(float(value)) != float("inf")  # type: ignore[arg-type]
-
-
-def _only_if(condition: bool, name: str, reason: str) -> None:
-    if not condition:
-        raise PlanError(f"{name} cannot matter: {reason}")
+def _is_share(value: object) -> bool:
+    """Return whether the value is a finite number that is not negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
