@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -25,6 +25,7 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveTime
 from trine.common._version import __version__
 from trine.errors import InputError, SpecError, nearest
+from trine.results.columns import column, to_row
 from trine.results.report import Row, Table
 from trine.validation.harness import Errors, Validation, grouped, quantile, read_table
 from trine.validation.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
@@ -73,8 +74,8 @@ class Statistics(Errors):
     """Weighted statistics of some points. bias: median signed error. at: the point with the largest absolute error."""
 
     num_series: int
-    inside: float
-    width: float
+    inside: float = field(metadata=column("share_inside"))
+    width: float = field(metadata=column("median_width"))
     at: Compared
 
     def meets(self, band: str) -> bool:
@@ -95,12 +96,7 @@ class Statistics(Errors):
     def row(self) -> Row:
         return {
             "num_points": self.count,
-            "num_series": self.num_series,
-            "median_error": self.median,
-            "p90_error": self.p90,
-            "bias": self.bias,
-            "share_inside": self.inside,
-            "median_width": self.width,
+            **to_row(self, "num_series median_error p90_error bias share_inside median_width"),
             "worst_series": self.at.series.name,
             "worst_size_bytes": self.at.point.size_bytes,
             "worst_error": self.at.error,
@@ -208,15 +204,10 @@ def _point_json(each: Compared) -> Row:
     return {
         "series": each.series.name,
         "machine": each.series.machine.name,
-        "op": each.series.op,
-        "num_gpus": each.series.num_gpus,
+        **to_row(each.series, "op num_gpus"),
         "size_bytes": each.point.size_bytes,
         "measured_us": each.point.time_ps / 1e6,
-        "time_us": each.predicted.time_ps / 1e6,
-        "low_us": each.predicted.low_ps / 1e6,
-        "high_us": each.predicted.high_ps / 1e6,
-        "algorithm": each.predicted.algorithm,
-        "protocol": each.predicted.protocol,
+        **to_row(each.predicted, "time_us low_us high_us algorithm protocol"),
         "quality": each.point.quality,
         "weight": each.weight,
     }

@@ -23,6 +23,7 @@ from trine.compute.tables.files import known_tables, read_arrays
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, measured
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
+from trine.results.columns import to_row
 from trine.results.report import Row, Table
 from trine.results.text import wrapped_at
 from trine.validation.harness import Errors, Validation
@@ -95,8 +96,7 @@ class OperatorErrors(Errors):
         """Return the errors as a row for JSON."""
         return {
             **self.about._asdict(),
-            "num_points": self.count, "median_error": self.median, "mean_error": self.mean, "p90_error": self.p90,
-            "worst_error": self.worst, "bias": self.bias,
+            "num_points": self.count, **to_row(self, "median_error mean_error p90_error worst_error bias"),
             **{f"target_{name}_error": most for name, most in self.target._asdict().items()},
             "meets_target": self.meets,
         }  # fmt: skip

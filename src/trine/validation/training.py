@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from trine.errors import InputError
+from trine.results.columns import to_row
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
@@ -141,15 +142,11 @@ def step_row(step: ComparedStep) -> Row:
     return {
         "row": row.name,
         "source": row.source.key,
-        "model": row.model,
-        "gpu": row.gpu,
-        "num_gpus": row.num_gpus,
+        **to_row(row, "model gpu num_gpus"),
         "software": answer.software,
         "measured_s": step.measured_s,
         "predicted_s": answer.step_s,
-        "error": step.error,
-        "calibrated_s": step.calibrated_s,
-        "calibrated_error": step.calibrated_error,
+        **to_row(step, "error calibrated_s calibrated_error"),
         "tokens_per_s": row.tokens / answer.step_s,
         "simulated_micro_batches": answer.simulated,
         "micro_batches": answer.micro_batches,

@@ -287,16 +287,11 @@ def weight(options: EidolonOptions) -> int:
 def row_of(result: EidolonResult) -> dict[str, Any]:
     """Return a run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
-    asked = document["options"]
-    keys = (
-        "time_s", "flag_reads", "non_flag_reads", "non_flag_reads_expected", "writes_delivered", "wait_s",
-        "wait_total_s", "waiting_wavefronts", "wakeups", "spurious_wakeups", "monitor_full", "polling_interval_s",
-        "spin_reads_per_s",
-    )  # fmt: skip
+    asked, numbers = document["options"], result.numbers()
     return {
         "kernel": document["kernel"],
         **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
-        **{key: document[key] for key in keys},
+        **{key: value for key, value in numbers.items() if key not in ("writes_late", "waits_from_s")},
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],
     }
