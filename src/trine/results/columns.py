@@ -1,8 +1,7 @@
 """Rows of JSON and tables from objects: each column is an attribute, under its JSON key.
 
-A key ending in a unit (``time_s``, ``time_us``, ``busbw_GBps``) also names the attribute in trine's own unit
-(``time_ps``, ``busbw_bytes_per_s``). A field with another key, or with a value that means None, says so where it is
-declared: ``start_ps: int = field(metadata=column("begins_s", none=-1))``.
+Keys that end in a unit (``time_s``, ``time_us``, ``busbw_GBps``) convert attributes in trine's own unit (``time_ps``,
+``busbw_bytes_per_s``). A field declares a different key, or a value shown as None, with :func:`column`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from trine.common.units import PS_PER_S
 
@@ -21,7 +20,7 @@ _UNITS = (("_s", "_ps", PS_PER_S), ("_us", "_ps", 10**6), ("_GBps", "_bytes_per_
 
 
 def column(key: str = "", *, none: object = None) -> Mapping[str, object]:
-    """Return the metadata of a dataclass field: its key unless it is the field's name, and a value that means None."""
+    """Return the metadata of a dataclass field: a key that differs from its name, and a value that means None."""
     return {"key": key, "none": none}
 
 
@@ -31,10 +30,10 @@ def to_row(thing: Any, keys: str = "") -> Row:
     Tuples become lists. Raises AttributeError for an unknown key.
     """
     found: Row = {}
-    kind: Any = type(thing)  # mypy takes type[Any] for unhashable
-    for key, name, divisor, none in _columns(kind, keys):
+    kind: Any = type(thing)  # mypy rejects type[Any] as a cache key
+    for key, name, divisor, absent in _columns(kind, keys):
         value = getattr(thing, name)
-        if value is None or (none is not None and value == none):
+        if value is None or (absent is not None and value == absent):
             found[key] = None
         else:
             found[key] = value / divisor if divisor else list(value) if type(value) is tuple else value
@@ -46,21 +45,10 @@ def to_rows(things: Iterable[Any], keys: str = "") -> list[Row]:
     return [to_row(thing, keys) for thing in things]
 
 
-class _Column(NamedTuple):
-    """A column: its key, its attribute, the divisor to the key's unit (0: the same unit), the value that means None."""
-
-    key: str
-    name: str
-    divisor: int
-    none: object
-
-
 @cache
-def _columns(kind: type[Any], keys: str) -> tuple[_Column, ...]:
-    """Return the columns with these keys of a class; by default one per field, with times in seconds."""
-    declared: dict[str, Mapping[str, object]] = {}
-    if is_dataclass(kind):
-        declared = {each.name: each.metadata for each in fields(kind)}
+def _columns(kind: type[Any], keys: str) -> tuple[tuple[str, str, int, object], ...]:
+    """Return each column of a class: key, attribute, divisor (0: same unit), and a value that means None."""
+    declared = {each.name: each.metadata for each in fields(kind)} if is_dataclass(kind) else {}
     renamed = {str(data["key"]): name for name, data in declared.items() if data.get("key")}
     chosen = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
     found = []
@@ -68,7 +56,7 @@ def _columns(kind: type[Any], keys: str) -> tuple[_Column, ...]:
         name, divisor = renamed.get(key, key), 0
         if name not in declared and not hasattr(kind, name):
             name, divisor = _in_own_unit(name)
-        found.append(_Column(key, name, divisor, declared.get(name, {}).get("none")))
+        found.append((key, name, divisor, declared[name].get("none") if name in declared else None))
     return tuple(found)
 
 
