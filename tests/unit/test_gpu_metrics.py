@@ -15,7 +15,7 @@ from trine.gpu.results.run import peers
 
 
 def test_every_column_of_records_is_compared():
-    columns = {each.name for each in fields(GpuRecords) if each.type.startswith("Int")}
+    columns = {each.name for each in fields(GpuRecords) if each.type.startswith(("Int", "Count"))}
     assert columns == {"ranks", "gpu_of", *OF_GPU, *OF_WORKGROUP, *OF_OPERATION, *OF_LANE}
 
 

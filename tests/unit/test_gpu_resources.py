@@ -30,7 +30,7 @@ def test_links_and_their_lanes():
     first, second, back = result().links
     assert (first.name, first.lanes, first.used) == ("gpu0->gpu1", 2, 2)
     assert (first.busy_ps, first.busiest_ps) == (6 * US, 4 * US)
-    assert first.utilisation(10 * US) == 0.3
+    assert first.utilisation == 0.3
     assert (second.name, second.lanes, second.used, second.data) == ("gpu0->gpu1#2", 2, 1, 0)
     assert (back.data_bytes, back.control_bytes) == (32 * 144, 8 * 16)
 

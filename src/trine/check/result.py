@@ -18,6 +18,7 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.units import format_time
 from trine.errors import InputError
+from trine.results.columns import to_row
 from trine.results.picture import log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
@@ -174,8 +175,7 @@ class CheckResult(Report):
         return {
             "trine_version": __version__,
             "log": log.path,
-            "op": log.op,
-            "op_from": log.op_from,
+            **to_row(log, "op op_from"),
             "result": self.result,
             "cluster": self.cluster.name,
             "num_ranks": self.rows[0].predicted.num_ranks,
@@ -185,29 +185,19 @@ class CheckResult(Report):
             "gpu_names": list(log.gpu_names),
             "hosts": list(log.hosts),
             "rows": [_row_json(row) for row in self.rows],
-            "healthy": self.healthy,
-            "state": self.state,
-            "misfit": self.misfit,
+            **to_row(self, "healthy state misfit"),
             "verdict": _verdict(self),
             "suspicious_from_bytes": self.suspicious_from,
             "suspicious_to_bytes": self.suspicious_to,
             "likely_cause": None
             if self.cause is None or self.state == MISFIT
             else {
-                "name": self.cause.name,
-                "kind": self.cause.kind,
-                "advice": self.cause.advice,
-                "fitted": self.cause.fitted,
+                **to_row(self.cause, "name kind advice fitted"),
                 "stated": self.stated or None,
                 "alike": list(self.alike),
             },
             "causes_compared": [
-                {
-                    "name": each.cause.name,
-                    "kind": each.cause.kind,
-                    "probability": each.probability,
-                    "residual": each.left,
-                }
+                {**to_row(each.cause, "name kind"), "probability": each.probability, "residual": each.left}
                 for each in self.causes
             ],
             "log10_odds": self.log_odds / math.log(10),
@@ -298,16 +288,11 @@ def _unknown(check: CheckResult) -> float:
 def _row_json(row: CheckedRow) -> Row:
     predicted = row.predicted
     return {
-        "size_bytes": row.size_bytes,
-        "measured_us": row.measured_ps / 1e6,
+        **to_row(row, "size_bytes measured_us"),
         "measured_busbw_GBps": row.busbw_bytes_per_s / 1e9,
-        "time_us": predicted.time_ps / 1e6,
-        "low_us": predicted.low_ps / 1e6,
-        "high_us": predicted.high_ps / 1e6,
-        "busbw_GBps": predicted.busbw_bytes_per_s / 1e9,
+        **to_row(predicted, "time_us low_us high_us busbw_GBps"),
         "ratio": row.ratio,
-        "algorithm": predicted.algorithm,
-        "protocol": predicted.protocol,
+        **to_row(predicted, "algorithm protocol"),
         "state": row.state,
     }
 

@@ -215,35 +215,22 @@ def _everything(machine: Cluster) -> list[str]:
 
 def _document(machine: Cluster) -> dict[str, Any]:
     from trine.cluster.capacity import bisection_bytes_per_s, link_kinds
+    from trine.results.columns import to_row, to_rows
 
+    speeds = "bytes_per_s peak_bytes_per_s latency_ps"
     return {
-        "name": machine.name,
-        "evidence": machine.evidence,
-        "library": machine.library,
-        "routing": machine.routing,
-        "fingerprint": machine.fingerprint,
+        **to_row(machine, "name evidence library routing fingerprint"),
         "bisection_bytes_per_s": bisection_bytes_per_s(machine),
-        "devices": [
-            {
-                "name": d.name, "kind": d.kind, "gpu": d.gpu, "node": d.node, "forwards": d.forwards,
-                "reduces": d.reduces, "rail": d.rail,
-            }
-            for d in machine.devices
-        ],
+        "devices": to_rows(machine.devices, "name kind gpu node forwards reduces rail"),
         "links": [
             {
                 "name": link.name, "from": machine.devices[link.source].name, "to": machine.devices[link.target].name,
-                "bytes_per_s": link.bytes_per_s, "peak_bytes_per_s": link.peak_bytes_per_s,
-                "latency_ps": link.latency_ps, "class": link.link_class, "medium": link.medium,
+                **to_row(link, speeds), "class": link.link_class, "medium": link.medium,
             }
             for link in machine.links
         ],
         "kinds_of_links": [
-            {
-                "medium": kind.medium, "class": kind.link_class, "joins": kind.joins, "count": kind.count,
-                "bytes_per_s": kind.bytes_per_s, "peak_bytes_per_s": kind.peak_bytes_per_s,
-                "latency_ps": kind.latency_ps,
-            }
+            {"medium": kind.medium, "class": kind.link_class, **to_row(kind, f"joins count {speeds}")}
             for kind in link_kinds(machine)
         ],
         "circuits": None if machine.circuits is None else asdict(machine.circuits),

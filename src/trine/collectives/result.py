@@ -15,6 +15,7 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
 from trine.common.units import format_bandwidth, format_bytes, format_time
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
@@ -23,6 +24,11 @@ MAX_LINKS = 64
 #: Maximum number of sizes in the text explanation; the JSON explains all.
 MAX_EXPLAINED = 6
 MAX_TEXT_TIERS = 6
+#: Keys of a row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them; and of an alternative.
+_ROW_COLUMNS = (
+    "size_bytes sent_bytes time_us algbw_GBps busbw_GBps algorithm protocol channels low_us high_us evidence limit"
+)
+_PAIR_COLUMNS = "algorithm protocol time_us"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -120,12 +126,10 @@ class CollectiveResult(Report):
             "op": self.op,
             "cluster": self.cluster.name,
             "num_ranks": len(self.group),
-            "num_nodes": self.num_nodes,
-            "library": self.library,
+            **to_row(self, "num_nodes library"),
             "library_version": self.version,
-            "launch": self.launch,
-            "network": self.network,
-            "rows": [row_json(row) for row in self.rows],
+            **to_row(self, "launch network"),
+            "rows": to_rows(self.rows, _ROW_COLUMNS),
             "links": _link_rows(self)[:MAX_LINKS],
             "links_left_out": max(0, len(self.load) - MAX_LINKS),
             "tiers": _tier_rows(self),
@@ -138,11 +142,9 @@ class CollectiveResult(Report):
             data["explain"] = [
                 {
                     "size_bytes": row.size_bytes,
-                    "parts": [
-                        {"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts
-                    ],
-                    "fastest": _pair_json(others[0]),
-                    "alternatives": [_pair_json(other) for other in others],
+                    "parts": to_rows(row.parts, "name time_us why"),
+                    "fastest": to_row(others[0], _PAIR_COLUMNS),
+                    "alternatives": to_rows(others, _PAIR_COLUMNS),
                 }
                 for row, others in zip(self.rows, self.alternatives, strict=True)
             ]
@@ -154,7 +156,7 @@ class CollectiveResult(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` (one a size), ``links`` and ``tiers`` at the last size."""
-        return {"rows": [row_json(row) for row in self.rows], "links": _link_rows(self), "tiers": _tier_rows(self)}
+        return {"rows": to_rows(self.rows, _ROW_COLUMNS), "links": _link_rows(self), "tiers": _tier_rows(self)}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``sizes``: time and bus bandwidth over the size, with the band."""
@@ -196,28 +198,6 @@ class CollectiveResult(Report):
             for first, algorithm, protocol in self.crossovers:
                 lines.append(f"  from {format_bytes(first):>10}  {algorithm} with {protocol}")
         return "\n".join(lines)
-
-
-def row_json(row: CollectiveTime) -> Row:
-    """Return one row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them."""
-    return {
-        "size_bytes": row.size_bytes,
-        "sent_bytes": row.sent_bytes,
-        "time_us": row.time_ps / 1e6,
-        "algbw_GBps": row.algbw_bytes_per_s / 1e9,
-        "busbw_GBps": row.busbw_bytes_per_s / 1e9,
-        "algorithm": row.algorithm,
-        "protocol": row.protocol,
-        "channels": row.channels,
-        "low_us": row.low_ps / 1e6,
-        "high_us": row.high_ps / 1e6,
-        "evidence": row.evidence,
-        "limit": row.limit,
-    }
-
-
-def _pair_json(row: CollectiveTime) -> Row:
-    return {"algorithm": row.algorithm, "protocol": row.protocol, "time_us": row.time_ps / 1e6}
 
 
 def _link_rows(result: CollectiveResult) -> list[Row]:

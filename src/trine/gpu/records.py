@@ -7,7 +7,7 @@ in ``GpuRecords.gpu_of``.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from trine.common.arrays import Int32, Int64
 from trine.common.shown import OneLine
@@ -34,16 +34,40 @@ class ResourceNames:
     target: tuple[int, ...]
 
 
-#: Columns with a row for each simulated GPU, or rank.
-OF_GPUS = (
-    "ranks", "gpu_of", "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores",
-    "acquires", "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads", "wakeups",
-    "spurious_wakeups", "monitor_full",
-)  # fmt: skip
+Count = TypeVar("Count", int, Int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GpuRecords(OneLine):
+class GpuCounters(Generic[Count]):
+    """Counters of one GPU (int), or of each simulated GPU (int64[g]).
+
+    loads, stores, acquires, releases: requests issued by wavefronts. polls: repeated acquires and flagged loads,
+    included in the former. load_latency_ps: sum over loads, from issue to answer. packets: sent through copy engines
+    and NICs. flagged_loads: loads of lines with a flag inside. wakeups: wavefronts woken by a monitor;
+    spurious_wakeups: those whose value was still too low. monitor_full: acquires that found the monitor's table full.
+    """
+
+    loads: Count
+    stores: Count
+    acquires: Count
+    releases: Count
+    polls: Count
+    load_latency_ps: Count
+    packets: Count
+    l2_hits: Count
+    l2_misses: Count
+    flagged_loads: Count
+    wakeups: Count
+    spurious_wakeups: Count
+    monitor_full: Count
+
+
+#: Names of all counters.
+COUNTERS = tuple(field.name for field in fields(GpuCounters))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GpuRecords(GpuCounters[Int64], OneLine):
     """Columns of a run; times in ps from the start of the run, -1 for events that never happened. Hosts have no rows.
 
     Simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], the GPU that stands
@@ -56,9 +80,6 @@ class GpuRecords(OneLine):
         resource_busy_ps int64[g, r].
     Used lanes 0..l-1 of fabric links: lane_link int32[l], index into the cluster's links (in a folded run: the first of
         its orbit); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
-    Simulated GPUs, int64[g]: loads, stores, acquires, releases: requests issued by their wavefronts; polls: repeated
-        acquires and flagged loads, included in the former; load_latency_ps: sum over loads, from issue to answer;
-        packets: sent through copy engines and NICs; l2_hits, l2_misses.
     """
 
     ranks: Int32
@@ -77,19 +98,6 @@ class GpuRecords(OneLine):
     lane_data: Int64
     lane_control: Int64
     lane_busy_ps: Int64
-    loads: Int64
-    stores: Int64
-    acquires: Int64
-    releases: Int64
-    polls: Int64
-    load_latency_ps: Int64
-    packets: Int64
-    l2_hits: Int64
-    l2_misses: Int64
-    flagged_loads: Int64
-    wakeups: Int64
-    spurious_wakeups: Int64
-    monitor_full: Int64
     resources: ResourceNames
     end_ps: int
     num_events: int
@@ -101,10 +109,7 @@ def without_hosts(records: GpuRecords, num_hosts: int) -> GpuRecords:
     if not num_hosts:
         return records
     gpus = len(records.ranks) - num_hosts
-    return replace(
-        records,
-        **{field.name: getattr(records, field.name)[:gpus] for field in fields(records) if field.name in OF_GPUS},
-    )
+    return replace(records, **{name: getattr(records, name)[:gpus] for name in ("ranks", "gpu_of", *OF_GPU)})
 
 
 class GpuOutcome(NamedTuple):
@@ -119,8 +124,8 @@ class GpuOutcome(NamedTuple):
     arrivals: Arrivals | None = None
 
 
-#: The columns of results in OF_GPUS; then the columns with a row for each workgroup, operation and lane.
-OF_GPU = OF_GPUS[2:]
+#: Columns with a row for each simulated GPU, workgroup, operation and lane.
+OF_GPU = ("state_ps", "resource_data", "resource_control", "resource_busy_ps", *COUNTERS)
 OF_WORKGROUP = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu")
 OF_OPERATION = ("op_start_ps", "op_end_ps")
 OF_LANE = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")

@@ -6,7 +6,7 @@ Each rank's step is split exactly into compute, exposed communication and the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trine.common.inputs import PRESETS
 from trine.common.schema import Field, Spec
 from trine.common.units import PS_PER_S
+from trine.results.columns import column
 from trine.results.metrics import BusyTimes
 
 _FILE = PRESETS / "power.yaml"
@@ -31,12 +32,12 @@ class Energy:
     GPU in each state, if all GPUs are equal.
     """
 
-    joules: float
-    by_state: dict[str, float]
+    joules: float = field(metadata=column("step_j"))
+    by_state: dict[str, float] = field(metadata=column("by_state_j"))
     mean_w: float
     peak_rank_w: float
-    num_ranks: int
-    num_counted: int
+    num_ranks: int = field(metadata=column("ranks"))
+    num_counted: int = field(metadata=column("ranks_counted"))
     states_w: dict[str, float]
     evidence: str
     detail: str

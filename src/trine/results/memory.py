@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from trine.common.arrays import Int64, pointers
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
 from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of
+from trine.results.columns import column
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
@@ -94,8 +95,8 @@ class MemoryUse:
     allocated_bytes: int
     reserved_bytes: int
     outside_bytes: int
-    low_bytes: int
-    high_bytes: int
+    low_bytes: int = field(metadata=column("needed_low_bytes"))
+    high_bytes: int = field(metadata=column("needed_high_bytes"))
     capacity_bytes: int
 
     @property

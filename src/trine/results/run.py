@@ -19,6 +19,7 @@ from trine.graph.taskgraph import Records, TaskGraph
 from trine.results import activity, headline, metrics, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
+from trine.results.columns import column
 from trine.results.records import Ends, RecordTable, record_table
 
 
@@ -29,11 +30,11 @@ class FoldStage:
     """
 
     begins_ps: int
-    num_classes: int
-    num_link_classes: int
-    num_tasks: int
-    num_events: int
-    num_ranks: int
+    num_classes: int = field(metadata=column("classes"))
+    num_link_classes: int = field(metadata=column("link_classes"))
+    num_tasks: int = field(metadata=column("tasks"))
+    num_events: int = field(metadata=column("events"))
+    num_ranks: int = field(metadata=column("ranks"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

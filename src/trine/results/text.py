@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -90,3 +90,14 @@ def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = ()) -> list[
     first, *later = spare
     kept = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
     return columns(kept, [column - (column > first) for column in later])
+
+
+def unused_options(given: Mapping[str, object], same_without: Callable[[str], bool], scope: str) -> Iterator[str]:
+    """Yield a sentence for each option that changes no time.
+
+    given: option -> its value, None if not set. same_without: whether a run without this option takes the same time.
+    scope: the range that the sentence names, such as ``at these sizes``.
+    """
+    for name, value in given.items():
+        if value is not None and same_without(name):
+            yield f"{name} {value} changes no time {scope}: without it the time is the same"

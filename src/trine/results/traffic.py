@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from trine.common.units import PS_PER_S
 from trine.graph.program import Phase
 from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Records, TaskGraph
 from trine.results.activity import Window
+from trine.results.columns import column
 from trine.results.intervals import sum_by_group
 
 
@@ -27,10 +28,10 @@ class CollectiveUse:
     """
 
     kind: str
-    size_bytes: int
+    size_bytes: int = field(metadata=column("bytes"))
     group_size: int
     count: int
-    total: int
+    total: int = field(metadata=column("total_count"))
     time_ps: int
     axes: tuple[str, ...]
     algorithms: tuple[str, ...]
@@ -50,12 +51,12 @@ class LinkUse:
     """
 
     link: int
-    name: str
-    size_bytes: int
+    name: str = field(metadata=column("link"))
+    size_bytes: int = field(metadata=column("bytes"))
     bytes_per_s: int
     utilisation: float
-    count: int = 1
-    tier: str = ""
+    count: int = field(default=1, metadata=column("links_alike"))
+    tier: str = field(default="", metadata=column(none=""))
 
 
 #: Names of tiers, and int32[links]: index of each link's tier.

@@ -7,7 +7,7 @@ and follows their memory in program order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from trine.common.units import format_bytes
@@ -16,6 +16,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Job, Label, MemoryChange, Phase, RankProgram
 from trine.parallel.plan import Plan
+from trine.results.columns import column, to_row, to_rows
 from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
@@ -42,7 +43,7 @@ class HeldMemory:
 
     module: str
     category: str
-    size_bytes: int
+    size_bytes: int = field(metadata=column("bytes"))
     since: str
     count: int = 1
 
@@ -54,7 +55,7 @@ class OtherOption:
     option: str
     num_ranks: int
     use: MemoryUse | None
-    why_not: str = ""
+    why_not: str = field(default="", metadata=column(none=""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,17 +105,12 @@ class MemoryExplained:
     def document(self) -> Row:
         """Return the explanation as plain data for JSON."""
         return {
-            "stage": self.stage,
-            "ranks": self.ranks,
-            "at": self.at,
-            "allocated_bytes": self.use.allocated_bytes,
-            "needed_bytes": self.use.needed_bytes,
-            "held": [{"module": one.module, "category": one.category, "bytes": one.size_bytes, "since": one.since,
-                      "count": one.count}
-                     for one in self.held],
+            **to_row(self, "stage ranks at"),
+            **to_row(self.use, "allocated_bytes needed_bytes"),
+            "held": to_rows(self.held),
             "phases": dict(self.phases),
             "options": [
-                {"option": one.option, "num_ranks": one.num_ranks, "why_not": one.why_not or None,
+                {**to_row(one, "option num_ranks why_not"),
                  "needed_bytes": one.use.needed_bytes if one.use else None,
                  "verdict": one.use.verdict if one.use else None}
                 for one in self.options

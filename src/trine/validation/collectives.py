@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -25,6 +25,7 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveTime
 from trine.common._version import __version__
 from trine.errors import InputError, SpecError, nearest
+from trine.results.columns import column
 from trine.results.report import Row, Table
 from trine.validation.harness import Errors, Validation, grouped, quantile, read_table
 from trine.validation.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
@@ -73,8 +74,8 @@ class Statistics(Errors):
     """Weighted statistics of some points. bias: median signed error. at: the point with the largest absolute error."""
 
     num_series: int
-    inside: float
-    width: float
+    inside: float = field(metadata=column("share_inside"))
+    width: float = field(metadata=column("median_width"))
     at: Compared
 
     def meets(self, band: str) -> bool:

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -17,6 +17,7 @@ from trine.common.inputs import PRESETS, is_file, read_bytes, read_text
 from trine.common.outputs import write_text
 from trine.errors import TrineError
 from trine.results import frames
+from trine.results.columns import column, to_row
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned, wrapped_at
 from trine.validation.stored import Origin
@@ -96,11 +97,11 @@ class Errors:
 
     count: int
     bias: float
-    mean: float
-    median: float
-    p90: float
-    worst: float = 0.0
-    within: float = 0.0
+    mean: float = field(metadata=column("mean_error"))
+    median: float = field(metadata=column("median_error"))
+    p90: float = field(metadata=column("p90_error"))
+    worst: float = field(default=0.0, metadata=column("worst_error"))
+    within: float = field(default=0.0, metadata=column("share_within_10_percent"))
 
     @classmethod
     def of(cls, errors: npt.ArrayLike, weights: npt.ArrayLike | None = None, **more: Any) -> Self:
@@ -131,10 +132,8 @@ class Errors:
 
     def row(self) -> Row:
         """Return the errors as plain data."""
-        return {
-            "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
-            "p90_error": self.p90, "share_within_10_percent": self.within,
-        }  # fmt: skip
+        found = to_row(self, "bias mean_error median_error p90_error share_within_10_percent")
+        return {"num_rows": self.count, **found}
 
 
 class Target(NamedTuple):

@@ -69,7 +69,7 @@ def run(
     from trine.gpu.collective.options import plain_model, refuse_wide
     from trine.gpu.model.options import ModelOptions
     from trine.gpu.system import host_group
-    from trine.results.unused_options import unused_options
+    from trine.results.text import unused_options
 
     if no_fold and verify_fold:
         raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")

@@ -17,7 +17,7 @@ from trine.gpu.collective.result import LoadStoreCollectiveResult
 from trine.gpu.collective.runs import Callbacks, LoadStoreRow, LoadStoreRuns
 from trine.gpu.kernels.moe.options import MOE
 from trine.graph.taskgraph import Progress
-from trine.results.unused_options import unused_options
+from trine.results.text import unused_options
 
 #: Rows up to this size times simulated GPUs run again to test each option: about 0.1 s.
 CHEAP_BYTES = 1 << 20

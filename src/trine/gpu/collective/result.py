@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from trine.gpu.model import GpuModel
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.summary import use_vendor_terms
 from trine.results import text
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row, Table, Timeline
 
 #: Minimum width of a program's name, and maximum width of an algorithm's.
@@ -39,6 +40,9 @@ WORDS = {
 
 #: Part of the operator level's formula only: steps and bytes that delay each other, and times that never fall.
 OVERLAP = "overlap"
+#: Keys of the JSON of a time, and of a part of it at both levels.
+_TIME_COLUMNS = "time_us algorithm protocol evidence"
+_PART_COLUMNS = "name operator_us loadstore_us operator_why loadstore_why"
 #: All parts, in display order.
 PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
 
@@ -187,22 +191,19 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
     return []
 
 
-def row_json(row: LoadStoreRow) -> Row:
+def row_json(found: LoadStoreRow) -> Row:
     """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
-    algbw, busbw = row.time.algbw_bytes_per_s, row.time.busbw_bytes_per_s
+    rates = to_row(found.time, "algbw_GBps busbw_GBps")
     return {
-        "size_bytes": row.time.size_bytes,
-        "time_us": row.time.time_ps / 1e6,
-        "algbw_GBps": algbw / 1e9 if row.finished else None,
-        "busbw_GBps": busbw / 1e9 if row.finished else None,
-        "algorithm": row.time.algorithm,
-        "protocol": row.time.protocol,
-        "workgroups": row.time.channels,
-        "evidence": row.time.evidence,
-        "finished": row.finished,
-        "bottleneck": asdict(row.bottleneck),
-        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in row.tried],
-        "gpus_simulated": row.simulated,
+        **to_row(found.time, "size_bytes time_us"),
+        **(rates if found.finished else dict.fromkeys(rates)),
+        **to_row(found.time, "algorithm protocol"),
+        "workgroups": found.time.channels,
+        "evidence": found.time.evidence,
+        "finished": found.finished,
+        "bottleneck": to_row(found.bottleneck),
+        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in found.tried],
+        "gpus_simulated": found.simulated,
     }
 
 
@@ -289,12 +290,23 @@ class FidelityResult(_GroupReport):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows``, one per size, and ``parts``, one per size and part of the time."""
-        sizes = [{key: value for key, value in row.items() if key != "parts"} for row in self._rows()]
-        parts = [{"size_bytes": row.size_bytes, **_part_json(part)} for row in self.rows for part in row.parts]
+        sizes = [{key: value for key, value in one.items() if key != "parts"} for one in self._rows()]
+        parts = [
+            {"size_bytes": one.size_bytes, **to_row(part, _PART_COLUMNS)} for one in self.rows for part in one.parts
+        ]
         return {"rows": sizes, "parts": parts}
 
     def _rows(self) -> list[Row]:
-        return [_row_json(row) for row in self.rows]
+        return [
+            {
+                "size_bytes": one.size_bytes,
+                "operator": to_row(one.operator, _TIME_COLUMNS),
+                "loadstore": to_row(one.loadstore, _TIME_COLUMNS),
+                **to_row(one, "ratio finished"),
+                "parts": to_rows(one.parts, _PART_COLUMNS),
+            }
+            for one in self.rows
+        ]
 
     def table(self) -> str:
         """Return both times of each size, and their parts, as text."""
@@ -366,33 +378,3 @@ def _why(part: LevelPart) -> str:
 
 def _signed(ps: int) -> str:
     return f"{'+' if ps > 0 else '-' if ps < 0 else ''}{format_time(abs(ps))}"
-
-
-def _row_json(row: ComparedRow) -> Row:
-    return {
-        "size_bytes": row.size_bytes,
-        "operator": _time_json(row.operator),
-        "loadstore": _time_json(row.loadstore),
-        "ratio": row.ratio,
-        "finished": row.finished,
-        "parts": [_part_json(part) for part in row.parts],
-    }
-
-
-def _time_json(time: CollectiveTime) -> Row:
-    return {
-        "time_us": time.time_ps / 1e6,
-        "algorithm": time.algorithm,
-        "protocol": time.protocol,
-        "evidence": time.evidence,
-    }
-
-
-def _part_json(part: LevelPart) -> Row:
-    return {
-        "name": part.name,
-        "operator_us": None if part.operator_ps is None else part.operator_ps / 1e6,
-        "loadstore_us": None if part.loadstore_ps is None else part.loadstore_ps / 1e6,
-        "operator_why": part.operator_why,
-        "loadstore_why": part.loadstore_why,
-    }

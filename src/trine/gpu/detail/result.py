@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from trine.common.units import format_time
 from trine.gpu.detail.choice import ChosenCollective
 from trine.gpu.peers import LOAD, Arrivals
 from trine.gpu.replay.result import EidolonResult
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row, Table, Timeline, seconds
 from trine.results.text import aligned, wrapped
 
@@ -227,8 +228,7 @@ class KernelDetail(Report):
                 "after_last_start_s": seconds(self.operator_after_last_ps),
             },
             "loadstore": {
-                "algorithm": self.algorithm, "protocol": self.protocol, "time_s": seconds(self.time_ps),
-                "after_last_start_s": seconds(self.after_last_ps),
+                **to_row(self, "algorithm protocol time_s"), "after_last_start_s": seconds(self.after_last_ps),
             },
             **self._rows(),
             "kernel": self.kernel.document(),
@@ -240,17 +240,11 @@ class KernelDetail(Report):
         return {**self._rows(), **self.kernel.tables()}
 
     def _rows(self) -> dict[str, Table]:
-        return {"peers": [_row(asdict(peer)) for peer in self.peers], "ways": [_row(asdict(way)) for way in self.waits]}
+        return {"peers": to_rows(self.peers), "ways": to_rows(self.waits)}
 
     def timeline(self) -> Timeline | None:
         """Return the work of the rank's workgroups, and the writes of its peers meanwhile."""
         return self.kernel.timeline()
-
-
-def _row(values: dict[str, Any]) -> Row:
-    """Return ``values`` with times in seconds."""
-    times = {key: None if value is None else seconds(value) for key, value in values.items() if key.endswith("_ps")}
-    return {f"{key[:-3]}_s" if key in times else key: times.get(key, value) for key, value in values.items()}
 
 
 def _time(value_ps: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from trine.gpu.results.result import GpuResult
 from trine.gpu.results.run import percentages, state_times
 from trine.gpu.results.summary import state_listing, use_vendor_terms
 from trine.gpu.run import GpuRun
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row, Table, Timeline, evidence_rows, seconds
 from trine.results.screen import Screen
 from trine.results.text import wrapped
@@ -234,6 +235,16 @@ class EidolonResult(Report):
         """Return the result as plain data (docs/reference/eidolon-json.md)."""
         return _document(self)
 
+    def numbers(self) -> Row:
+        """Return time, reads, writes and waits by JSON key."""
+        return {
+            **to_row(self, "time_s flag_reads non_flag_reads"),
+            "non_flag_reads_expected": self.work.non_flag_reads,
+            **to_row(self, "writes_delivered writes_late wait_s wait_total_s waiting_wavefronts waits_from_s"),
+            **to_row(self.inside.gpus[0], "wakeups spurious_wakeups monitor_full"),
+            **to_row(self, "polling_interval_s spin_reads_per_s"),
+        }
+
     def tables(self) -> dict[str, Table]:
         """Return the tables of the simulated GPU."""
         return self.inside.tables()
@@ -369,19 +380,7 @@ def _document(result: EidolonResult) -> Row:
     return {
         "kernel": result.work.program.name,
         "finished": result.finished,
-        "time_s": seconds(result.end_ps),
-        "flag_reads": result.flag_reads,
-        "non_flag_reads": result.non_flag_reads,
-        "non_flag_reads_expected": result.work.non_flag_reads,
-        "writes_delivered": result.writes_delivered,
-        "writes_late": result.writes_late,
-        "wait_s": None if result.wait_ps is None else seconds(result.wait_ps),
-        "wait_total_s": seconds(result.wait_total_ps),
-        "waiting_wavefronts": result.waiting_wavefronts,
-        "waits_from_s": None if result.waits_from_ps is None else seconds(result.waits_from_ps),
-        **_counts(result),
-        "polling_interval_s": None if result.polling_interval_ps is None else seconds(result.polling_interval_ps),
-        "spin_reads_per_s": result.spin_reads_per_s,
+        **result.numbers(),
         "options": _options(result),
         "gpu_model": result.work.model.name,
         "cluster": result.work.cluster.name,
@@ -393,16 +392,11 @@ def _document(result: EidolonResult) -> Row:
     }
 
 
-def _counts(result: EidolonResult) -> Row:
-    gpu = result.inside.gpus[0]
-    return {name: getattr(gpu, name) for name in ("wakeups", "spurious_wakeups", "monitor_full")}
-
-
 def _options(result: EidolonResult) -> Row:
     """Return the request with its defaults filled in."""
     options, work, model = result.options, result.work, result.work.model
     built = None if work.built is None else work.built.options
-    sizes = {} if built is None else {name: getattr(built, name) for name in ("rows", "cols", "inner", "dtype_bytes")}
+    sizes = {} if built is None else to_row(built, "rows cols inner dtype_bytes")
     drawn = options.source in ("wakeup", "distribution")
     monitor = model.monitor
     return {
@@ -426,10 +420,10 @@ def _options(result: EidolonResult) -> Row:
 def _inside_rows(result: EidolonResult) -> Row:
     inside = result.inside
     return {
-        "gpu": gpu_document.gpu_row(inside, inside.gpus[0]),
-        "bottleneck": asdict(inside.bottleneck),
-        "resource_kinds": gpu_document.kind_rows(inside),
-        "links": gpu_document.link_rows(inside),
+        "gpu": gpu_document.gpu_rows(inside)[0],
+        "bottleneck": to_row(inside.bottleneck),
+        "resource_kinds": to_rows(inside.kinds, gpu_document.KIND_COLUMNS),
+        "links": to_rows(inside.links, gpu_document.LINK_COLUMNS),
     }
 
 

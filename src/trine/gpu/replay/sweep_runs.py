@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from trine.common._version import __version__
 from trine.common.inputs import read_at_most
@@ -154,13 +154,6 @@ Wakeup = str | int | None
 OnRun = Callable[[int, int, int], None]
 
 
-class _Way(NamedTuple):
-    """A workload with one way of waiting, and the rows of its runs, by wake-up time."""
-
-    prepared: Prepared
-    rows: list[dict[str, Any]]
-
-
 @dataclass(slots=True, eq=False)
 class Runs:
     """Runs of workloads by wake-up times. rows: for each workload, its finished runs.
@@ -178,7 +171,7 @@ class Runs:
     rows: list[list[dict[str, Any]]] = field(init=False)
     fits: dict[int, Fit] = field(default_factory=dict)
     done: int = 0
-    _groups: dict[int, list[_Way]] = field(default_factory=dict)
+    _groups: dict[int, dict[int, Prepared]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _stop: Event = field(default_factory=Event)
 
@@ -220,36 +213,35 @@ class Runs:
 
     def _run_way(self, number: int) -> None:
         options = self.workloads[number]
-        way = _Way(Prepared(options), [])
-        key = "" if self.journal is None else workload_key(options, way.prepared.work)
+        prepared = Prepared(options)
+        key = "" if self.journal is None else workload_key(options, prepared.work)
         for wakeup in self.wakeups:
-            row = self._row(way, wakeup, key)
-            way.rows.append(row)
+            row = self._row(prepared, wakeup, key)
             self.rows[number].append(row)
             with self._lock:
                 self.done += weight(options)
                 if self.progress is not None:
                     self.progress(self.done, self.total, round(float(row["time_s"]) * PS_PER_S))
         with self._lock:
-            group = self._groups.setdefault(number // self.ways, [])
-            group.append(way)
+            group = self._groups.setdefault(number // self.ways, {})
+            group[number] = prepared
             is_whole = len(group) == self.ways
         if is_whole:
             self._fit(number // self.ways, self._groups.pop(number // self.ways))
 
-    def _row(self, way: _Way, wakeup: Wakeup, workload: str) -> dict[str, Any]:
+    def _row(self, prepared: Prepared, wakeup: Wakeup, workload: str) -> dict[str, Any]:
         """Return a run's row from the journal, or run it now."""
         if self.journal is None:
-            return row_of(self._result(way, wakeup))
-        key = run_key(workload, way.prepared.options, wakeup)
+            return row_of(self._result(prepared, wakeup))
+        key = run_key(workload, prepared.options, wakeup)
         row = self.journal.row(key)
         if row is None:
-            row = row_of(self._result(way, wakeup))
+            row = row_of(self._result(prepared, wakeup))
             self.journal.add(key, row)
         return row
 
-    def _result(self, way: _Way, wakeup: Wakeup) -> EidolonResult:
-        result = way.prepared.run(wakeup=wakeup, progress=self._look)
+    def _result(self, prepared: Prepared, wakeup: Wakeup) -> EidolonResult:
+        result = prepared.run(wakeup=wakeup, progress=self._look)
         if not result.finished:
             raise KeyboardInterrupt
         return result
@@ -259,23 +251,23 @@ class Runs:
         if self.stopped:
             raise KeyboardInterrupt
 
-    def _fit(self, number: int, group: Sequence[_Way]) -> None:
+    def _fit(self, number: int, group: Mapping[int, Prepared]) -> None:
         """Fit the growth of a spinning workload's flag reads with the wake-up time, if wake-up times vary."""
-        ways = {way.prepared.work.way: way for way in group}
+        ways = {prepared.work.way: workload for workload, prepared in group.items()}
         spin, mwait = ways.get(SPIN), ways.get(MWAIT)
         if spin is None or len(self.wakeups) < 2:
             return
         self.fits[number] = fit(
             self.fit_names[number],
             [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None],
-            [row["flag_reads"] for row in spin.rows],
-            spin.rows[0]["spin_reads_per_s"],
-            None if mwait is None else [row["flag_reads"] for row in mwait.rows],
-            None if mwait is None else (self._reads(spin), self._reads(mwait)),
+            [row["flag_reads"] for row in self.rows[spin]],
+            self.rows[spin][0]["spin_reads_per_s"],
+            None if mwait is None else [row["flag_reads"] for row in self.rows[mwait]],
+            None if mwait is None else (self._reads(group[spin]), self._reads(group[mwait])),
         )
 
-    def _reads(self, way: _Way) -> Callable[[int], int]:
-        return lambda wakeup_ps: self._result(way, wakeup_ps).flag_reads
+    def _reads(self, prepared: Prepared) -> Callable[[int], int]:
+        return lambda wakeup_ps: self._result(prepared, wakeup_ps).flag_reads
 
 
 def weight(options: EidolonOptions) -> int:
@@ -287,16 +279,11 @@ def weight(options: EidolonOptions) -> int:
 def row_of(result: EidolonResult) -> dict[str, Any]:
     """Return a run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
-    asked = document["options"]
-    keys = (
-        "time_s", "flag_reads", "non_flag_reads", "non_flag_reads_expected", "writes_delivered", "wait_s",
-        "wait_total_s", "waiting_wavefronts", "wakeups", "spurious_wakeups", "monitor_full", "polling_interval_s",
-        "spin_reads_per_s",
-    )  # fmt: skip
+    asked, numbers = document["options"], result.numbers()
     return {
         "kernel": document["kernel"],
         **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
-        **{key: document[key] for key in keys},
+        **{key: value for key, value in numbers.items() if key not in ("writes_late", "waits_from_s")},
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 
 from trine.common._version import __version__
@@ -11,11 +9,23 @@ from trine.gpu.records import STATE_NAMES
 from trine.gpu.results import resources, run
 from trine.gpu.results.bottleneck import Bottleneck
 from trine.gpu.results.resources import ResourceUses, Traffic
-from trine.gpu.results.run import GpuUse
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Row, Table, evidence_rows, seconds
 
 #: Maximum number of listed operations (kind and label); the longest come first.
 MAX_OPERATIONS = 200
+#: Columns of the tables, in order; "cus" of a GPU follows its first columns.
+KIND_COLUMNS = "kind count used mean_utilisation max_utilisation busiest busiest_rank data_messages control_messages"
+LINK_COLUMNS = (
+    "link bytes_per_s lanes lanes_used utilisation max_lane_utilisation data_messages control_messages data_bytes "
+    "control_bytes"
+)
+OPERATION_COLUMNS = "kind label count amount time_s mean_s longest_s"
+_USE_COLUMNS = "rank ranks_alike start_s end_s workgroups cus_used"
+_REQUEST_COLUMNS = (
+    "loads stores acquires releases polls flag_reads non_flag_reads wakeups spurious_wakeups monitor_full packets "
+    "mean_load_latency_s mean_loads_under_way l2_hits l2_misses l2_hit_rate"
+)
 
 
 def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
@@ -23,32 +33,30 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
     start_ps, end_ps = result.window_ps
     return {
         "program": result.program.name,
-        "finished": result.finished,
-        "time_s": seconds(result.time_ps),
+        **to_row(result, "finished time_s"),
         "kernels_begin_s": seconds(start_ps),
         "kernels_end_s": seconds(end_ps),
         "payload_bytes": result.program.payload_bytes or None,
-        "algbw_bytes_per_s": result.algbw_bytes_per_s,
-        "busbw_bytes_per_s": result.busbw_bytes_per_s,
+        **to_row(result, "algbw_bytes_per_s busbw_bytes_per_s"),
         "ranks": result.program.num_gpus,
         "ranks_replayed": result.num_replayed,
         "gpu_model": result.model.name,
         "cluster": result.cluster.name,
-        "bottleneck": asdict(bottleneck),
+        "bottleneck": to_row(bottleneck),
         "wavefronts": state_row(list(run.state_times(result).values())),
         "traffic": {
             "fabric": _traffic_row(resources.fabric_traffic(result)),
             "noc": _traffic_row(resources.noc_traffic(result)),
         },
-        "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
+        "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": kind_rows(result),
+        "resource_kinds": to_rows(result.kinds, KIND_COLUMNS),
         "resources": resource_columns(result),
-        "links": link_rows(result),
+        "links": to_rows(result.links, LINK_COLUMNS),
         "lanes": lane_rows(result),
-        "operations": operation_rows(result),
+        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION_COLUMNS),
         "operations_left_out": max(0, len(result.operations) - MAX_OPERATIONS),
-        "folding": folding_row(result),
+        "folding": None if result.fold is None else to_row(result.fold, "classes group_size why_unfolded"),
         "evidence": evidence_rows(result.evidence),
         "not_modelled": list(result.not_modelled),
         "notes": [*result.program.notes, *result.notes],
@@ -65,12 +73,12 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
 def tables(result: ResourceUses) -> dict[str, Table]:
     """Return the tables by name, GPU tables first."""
     return {
-        "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
+        "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": kind_rows(result),
-        "links": link_rows(result),
+        "resource_kinds": to_rows(result.kinds, KIND_COLUMNS),
+        "links": to_rows(result.links, LINK_COLUMNS),
         "lanes": lane_rows(result),
-        "operations": operation_rows(result),
+        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION_COLUMNS),
     }
 
 
@@ -83,35 +91,17 @@ def state_row(times_ps: list[int]) -> Row:
     }
 
 
-def gpu_row(result: ResourceUses, gpu: GpuUse) -> Row:
-    """Return the counters of one simulated GPU."""
-    latency = gpu.mean_load_latency_ps
-    return {
-        "rank": gpu.rank,
-        "ranks_alike": gpu.stands_for,
-        "start_s": seconds(gpu.start_ps) if gpu.start_ps >= 0 else None,
-        "end_s": seconds(gpu.end_ps) if gpu.end_ps >= 0 else None,
-        "workgroups": gpu.workgroups,
-        "cus_used": gpu.occupied_cus,
-        "cus": result.model.num_cus,
-        "loads": gpu.loads,
-        "stores": gpu.stores,
-        "acquires": gpu.acquires,
-        "releases": gpu.releases,
-        "polls": gpu.polls,
-        "flag_reads": gpu.flag_reads,
-        "non_flag_reads": gpu.non_flag_reads,
-        "wakeups": gpu.wakeups,
-        "spurious_wakeups": gpu.spurious_wakeups,
-        "monitor_full": gpu.monitor_full,
-        "packets": gpu.packets,
-        "mean_load_latency_s": None if latency is None else latency / 1e12,
-        "mean_loads_under_way": gpu.mean_loads_under_way,
-        "l2_hits": gpu.l2_hits,
-        "l2_misses": gpu.l2_misses,
-        "l2_hit_rate": gpu.l2_hit_rate,
-        "wavefronts": state_row(list(gpu.state_ps)),
-    }
+def gpu_rows(result: ResourceUses) -> list[Row]:
+    """Return the counters of each simulated GPU."""
+    return [
+        {
+            **to_row(gpu, _USE_COLUMNS),
+            "cus": result.model.num_cus,
+            **to_row(gpu, _REQUEST_COLUMNS),
+            "wavefronts": state_row(list(gpu.state_ps)),
+        }
+        for gpu in result.gpus
+    ]
 
 
 def cu_rows(result: ResourceUses) -> list[Row]:
@@ -130,25 +120,6 @@ def cu_rows(result: ResourceUses) -> list[Row]:
             },
         }
         for gpu, cu in np.argwhere(workgroups > 0).tolist()
-    ]
-
-
-def kind_rows(result: ResourceUses) -> list[Row]:
-    """Return one row per kind of resource."""
-    time = result.time_ps
-    return [
-        {
-            "kind": use.kind,
-            "count": use.count,
-            "used": use.used,
-            "mean_utilisation": use.busy_ps / (use.count * time) if time else 0.0,
-            "max_utilisation": use.busiest_ps / time if time else 0.0,
-            "busiest": use.busiest,
-            "busiest_rank": use.busiest_rank if use.busiest_rank >= 0 else None,
-            "data_messages": use.data,
-            "control_messages": use.control,
-        }
-        for use in result.kinds
     ]
 
 
@@ -174,26 +145,6 @@ def resource_columns(result: ResourceUses) -> Row:
     }
 
 
-def link_rows(result: ResourceUses) -> list[Row]:
-    """Return one row per used link."""
-    time = result.time_ps
-    return [
-        {
-            "link": use.name,
-            "bytes_per_s": use.bytes_per_s,
-            "lanes": use.lanes,
-            "lanes_used": use.used,
-            "utilisation": use.utilisation(time),
-            "max_lane_utilisation": use.busiest_ps / time if time else 0.0,
-            "data_messages": use.data,
-            "control_messages": use.control,
-            "data_bytes": use.data_bytes,
-            "control_bytes": use.control_bytes,
-        }
-        for use in result.links
-    ]
-
-
 def lane_rows(result: ResourceUses) -> list[Row]:
     """Return one row per used lane."""
     records, time = result.records, result.time_ps
@@ -213,36 +164,6 @@ def lane_rows(result: ResourceUses) -> list[Row]:
     ]
 
 
-def operation_rows(result: ResourceUses) -> list[Row]:
-    """Return one row per kind and label of operations, at most MAX_OPERATIONS."""
-    return [
-        {
-            "kind": use.kind,
-            "label": use.label or None,
-            "count": use.count,
-            "amount": use.amount,
-            "time_s": seconds(use.time_ps),
-            "mean_s": use.time_ps / use.count / 1e12,
-            "longest_s": seconds(use.longest_ps),
-        }
-        for use in result.operations[:MAX_OPERATIONS]
-    ]
-
-
-def folding_row(result: ResourceUses) -> Row | None:
-    """Return how ranks were folded; None if folding was not requested."""
-    fold = result.fold
-    if fold is None:
-        return None
-    return {"classes": fold.classes, "group_size": fold.group_size, "why_unfolded": fold.why_unfolded}
-
-
 def _traffic_row(traffic: Traffic) -> Row:
-    total = traffic.data_bytes + traffic.control_bytes
-    return {
-        "data_messages": traffic.data,
-        "control_messages": traffic.control,
-        "data_bytes": traffic.data_bytes,
-        "control_bytes": traffic.control_bytes,
-        "control_share_of_bytes": traffic.control_bytes / total if total else 0.0,
-    }
+    messages = {"data_messages": traffic.data, "control_messages": traffic.control}
+    return messages | to_row(traffic, "data_bytes control_bytes control_share_of_bytes")

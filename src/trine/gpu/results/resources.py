@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from trine.gpu.fabric import distance, rank_grid
 from trine.gpu.model import MESH
 from trine.gpu.program import DMA
 from trine.gpu.results.run import KernelRun
+from trine.results.columns import column
 from trine.results.intervals import sum_by_group
 
 #: Kinds of resources in the order a request reaches them, and their names in reports.
@@ -35,7 +36,7 @@ class KindUse:
 
     count: resources in the simulated GPUs (lanes: of the used links); used: resources with traffic. busy_ps: sum over
     all; busiest_ps, busiest, busiest_rank: the busiest resource, and the rank of its GPU (-1: a lane). data, control:
-    messages with and without data; for memory and L2, lines and semaphore operations.
+    messages with and without data; for memory and L2, lines and semaphore operations. time_ps: time of the run.
     """
 
     kind: str
@@ -44,34 +45,49 @@ class KindUse:
     busy_ps: int
     busiest_ps: int
     busiest: str
-    busiest_rank: int
-    data: int
-    control: int
+    busiest_rank: int = field(metadata=column(none=-1))
+    data: int = field(metadata=column("data_messages"))
+    control: int = field(metadata=column("control_messages"))
+    time_ps: int
+
+    @property
+    def mean_utilisation(self) -> float:
+        return share(self.busy_ps, self.count * self.time_ps)
+
+    @property
+    def max_utilisation(self) -> float:
+        return share(self.busiest_ps, self.time_ps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneUse:
     """Utilisation of one link of the cluster. busy_ps: sum over its lanes; ``used``: lanes with traffic, of ``lanes``.
 
-    from_gpu: whether it starts at one of the ranks' GPUs. data_bytes, control_bytes: with headers.
+    from_gpu: whether it starts at one of the ranks' GPUs. data_bytes, control_bytes: with headers. time_ps: of the run.
     """
 
     link: int
-    name: str
+    name: str = field(metadata=column("link"))
     bytes_per_s: int
     lanes: int
-    used: int
+    used: int = field(metadata=column("lanes_used"))
     busy_ps: int
     busiest_ps: int
-    data: int
-    control: int
+    data: int = field(metadata=column("data_messages"))
+    control: int = field(metadata=column("control_messages"))
     data_bytes: int
     control_bytes: int
     from_gpu: bool
+    time_ps: int
 
-    def utilisation(self, time_ps: int) -> float:
-        """Return the busy time of its lanes / (lanes x time)."""
-        return self.busy_ps / (self.lanes * time_ps) if time_ps else 0.0
+    @property
+    def utilisation(self) -> float:
+        """Busy time of its lanes / (lanes x time)."""
+        return share(self.busy_ps, self.lanes * self.time_ps)
+
+    @property
+    def max_lane_utilisation(self) -> float:
+        return share(self.busiest_ps, self.time_ps)
 
 
 class Traffic(NamedTuple):
@@ -81,6 +97,15 @@ class Traffic(NamedTuple):
     control: int
     data_bytes: int
     control_bytes: int
+
+    @property
+    def control_share_of_bytes(self) -> float:
+        return share(self.control_bytes, self.data_bytes + self.control_bytes)
+
+
+def share(part: float, whole: float) -> float:
+    """Return ``part / whole``, 0 for an empty whole."""
+    return part / whole if whole else 0.0
 
 
 class ResourceUses(KernelRun):
@@ -136,6 +161,7 @@ def _inside(result: ResourceUses) -> Iterator[KindUse]:
             busiest_rank=int(records.ranks[gpu]),
             data=int(data.sum()),
             control=int(control.sum()),
+            time_ps=result.time_ps,
         )
 
 
@@ -155,6 +181,7 @@ def _lanes(result: ResourceUses) -> Iterator[KindUse]:
         busiest_rank=-1,
         data=int(records.lane_data.sum()),
         control=int(records.lane_control.sum()),
+        time_ps=result.time_ps,
     )
 
 
@@ -225,6 +252,7 @@ def link_uses(result: ResourceUses) -> tuple[LaneUse, ...]:
                 busiest_ps=int(busiest[i]),
                 **traffic._asdict(),
                 from_gpu=link.source in gpus,
+                time_ps=result.time_ps,
             )
         )
     return tuple(uses)

@@ -6,7 +6,7 @@ Utilisation is busy time / time of the run. A CU is *occupied* while it has a wo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,8 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.gpu.model import GpuModel
 from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram, has_multimem
-from trine.gpu.records import STATE_NAMES, GpuRecords
+from trine.gpu.records import COUNTERS, STATE_NAMES, GpuCounters, GpuRecords
+from trine.results.columns import column
 from trine.results.intervals import lengths, merge, sum_by_group
 
 _NOT_MODELLED = "caches other than the L2, address translation, back-pressure, memory refresh and banks, clock changes"
@@ -33,37 +34,22 @@ MILLION = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuUse:
+class GpuUse(GpuCounters[int]):
     """Activity of one simulated GPU.
 
     rank: the rank it was simulated as. stands_for: number of ranks it represents. start_ps, end_ps: start of its first
     and end of its last workgroup; -1 if no workgroup ran. state_ps: wavefront time in each of STATE_NAMES.
-    occupied_cus: number of CUs that had a workgroup. occupied_ps: their occupied time, summed. load_latency_ps: latency
-    from issue to answer, summed over loads. wakeups: wavefronts woken by a monitor; spurious_wakeups: those whose value
-    was still too low. monitor_full: acquires that found the monitor's table full. The rest are counts of requests.
+    occupied_cus: number of CUs that had a workgroup. occupied_ps: their occupied time, summed.
     """
 
     rank: int
-    stands_for: int
-    start_ps: int
-    end_ps: int
+    stands_for: int = field(metadata=column("ranks_alike"))
+    start_ps: int = field(metadata=column(none=-1))
+    end_ps: int = field(metadata=column(none=-1))
     state_ps: tuple[int, ...]
     workgroups: int
-    occupied_cus: int
+    occupied_cus: int = field(metadata=column("cus_used"))
     occupied_ps: int
-    loads: int
-    stores: int
-    acquires: int
-    releases: int
-    polls: int
-    packets: int
-    load_latency_ps: int
-    l2_hits: int
-    l2_misses: int
-    flagged_loads: int
-    wakeups: int
-    spurious_wakeups: int
-    monitor_full: int
 
     @property
     def flag_reads(self) -> int:
@@ -103,11 +89,15 @@ class OperationUse:
     """
 
     kind: str
-    label: str
+    label: str = field(metadata=column(none=""))
     count: int
     amount: int
     time_ps: int
     longest_ps: int
+
+    @property
+    def mean_ps(self) -> float:
+        return self.time_ps / self.count
 
 
 class HowFolded(Protocol):
@@ -371,8 +361,6 @@ def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
     np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
     stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: left out
     busy, workgroups = occupied(result), np.bincount(gpu, minlength=gpus)
-    names = ("loads", "stores", "acquires", "releases", "polls", "packets", "load_latency_ps", "l2_hits", "l2_misses",
-             "flagged_loads", "wakeups", "spurious_wakeups", "monitor_full")  # fmt: skip
     return tuple(
         GpuUse(
             rank=int(records.ranks[g]),
@@ -383,7 +371,7 @@ def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
             workgroups=int(workgroups[g]),
             occupied_cus=int(np.count_nonzero(busy[g])),
             occupied_ps=int(busy[g].sum()),
-            **{name: int(getattr(records, name)[g]) for name in names},
+            **{name: int(getattr(records, name)[g]) for name in COUNTERS},
         )
         for g in range(gpus)
     )

@@ -182,7 +182,7 @@ def _resources(result: ResourceUses) -> list[str]:
 
 
 def _links(result: ResourceUses) -> list[str]:
-    used = sorted(result.links, key=lambda use: (-use.utilisation(result.time_ps), use.link))
+    used = sorted(result.links, key=lambda use: (-use.utilisation, use.link))
     rows = [(f"links ({min(_LINKS, len(used))} of {len(used)})", "busy", "lanes used", "bytes", "rate")]
     for use in used[:_LINKS]:
         rows.append(
