@@ -269,7 +269,7 @@ class MoeBuilder(ProgramBuilder):
         return self.program(ranks=range(self.num_ranks), grid=self.grid, payload_bytes=payload_bytes, notes=notes)
 
 
-class Arrivals:
+class SeenChunks:
     """The number of chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
 
     def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:

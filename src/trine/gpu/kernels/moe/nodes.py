@@ -21,7 +21,7 @@ from functools import partial
 
 from trine.errors import InputError
 from trine.gpu.kernels.moe import normal
-from trine.gpu.kernels.moe.builder import Arrivals, FlagTable, chunks_of, in_turns, moe_of
+from trine.gpu.kernels.moe.builder import FlagTable, SeenChunks, chunks_of, in_turns, moe_of
 from trine.gpu.kernels.moe.normal import NAMES, ChannelBuilder
 from trine.gpu.kernels.moe.options import TOP_NODES
 from trine.gpu.kernels.options import KernelOptions
@@ -345,15 +345,15 @@ class _NodesCombine(_Nodes):
         """Add up the nodes' rows for every RECEIVERS-th token of the channel."""
         lists = [self.crossing(rank, channel, to) for to in range(self.grid.nodes)]
         numbers = [self.there.at(channel, to, warp) for to in range(self.grid.nodes)]
-        arrivals = Arrivals(self, self.there, rank, numbers)
+        seen = SeenChunks(self, self.there, rank, numbers)
         for token in self.tokens_of(channel)[warp::RECEIVERS]:
             places = [(to, tokens.index(token)) for to, tokens in enumerate(lists) if token in tokens]
             for to, number in places:
-                arrivals.wait(to, number // self.chunk + 1)
+                seen.wait(to, number // self.chunk + 1)
             rows = [self.came_rows.at(rank, channel, to, number) for to, number in places]
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", ADD_LINES * len(rows))
         for to, tokens in enumerate(lists):
-            arrivals.wait(to, len(chunks_of(len(tokens), self.chunk)))
+            seen.wait(to, len(chunks_of(len(tokens), self.chunk)))
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the forwarding SM: per node, warps that add up this node's rows, and one that puts."""
@@ -367,18 +367,18 @@ class _NodesCombine(_Nodes):
         """Add up this warp's share of the tokens that came from the node ``to`` nodes back."""
         mates = range(self.grid.locals)
         lists = [self.rows_of(rank, channel, to, mate) for mate in mates]
-        arrivals = Arrivals(self, self.near, rank, [self.near.at(channel, to, mate, warp) for mate in mates])
+        seen = SeenChunks(self, self.near, rank, [self.near.at(channel, to, mate, warp) for mate in mates])
         buffer = self.sent_rows if to else self.came_rows
         for number in range(warp, len(self.crossing(self.rail(rank, to, -1), channel, to)), self.warps):
             places = [(mate, numbers.index(number)) for mate, numbers in enumerate(lists) if number in numbers]
             for mate, i in places:
-                arrivals.wait(mate, i // self.near_chunk + 1)
+                seen.wait(mate, i // self.near_chunk + 1)
             rows = [self.queues.at(rank, channel, to, mate, i) for mate, i in places]
             self.reduce(self.lines, rows, buffer.at(rank, channel, to, number), "forward", ADD_LINES * len(rows))
             self.done("forward")
             self.release(self.added, [(rank, self.added.at(channel, to, warp))], "forward")
         for mate, numbers in enumerate(lists):
-            arrivals.wait(mate, len(chunks_of(len(numbers), self.near_chunk)))
+            seen.wait(mate, len(chunks_of(len(numbers), self.near_chunk)))
 
     def put_back(self, rank: int, channel: int, to: int) -> None:
         """Put the chunks of sums back to the node ``to`` nodes back, each when its sums are complete."""

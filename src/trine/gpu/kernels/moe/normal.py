@@ -15,7 +15,7 @@ warp has its own token. The count exchange, a separate kernel that the measureme
 from __future__ import annotations
 
 from trine.errors import InputError
-from trine.gpu.kernels.moe.builder import LINES_PER_ACCESS, Arrivals, MoeBuilder, chunks_of
+from trine.gpu.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, SeenChunks, chunks_of
 from trine.gpu.kernels.moe.options import NORMAL_SMS
 from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import GpuProgram
@@ -225,15 +225,15 @@ class _NormalCombine(_Normal):
         sent = {d: self.sent(rank, d, channel) for d in range(self.num_ranks)}
         place = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent.items()}
         numbers = [self.there.at(channel, distance, group) for distance in sent]
-        arrivals, routes = Arrivals(self, self.there, rank, numbers), self.routes_of(rank)
+        seen, routes = SeenChunks(self, self.there, rank, numbers), self.routes_of(rank)
         for token in self.tokens_of(channel)[group :: self.num_ranks]:
             distances = routes.distances(token)
             for distance in distances:
-                arrivals.wait(distance, place[distance][token] // self.chunk + 1)
+                seen.wait(distance, place[distance][token] // self.chunk + 1)
             self.barrier("wait")
             rows = [self.queue.at(rank, channel, d, place[d][token]) for d in distances]
             unroll = LINES_PER_ACCESS * len(rows)
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", unroll)
         for distance, tokens in sent.items():
-            arrivals.wait(distance, len(chunks_of(len(tokens), self.chunk)))
+            seen.wait(distance, len(chunks_of(len(tokens), self.chunk)))
         self.end_workgroup()
