@@ -47,7 +47,7 @@ def test_folded_is_unfolded(seed: int) -> None:
     steps = rng.choice((0, 7_000_000, DomainSteps(cluster, 1_000_000, 3_500_000)))
     how = {
         "network": rng.choice(("fair", "equal", "fifo")), "step_ps": steps, "byte_factor": Fraction(128, 120),
-        "reducing_switches": (), "progress": None, "on_compile": None,
+        "reducing_switches": (),
     }  # fmt: skip
     if schedule.num_switches:
         return
@@ -59,10 +59,7 @@ def test_folded_is_unfolded(seed: int) -> None:
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = build_topology("ring", "65 GB/s", "1 us", 8)
     schedule = make_schedule("all_reduce", 8, 1 << 20, "ring")
-    how = {
-        "network": "fair", "step_ps": 0, "byte_factor": Fraction(1), "reducing_switches": (), "progress": None,
-        "on_compile": None,
-    }  # fmt: skip
+    how = {"network": "fair", "step_ps": 0, "byte_factor": Fraction(1), "reducing_switches": ()}
     monkeypatch.setattr(folded, "FEW_MESSAGES", 0)
     monkeypatch.setattr(folded, "link_bytes", lambda *_: np.zeros(len(cluster.links), np.int64))
     with pytest.raises(SimulationError, match="differ in link_bytes"):
@@ -106,10 +103,7 @@ def test_folding_that_makes_no_difference_is_refused() -> None:
 def test_what_cannot_be_routed_says_so_as_ever() -> None:
     ring = build_topology("ring", "65 GB/s", "1 us", 4)
     schedule = make_schedule("all_reduce", 4, 1 << 20, "ring")
-    how = {
-        "network": "fair", "step_ps": 0, "byte_factor": Fraction(1), "reducing_switches": (), "progress": None,
-        "on_compile": None,
-    }  # fmt: skip
+    how = {"network": "fair", "step_ps": 0, "byte_factor": Fraction(1), "reducing_switches": ()}
     with pytest.raises(TrineError, match="twice"):
         run_folded(schedule, ring, [0, 1, 2, 2], **how)  # type: ignore[arg-type]
     with pytest.raises(TrineError, match="twice"):

@@ -19,7 +19,7 @@ def test_no_wake_up_is_lost_and_no_token(seed):
     """The program ends under any timing, so the run must end; tokens released but not acquired must remain."""
     case = random_case(seed)
     run = GpuReference(case.system())
-    assert run.run(None, None)
+    assert run.run(None)
     left = np.array([memory.values for memory in run.messages.memories])
     np.testing.assert_array_equal(left, case.program.semaphores + tokens(case.program))
     assert not any(queue for memory in run.messages.memories for queue in memory.waiting.values())

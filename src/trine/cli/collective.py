@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.parameters import Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
 
@@ -38,21 +38,19 @@ class Question:
         machine, warnings = group_machine(described)
         if "launch" in self.given and is_bare(options, machine):
             raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
-        with ProgressLine() as progress:
-            answer = self._asked(machine, options, self.explain, progress)
+        with watched():
+            answer = self._asked(machine, options, self.explain)
             _refuse_links_that_do_not_matter(
-                described, lambda other: self._asked(group_machine(other)[0], options, False, progress)
+                described, lambda other: self._asked(group_machine(other)[0], options, False)
             )
         return answer, warnings
 
-    def _asked(
-        self, cluster: Cluster, options: CollectiveOptions, explain: bool, progress: ProgressLine
-    ) -> CollectiveResult:
+    def _asked(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
         from trine.training.collective import collective as ask
 
         return ask(
             self.op, self.sizes, cluster, options=options, network=self.network, explain=explain, matrix=self.matrix,
-            fold=self.fold, progress=progress, on_compile=progress.compiling,
+            fold=self.fold,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from trine.cli.options import MACHINE, NETWORK, NETWORK_WORDS, Engine, Json, Option, argument, clusters, networks
 from trine.cli.output import say, show, write_json
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 
 
 def run(
@@ -28,10 +28,8 @@ def run(
     from trine.training.graph_file import graph_answer, run_graph
 
     machine = load_cluster(cluster)
-    with ProgressLine() as progress:
-        tasks, records = run_graph(
-            graph, machine, network=network, engine=engine, progress=progress, on_compile=progress.compiling
-        )
+    with watched():
+        tasks, records = run_graph(graph, machine, network=network, engine=engine)
     end = int(records.end_ps.max(initial=0))
     last = int(records.end_ps.argmax()) if tasks.num_tasks else -1
     show(f"{tasks.num_tasks} tasks end after {format_time(end)} ({end} ps)", json)

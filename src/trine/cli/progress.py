@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
+from trine.common.observer import observing
 from trine.errors import safe
 
 
@@ -107,6 +110,13 @@ class ProgressLine:
         if kind is KeyboardInterrupt:
             self._say_stages()
         self._end_line()
+
+
+@contextmanager
+def watched(things: str = "tasks") -> Iterator[None]:
+    """Show the progress of the runs in this context; ``things``: see :class:`ProgressLine`."""
+    with ProgressLine(things) as line, observing(progress=line, on_compile=line.compiling, on_stage=line.stage):
+        yield
 
 
 class RowsLine(ProgressLine):

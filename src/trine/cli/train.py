@@ -23,8 +23,9 @@ from trine.cli.options import (
 )
 from trine.cli.output import end, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
+from trine.common.observer import observing
 from trine.common.plugins import load_target
 from trine.errors import InputError
 from trine.parallel.plan import Plan
@@ -97,16 +98,12 @@ def train(
             *warnings,
             "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
         ]
-    with ProgressLine() as progress:
+    with watched(), observing(on_job=None if chakra is None else exported.write):
         asked_how = how.make(
             cluster=cluster,
             engine="compiled" if how["network"] is None or is_compiled(how["network"]) else "reference",
             fold=fold,
             stragglers=ranks.stragglers(),
-            progress=progress,
-            on_compile=progress.compiling,
-            on_stage=progress.stage,
-            on_job=None if chakra is None else exported.write,
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, asked_how)
@@ -132,7 +129,7 @@ class MemoryAnswer:
     def __init__(
         self, workload: str, plan: Plan, options: SimulateOptions, explains: bool, path: str | None
     ) -> None:  # fmt: skip
-        self._asked = workload, plan, replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
+        self._asked = workload, plan, options
         self._path, self._found = path, None
         if explains:
             from trine.training.explained import explain_memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Unpack
@@ -23,7 +23,6 @@ from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.common.plugins import load_target
 from trine.errors import InputError, SpecError, TrineError, nearest
-from trine.graph.taskgraph import Progress
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
@@ -72,8 +71,6 @@ class MessageLevelRuns:
         ranks: Sequence[int],
         options: CollectiveOptions,
         network: str,
-        progress: Progress | None = None,
-        on_compile: Callable[[], None] | None = None,
         matrix: Matrix | None = None,
         runner: ScheduleRunner = run_schedule,
     ) -> None:
@@ -84,7 +81,7 @@ class MessageLevelRuns:
                 f"unknown protocol {options.protocol!r}{nearest(options.protocol, PROTOCOLS)}", field="protocol"
             )
         self.cluster, self.ranks, self.options, self.network = cluster, ranks, options, network
-        self.progress, self.on_compile, self.matrix, self.runner = progress, on_compile, matrix, runner
+        self.matrix, self.runner = matrix, runner
         self.group = [cluster.gpus[rank] for rank in ranks]
         self.load = np.zeros(len(cluster.links), np.int64)
         self.notes: tuple[str, ...] = ()
@@ -204,8 +201,6 @@ class MessageLevelRuns:
             step_ps=0 if self.library is None else self._steps(protocol),
             byte_factor=self._byte_factor(algorithm, protocol),
             reducing_switches=self._reducing_switches(schedule),
-            progress=self.progress,
-            on_compile=self.on_compile,
         )
         return done, self._answer(op, size, sent, (name, protocol), done)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,8 +44,6 @@ def collective(
     network: str | None = None,
     explain: bool = False,
     matrix: Matrix | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
-    on_compile: Callable[[], None] | None = None,
     runner: ScheduleRunner = run_schedule,
 ) -> CollectiveResult:
     """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
@@ -69,17 +67,12 @@ def collective(
         raise InputError(f"{text} (the library's choice)", field="protocol")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
-        runs = MessageLevelRuns(
-            cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix, runner
-        )
+        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, runner)
         answer = _message_level(op, sizes, runs, explain)
         better = (
-            collective(
-                op, sizes, before, group, options=options, network=network, matrix=matrix, progress=progress,
-                on_compile=on_compile, runner=runner,
-            )
+            collective(op, sizes, before, group, options=options, network=network, matrix=matrix, runner=runner)
             for before in clusters_before(cluster)
-        )  # fmt: skip
+        )
         return reduce(_not_faster, better, answer)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)

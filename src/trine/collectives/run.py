@@ -21,7 +21,7 @@ from trine.engine.models import Network
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.assembler import GraphAssembler, GraphLinks, PlacedAssembler
-from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
+from trine.graph.taskgraph import JOIN, TRANSFER, Records, TaskGraph
 
 #: (source device, target device) -> ps before a message from one to the other enters its first link
 StepCost: TypeAlias = Callable[[int, int], int]
@@ -96,8 +96,6 @@ class MessageOptions(TypedDict):
     step_ps: int | DomainSteps
     byte_factor: Fraction
     reducing_switches: Sequence[int]
-    progress: Progress | None
-    on_compile: Callable[[], None] | None
 
 
 def run_schedule(
@@ -110,16 +108,14 @@ def run_schedule(
     step_ps: int | StepCost = 0,
     byte_factor: int | float | Fraction = 1,
     reducing_switches: Sequence[int] = (),
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
 ) -> ScheduleRun:
     """Simulate every transfer of ``schedule`` on the links of ``cluster``; all ranks enter at 0.
 
     Parameters
     ----------
     group: the device index of each rank, in the order of the schedule's positions.
-    network, engine, progress, on_compile: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster
-        with circuits, else ``fair``.
+    network, engine: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster with circuits, else
+        ``fair``.
     step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
         device, target device), called once a pair.
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
@@ -134,7 +130,7 @@ def run_schedule(
     graph, expanded = schedule_graph(
         schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, reducing_switches=reducing_switches
     )
-    records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
+    records = run(graph, network=network, engine=engine)
     return ScheduleRun(
         end_ps=int(records.end_ps.max(initial=0)),
         rank_end_ps=_rank_ends(expanded, records.end_ps),

@@ -5,7 +5,6 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.common._jit import is_cold
 from trine.common._records import Record, RecordArray, for_kernel, new_records, one_for_kernel
 from trine.common.arrays import Bool, Int32, Int64
+from trine.common.observer import PROGRESS_S, announce_compiling, current_observer
 from trine.engine import _state
 from trine.engine._flows import restore_flows
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
@@ -37,7 +36,7 @@ from trine.engine.describe import describe_task, faster_than_full
 from trine.engine.models import Network
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
-from trine.graph.taskgraph import PROGRESS_S, TRANSFER, Progress, Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import TRANSFER, Records, Snapshot, TaskGraph
 
 #: Tasks that end between two checks of the clock and of Ctrl-C, about 20 ms.
 BUDGET = 1 << 16
@@ -68,17 +67,11 @@ class EngineState:
         return int(self.clock.num_done + self.clock.num_flows)
 
 
-def simulate(
-    graph: TaskGraph,
-    model: Network,
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-) -> Records:
+def simulate(graph: TaskGraph, model: Network) -> Records:
     """Run a validated ``graph``; tasks that never ran get -1 in the records. Raises SimulationError past 106 days."""
-    if on_compile is not None and (is_cold(advance) or is_cold(prepare)):
-        on_compile()
+    announce_compiling(advance, prepare)
     state = new_state(graph, model)
-    drive(state, graph, progress)
+    drive(state, graph)
     ready_ps, start_ps, end_ps = instants(state)
     return Records(
         ready_ps=ready_ps,
@@ -95,12 +88,9 @@ def proceed(
     model: Network,
     hold: Bool | None,
     resume: Snapshot | None,
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
 ) -> Snapshot:
     """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` become ready, or no event remains."""
-    if on_compile is not None and (is_cold(advance) or is_cold(restore_tasks)):
-        on_compile()
+    announce_compiling(advance, restore_tasks)
     if hold is not None and resume is not None:
         hold = hold & (resume.start_ps < 0)
     state = new_state(graph, model, hold)
@@ -108,16 +98,16 @@ def proceed(
     if resume is not None:
         late_start = np.flatnonzero((resume.ready_ps >= 0) & (resume.start_ps < 0))
         _restore(state, graph, resume)
-    drive(state, graph, progress)
+    drive(state, graph)
     snapshot = _snapshot(state)
     if resume is not None:  # a held task may start later than it became ready
         snapshot.ready_ps[late_start] = resume.ready_ps[late_start]
     return snapshot
 
 
-def drive(state: EngineState, graph: TaskGraph, progress: Progress | None) -> None:
+def drive(state: EngineState, graph: TaskGraph) -> None:
     """Process events until no event remains or a held task becomes ready."""
-    clock = state.clock
+    clock, progress = state.clock, current_observer().progress
     reported = monotonic()
     status = -1
     while status not in (_state.FINISHED, _state.HELD_BACK):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from time import monotonic
@@ -17,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from trine.common.arrays import Bool, Int64
+from trine.common.observer import PROGRESS_S, current_observer
 from trine.common.units import PS_PER_S
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine.circuit_model import CircuitModel
@@ -26,7 +26,7 @@ from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel
 from trine.engine.slowdown import RateLimitedStreams, RunningTask
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
-from trine.graph.taskgraph import COMPUTE, JOIN, PROGRESS_S, Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, Records, Snapshot, TaskGraph
 
 
 @dataclass(slots=True)
@@ -42,17 +42,10 @@ class Flow:
     end_ps: int = -1
 
 
-def simulate(
-    graph: TaskGraph,
-    model: Network,
-    progress: Callable[[int, int, int], None] | None = None,
-    on_compile: Callable[[], None] | None = None,
-    *,
-    most_shared: int | None = None,
-) -> Records:
-    """Run a validated ``graph``; tasks that never ran have -1 in the records. ``on_compile`` is never called."""
+def simulate(graph: TaskGraph, model: Network, most_shared: int | None = None) -> Records:
+    """Run a validated ``graph``; tasks that never ran have -1 in the records."""
     run = Reference(graph, model, most_shared)
-    run.run(progress)
+    run.run()
     return run.records()
 
 
@@ -102,9 +95,9 @@ class Reference:
         if isinstance(model, CircuitModel):
             self.circuits = CircuitState(graph, model, self._at, self._begin)
 
-    def run(self, progress: Callable[[int, int, int], None] | None = None) -> None:
+    def run(self) -> None:
         """Run all events, or stop as soon as held tasks become ready."""
-        reported = monotonic()
+        progress, reported = current_observer().progress, monotonic()
         while True:
             while self.ready:  # priority 0: immediate consequences of ended tasks
                 self._become_ready(heapq.heappop(self.ready))
@@ -349,8 +342,6 @@ def proceed(
     model: Network,
     hold: Bool | None,
     resume: Snapshot | None,
-    progress: Callable[[int, int, int], None] | None = None,
-    on_compile: Callable[[], None] | None = None,
 ) -> Snapshot:
     """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` become ready, or no events remain."""
     run = Reference(graph, model)
@@ -358,7 +349,7 @@ def proceed(
         run.held = set(np.flatnonzero(hold).tolist())
     if resume is not None:
         _restore(run, resume)
-    run.run(progress)
+    run.run()
     return _snapshot(run)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +11,14 @@ import numpy.typing as npt
 from trine.common._jit import without_collector
 from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64
+from trine.common.observer import OnCompile, Progress, observing
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock, describe_task
 from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 from trine.engine.validate import validate
 from trine.errors import InputError, SimulationError, nearest
-from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot, TaskGraph
 
 ENGINES = ("compiled", "reference")
 
@@ -30,7 +30,7 @@ def run(
     network: str | Network = "fair",
     engine: str = "compiled",
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: OnCompile | None = None,
 ) -> Records:
     """Simulate ``graph`` and return one record per task.
 
@@ -48,24 +48,23 @@ def run(
     a stream regains more speed than it has lost.
     """
     model = _checked(graph, network, engine)
-    if engine == "reference":
-        from trine.engine.reference import simulate
+    with observing(progress=progress, on_compile=on_compile):
+        if engine == "reference":
+            from trine.engine.reference import simulate
 
-        records = simulate(graph, model, progress, on_compile)
-    else:
-        records = _by_twin(graph, model, progress) or _compiled(graph, model, progress, on_compile)
+            records = simulate(graph, model)
+        else:
+            records = _by_twin(graph, model) or _compiled(graph, model)
     if graph.num_tasks and records.end_ps.min() < 0:
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records
 
 
-def _compiled(
-    graph: TaskGraph, model: Network, progress: Progress | None, on_compile: Callable[[], None] | None
-) -> Records:
+def _compiled(graph: TaskGraph, model: Network) -> Records:
     with without_collector():
         from trine.engine.compiled import simulate
 
-        return simulate(graph, model, progress, on_compile)
+        return simulate(graph, model)
 
 
 def advance(
@@ -76,7 +75,7 @@ def advance(
     network: str | Network = "fair",
     engine: str = "compiled",
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: OnCompile | None = None,
 ) -> Snapshot:
     """Simulate ``graph`` up to the first instant at which a held task becomes ready, or to the end.
 
@@ -101,15 +100,16 @@ def advance(
         raise InputError(f"must be bool[{graph.num_tasks}], is {hold.dtype}{list(hold.shape)}", field="hold")
     if resume is not None:
         validate_snapshot(graph, resume)
-    if engine == "reference":
-        from trine.engine.reference import proceed
+    with observing(progress=progress, on_compile=on_compile):
+        if engine == "reference":
+            from trine.engine.reference import proceed
 
-        snapshot = proceed(graph, model, hold, resume, progress, on_compile)
-    else:
-        with without_collector():
-            from trine.engine.compiled import proceed
+            snapshot = proceed(graph, model, hold, resume)
+        else:
+            with without_collector():
+                from trine.engine.compiled import proceed
 
-            snapshot = proceed(graph, model, hold, resume, progress, on_compile)
+                snapshot = proceed(graph, model, hold, resume)
     if not snapshot.is_finished and not _waits(snapshot, hold):
         raise deadlock(graph, snapshot.end_ps, snapshot.ready_ps)
     return replace(snapshot, now_ps=_last_change_ps(snapshot, 0 if resume is None else resume.now_ps))
@@ -243,7 +243,7 @@ _COMPILED = "trine.engine.compiled"
 _left = MOST_TASKS
 
 
-def _by_twin(graph: TaskGraph, model: Network, progress: Progress | None) -> Records | None:
+def _by_twin(graph: TaskGraph, model: Network) -> Records | None:
     """Return the records of a small run; None to use the compiled engine: the run is too large or it is loaded."""
     global _left
     if graph.num_tasks > min(_left, MOST_TASKS) or _COMPILED in sys.modules:
@@ -252,7 +252,7 @@ def _by_twin(graph: TaskGraph, model: Network, progress: Progress | None) -> Rec
 
     _left -= graph.num_tasks
     try:
-        records = simulate(graph, model, progress, most_shared=MOST_SHARED)
+        records = simulate(graph, model, MOST_SHARED)
     except (SharingLimit, SimulationError):  # the compiled engine reports the error
         return None
     return replace(records, engine="compiled")

@@ -13,6 +13,7 @@ from trine.cluster.parts import SCALE_OUT
 from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule, wire_bytes
 from trine.collectives.schedule import ExpandedSchedule, Schedule, symmetry_of
 from trine.common.arrays import Int64
+from trine.common.observer import ignore, observing
 from trine.engine.circuit_model import network_on
 from trine.engine.models import network_model, why_unfolded
 from trine.errors import SimulationError, TrineError
@@ -79,9 +80,8 @@ def _folded(schedule: Schedule, cluster: Cluster, group: Sequence[int], how: Mes
     factor = how["byte_factor"]
     patterns = [replace(pattern, size_bytes=wire_bytes(pattern.size_bytes, factor)) for pattern in job.patterns]
     job = replace(job, patterns=tuple(patterns))
-    run = Folder(
-        job=job, placement=placement, network=how["network"], progress=how["progress"], on_compile=how["on_compile"]
-    ).run()
+    with observing(on_stage=ignore):
+        run = Folder(job=job, placement=placement, network=how["network"]).run()
     ends = run.rank_ends()
     return MessageTotals(
         end_ps=int(ends.max(initial=0)),

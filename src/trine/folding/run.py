@@ -123,9 +123,6 @@ class JobRunner:
     engine: str = "compiled"
     fold: str = "on"
     stragglers: Stragglers | None = None
-    progress: Callable[[int, int, int], None] | None = None
-    on_compile: Callable[[], None] | None = None
-    on_stage: Callable[[str], None] | None = None
     has_estimate: Callable[[], bool] | None = None
     fullest_program: Callable[[], int] | None = None
 
@@ -176,9 +173,6 @@ class JobRunner:
             engine=self.engine,
             initial_colors=None if scaling is None else scaling.initial_colors(),
             scaling=scaling,
-            progress=self.progress,
-            on_compile=self.on_compile,
-            on_stage=self.on_stage,
             has_estimate=self.has_estimate,
         )
 
@@ -261,10 +255,7 @@ class _Whole:
     @cached_property
     def records(self) -> Records:
         runner = self._runner
-        return run(
-            self.graph, network=runner.network, engine=runner.engine, progress=runner.progress,
-            on_compile=runner.on_compile,
-        )  # fmt: skip
+        return run(self.graph, network=runner.network, engine=runner.engine)
 
     @property
     def is_run(self) -> bool:

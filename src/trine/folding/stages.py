@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.common.arrays import Bool, Int32, Int64
+from trine.common.observer import announce_stage
 from trine.common.units import format_time
 from trine.engine import advance, run
 from trine.engine.models import Network, QueueModel, network_model
@@ -34,7 +35,7 @@ from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
 from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
 from trine.folding.refine import Partition, among, identity, refine
 from trine.graph.placement import Placement
-from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot
 
 #: If the classes exceed this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25
@@ -177,9 +178,6 @@ class Folder:
     engine: str = "compiled"
     initial_colors: Int64 | None = None
     scaling: DurationScaling | None = None
-    progress: Progress | None = None
-    on_compile: Callable[[], None] | None = None
-    on_stage: Callable[[str], None] | None = None
     has_estimate: Callable[[], bool] | None = None
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
@@ -328,17 +326,14 @@ class Folder:
             raise TooManyTasksError.of(partition.num_classes, self.placement.num_ranks, tasks, most)
 
     def _say(self, partition: Partition, tasks: int, now_ps: int) -> None:
-        if self.on_stage is not None:
-            ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
-            classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
-            self.on_stage(f"{ranks} ranks in {classes}, {tasks:,} tasks{since}")
+        ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
+        classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
+        announce_stage(f"{ranks} ranks in {classes}, {tasks:,} tasks{since}")
 
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _whole(self, quotient: Quotient) -> FoldedRun:
-        records = run(
-            quotient.graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile
-        )
+        records = run(quotient.graph, network=self.network, engine=self.engine)
         return self._gave([_stage_of(quotient, records, 0)], records.num_events)
 
     def _as_simulated(self, parts: list[PatternPart], partition: Partition, times: UnfoldedTimes) -> FoldedRun:
@@ -380,8 +375,6 @@ class Folder:
                 resume=resume,
                 network=self.network,
                 engine=self.engine,
-                progress=self.progress,
-                on_compile=self.on_compile,
             )
             stages.append(_stage_of(quotient, snapshot, now_ps))
             num_events += snapshot.num_events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
-from trine.common._jit import is_cold
 from trine.common._records import Record, RecordArray, for_kernel, one_for_kernel
 from trine.common.arrays import Int64
+from trine.common.observer import PROGRESS_S, announce_compiling, current_observer
 from trine.engine._limits import MAX_PS
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu import deadlock
@@ -26,7 +25,7 @@ from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
 from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
-from trine.graph.taskgraph import PROGRESS_S, Progress, Records
+from trine.graph.taskgraph import Records
 
 if TYPE_CHECKING:
     from trine.gpu.start import GpuState
@@ -35,18 +34,7 @@ if TYPE_CHECKING:
 BUDGET = 1 << 20
 
 
-def is_cold_loop() -> bool:
-    """Return whether the next run has to compile the loop first."""
-    return is_cold(advance)
-
-
-def simulate(
-    system: GpuSystem,
-    progress: Progress | None = None,
-    until_ps: int | None = None,
-    on_compile: Callable[[], None] | None = None,
-    stop_when_stuck: bool = False,
-) -> GpuOutcome:
+def simulate(system: GpuSystem, until_ps: int | None = None, stop_when_stuck: bool = False) -> GpuOutcome:
     """Run ``system``; stop early at ``until_ps``, on Ctrl-C, or (``stop_when_stuck``) instead of a DeadlockError.
 
     Raises
@@ -55,41 +43,35 @@ def simulate(
     InputError: the replayed record belongs to another program or model.
     SimulationError: simulated time passes 106 days.
     """
-    if on_compile is not None and is_cold_loop():
-        on_compile()
+    announce_compiling(advance)
     state = new_state(system)
     begin_peers(state)
     if until_ps is not None:
         state.clock.stop_ps = until_ps
-    return _finish(state, system, progress, stop_when_stuck)
+    return _finish(state, system, stop_when_stuck)
 
 
-def simulate_until(
-    system: GpuSystem, first: Int64, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
-) -> GpuState:
+def simulate_until(system: GpuSystem, first: Int64) -> GpuState:
     """Return the state, before any arrivals, once all operations ``first`` have begun or no event can happen.
 
     first: the first acquire of each workgroup; ``counters.op_start`` is -2 for those that have not begun.
     """
-    if on_compile is not None and is_cold_loop():
-        on_compile()
+    announce_compiling(advance)
     state = new_state(system)
     state.tables.counters.op_start[first] = S.LOOKED_FOR
     state.clock.not_waiting = len(first)
-    _drive(state, system, progress)
+    _drive(state, system)
     return state
 
 
-def simulate_from(state: GpuState, system: GpuSystem, progress: Progress | None = None) -> GpuOutcome:
+def simulate_from(state: GpuState, system: GpuSystem) -> GpuOutcome:
     """Continue from a state of :func:`simulate_until`, without changing it; ``system``: as in ``goes_on``."""
-    return _finish(goes_on(state, system), system, progress)
+    return _finish(goes_on(state, system), system)
 
 
-def _finish(
-    state: GpuState, system: GpuSystem, progress: Progress | None, stop_when_stuck: bool = False
-) -> GpuOutcome:  # fmt: skip
+def _finish(state: GpuState, system: GpuSystem, stop_when_stuck: bool = False) -> GpuOutcome:
     try:
-        finished = _drive(state, system, progress)
+        finished = _drive(state, system)
     except KeyboardInterrupt:
         if stop_when_stuck:
             raise  # otherwise an interrupted run would look stuck
@@ -101,9 +83,9 @@ def _finish(
     return _outcome(state, system, finished)
 
 
-def _drive(state: GpuState, system: GpuSystem, progress: Progress | None) -> bool:
+def _drive(state: GpuState, system: GpuSystem) -> bool:
     """Process all events. Returns False if the run reached its stop time first."""
-    total = requests_in_all(system)
+    total, progress = requests_in_all(system), current_observer().progress
     clock = state.clock
     reported = monotonic()
     while True:

@@ -6,7 +6,7 @@ which its workgroups wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,6 @@ from trine.gpu.run import (
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, link_homes
 from trine.gpu.target_tasks import TargetTasks, target_tasks
 from trine.gpu.validate import place_of
-from trine.graph.taskgraph import Progress
 
 if TYPE_CHECKING:
     from trine.gpu.start import GpuState
@@ -229,13 +228,7 @@ class Waiting:
     system: GpuSystem
     state: GpuState | None
 
-    def run(
-        self,
-        outside: PeerWrites,
-        *,
-        progress: Progress | None = None,
-        on_compile: Callable[[], None] | None = None,
-    ) -> GpuRun:
+    def run(self, outside: PeerWrites) -> GpuRun:
         """Return the result of :func:`trine.gpu.replayed.run_target` with these writes of the announced peers.
 
         The run restarts if a write arrives at or before ``since_ps``: at equal times, writes come first.
@@ -252,12 +245,11 @@ class Waiting:
             raise InputError("writes of other peers, or over another fabric, than were announced", field="outside")
         if self.state is None or outside.time_ps.min(initial=self.since_ps + 1) <= self.since_ps:
             engine = "reference" if self.state is None else "compiled"
-            control = GpuRunControl(engine=engine, progress=progress, on_compile=on_compile)
-            outcome = simulate_system(system, control)
+            outcome = simulate_system(system, GpuRunControl(engine=engine))
         else:
             from trine.gpu.compiled import simulate_from
 
-            outcome = simulate_from(self.state, system, progress)
+            outcome = simulate_from(self.state, system)
         return _run_of(self.program, system, outcome)
 
 
@@ -297,7 +289,7 @@ def until_waiting(
         with without_collector():
             from trine.gpu.compiled import simulate_until
 
-            state = simulate_until(system, first, control.progress, control.on_compile)
+            state = simulate_until(system, first)
         since_ps, begun_ps = state.tables.counters.op_start[first], state.tables.counters.group_start[waiting]
     _check_all_wait(system, waiting, since_ps, begun_ps)
     return Waiting(since_ps=int(since_ps.max()), program=program, system=system, state=state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST
 from trine.common._jit import without_collector
+from trine.common.observer import announce_compiling, current_observer
 from trine.engine.run import ENGINES
 from trine.engine.validate import validate
 from trine.errors import InputError, SimulationError, nearest
@@ -25,7 +26,7 @@ from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.target_tasks import own_tasks, with_task_ends
 from trine.gpu.validate import validate_program
-from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
+from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
 
 FOLDS = ("auto", "off")
 
@@ -92,17 +93,13 @@ class GpuRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRunControl:
-    """Engine, progress reports and time limit of a run.
-
-    engine: ``compiled``, or ``reference``, its plain-Python twin. progress: called a few times a second with (requests
-    issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: time to stop at.
+    """Engine and time limit of a run. engine: ``compiled``, or ``reference``, its plain-Python twin. until_ps: time to
+    stop at. Observers get (requests issued, requests in all, now in ps), without repeated polls.
 
     Raises InputError: an unknown engine, a negative time.
     """
 
     engine: str = "compiled"
-    progress: Progress | None = None
-    on_compile: Callable[[], None] | None = None
     until_ps: int | None = None
 
     def __post_init__(self) -> None:
@@ -198,31 +195,29 @@ def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str |
 def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: bool = False) -> GpuOutcome:
     """Run a checked system. Raises KeyboardInterrupt if Ctrl-C came before the first event."""
     check_places(system)
-    progress, until_ps = control.progress, control.until_ps
+    until_ps = control.until_ps
     if control.engine == "reference":
         from trine.gpu.reference import simulate as twin
 
-        outcome = twin(system, progress, until_ps, stop_when_stuck=stop_when_stuck)
+        outcome = twin(system, until_ps, stop_when_stuck)
     else:
         with without_collector():
             from trine.gpu.compiled import simulate
 
-            outcome = simulate(system, progress, until_ps, control.on_compile, stop_when_stuck)
+            outcome = simulate(system, until_ps, stop_when_stuck)
     outcome = outcome._replace(gpu=without_hosts(outcome.gpu, system.program.num_hosts))
     if not outcome.records.num_events and not outcome.finished and until_ps is None and not stop_when_stuck:
         raise KeyboardInterrupt
     return outcome
 
 
-def announce_compiling(on_compile: Callable[[], None] | None) -> None:
-    """Call ``on_compile`` if the next run has to compile the loop first."""
-    if on_compile is None:
-        return
-    with without_collector():
-        from trine.gpu.compiled import is_cold_loop
+def announce_loop() -> None:
+    """Tell the observer if the next run has to compile the loop first."""
+    if current_observer().on_compile is not None:
+        with without_collector():
+            from trine.gpu._loop import advance
 
-        if is_cold_loop():
-            on_compile()
+            announce_compiling(advance)
 
 
 def check_places(system: GpuSystem) -> None:

@@ -5,7 +5,7 @@ Every feature either emits tasks (before the waist) or reads records (after it).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,6 @@ class TaskColumn:
 
 _INT8, _INT32 = {"column": TaskColumn(np.int8)}, {"column": TaskColumn(np.int32)}
 _INT64 = {"column": TaskColumn(np.int64, 0)}
-
-#: Called a few times per second with (finished tasks, total tasks, simulated time in ps).
-Progress = Callable[[int, int, int], None]
-#: Seconds between two progress calls.
-PROGRESS_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
 from trine.collectives import query
 from trine.collectives.options import CollectiveOptions
 from trine.collectives.result import CollectiveResult
+from trine.collectives.run import run_schedule
 from trine.common.arguments import named_arguments
+from trine.common.observer import OnCompile, Progress, observing
 from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from trine.collectives.message_level import ScheduleRunner
     from trine.collectives.schedules.direct import Matrix
     from trine.collectives.sizes import Sizes
 
@@ -33,8 +35,8 @@ def collective(
     explain: bool = False,
     matrix: Matrix | None = None,
     fold: str = "on",
-    progress: Callable[[int, int, int], None] | None = None,
-    on_compile: Callable[[], None] | None = None,
+    progress: Progress | None = None,
+    on_compile: OnCompile | None = None,
 ) -> CollectiveResult:
     """Predict a collective for several sizes.
 
@@ -58,16 +60,15 @@ def collective(
     """
     if fold not in FOLDING:
         raise InputError(f"unknown folding {fold!r:.80}{nearest(str(fold)[:80], FOLDING)}", field="fold")
-    ask = partial(
-        query.collective, op, sizes, cluster, group, options=options, network=network, explain=explain, matrix=matrix,
-        progress=progress, on_compile=on_compile,
-    )  # fmt: skip
-    if fold == "off":
-        answer = ask()
-    else:
+    runner: ScheduleRunner = run_schedule
+    if fold != "off":
         from trine.folding.collective import run_both, run_folded
 
-        answer = ask(runner=run_folded if fold == "on" else run_both)
+        runner = run_folded if fold == "on" else run_both
+    with observing(progress=progress, on_compile=on_compile):
+        answer = query.collective(
+            op, sizes, cluster, group, options=options, network=network, explain=explain, matrix=matrix, runner=runner
+        )
     if fold != "on" and answer.network is None:
         raise InputError("is about runs of every message: give a network", field="fold")
     return answer

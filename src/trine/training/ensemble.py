@@ -13,6 +13,7 @@ import numpy as np
 
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
+from trine.common.observer import ignore, observing
 from trine.common.units import format_time
 from trine.errors import InputError
 from trine.parallel.stragglers import Jitter, Stragglers
@@ -20,7 +21,7 @@ from trine.results.headline import WidenedBand
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import wrapped_at
-from trine.training.options import SimulateOptions
+from trine.training.options import SimulateOptions, observed
 
 if TYPE_CHECKING:
     from trine.graph.workload import Workload
@@ -211,6 +212,7 @@ class StepEnsemble(Report):
 
 
 @takes(SimulateOptions)
+@observed
 def step_ensemble(
     workload: Workload | str | os.PathLike[str],
     plan: Plan,
@@ -239,14 +241,15 @@ def step_ensemble(
     seed = drawn.seed if first_seed is None else first_seed
     own = replace(options, stragglers=replace(drawn, seed=seed)) if has_jitter else options
     first = simulate(workload, plan, options=own)
-    later = replace(options, on_job=None, compare=False)
+    later = replace(options, compare=False)
 
     def run(each: int) -> int:
         if has_jitter and each == seed:
             return first.step_time_ps
         return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=each))).step_time_ps
 
-    runs = ensemble(run, repeats, seed)
+    with observing(on_job=ignore):
+        runs = ensemble(run, repeats, seed)
     low, high = math.floor(runs.percentile_ps(10)), math.ceil(runs.percentile_ps(90))
     reason = f"80 % of these {len(runs.times_ps)} runs"
     first = replace(first, band=WidenedBand(inner=first.band, low_ps=low, high_ps=high, reason=reason))

@@ -17,6 +17,7 @@ import numpy as np
 
 from trine.cluster.select import Evened, evened
 from trine.common.arrays import Int64
+from trine.common.observer import ignore, observing
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import SpecError, TooManyTasksError
 from trine.training.options import SimulateOptions
@@ -48,10 +49,11 @@ def estimated(setup: Setup, error: TooManyTasksError, run: Callable[[SimulateOpt
     even = _evened(setup)
     if even is None:
         raise error
-    options = replace(setup.options, trace_gpu=None, network=setup.network, on_job=None)
+    options = replace(setup.options, trace_gpu=None, network=setup.network)
     try:
-        low = run(replace(options, cluster=even.fast, compare=False, warnings=()))
-        high = run(replace(options, cluster=even.slow))
+        with observing(on_job=ignore):
+            low = run(replace(options, cluster=even.fast, compare=False, warnings=()))
+            high = run(replace(options, cluster=even.slow))
     except (TooManyTasksError, SpecError):
         raise error from None
     if low.scope is None or high.scope is None:

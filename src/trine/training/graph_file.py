@@ -28,9 +28,8 @@ KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def run_graph(
-    path: str | os.PathLike[str], cluster: Cluster, *, network: str | Network | None = None, engine: str = "compiled",
-    progress: Callable[[int, int, int], None] | None = None, on_compile: Callable[[], None] | None = None,
-) -> tuple[TaskGraph, Records]:  # fmt: skip
+    path: str | os.PathLike[str], cluster: Cluster, *, network: str | Network | None = None, engine: str = "compiled"
+) -> tuple[TaskGraph, Records]:
     """Read a graph file and run it on ``cluster``; for the other arguments, see :func:`trine.engine.run`.
 
     network: None means ``circuit`` if the cluster has circuits, else ``fair``.
@@ -40,7 +39,7 @@ def run_graph(
     """
     chosen = network_on(cluster, network)
     graph = load_graph(path, cluster, circuits=cluster.circuits is not None)
-    return graph, run(graph, network=chosen, engine=engine, progress=progress, on_compile=on_compile)
+    return graph, run(graph, network=chosen, engine=engine)
 
 
 def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool = False) -> TaskGraph:

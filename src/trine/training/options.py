@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trine.common.arguments import named_arguments, option
+from trine.common.observer import observing
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.nccl.steps import StepCosts
+    from trine.common.observer import OnCompile, OnStage, Progress
     from trine.compute import Calibration
     from trine.engine.models import Network
     from trine.graph.program import Job
-    from trine.graph.taskgraph import Progress
     from trine.parallel.stragglers import Stragglers
     from trine.software.profile import Software
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @named_arguments
@@ -87,11 +91,25 @@ class SimulateOptions:
         None, "Set the spread of GPU speeds; all wait for the slowest [1.48% with tables]."
     )
     progress: Progress | None = None
-    on_compile: Callable[[], None] | None = None
-    on_stage: Callable[[str], None] | None = None
+    on_compile: OnCompile | None = None
+    on_stage: OnStage | None = None
     on_job: Callable[[Job], None] | None = None
     software: Software | str | os.PathLike[str] | None = option(
         None, "Choose the software profile: name or file [by workload]."
     )
     warnings: tuple[str, ...] = ()
     compare: bool = True
+
+
+def observed(function: F) -> F:
+    """Let the runs of a function with a parameter ``options`` call the options' callbacks."""
+
+    @functools.wraps(function)
+    def called(*args: Any, options: SimulateOptions, **given: Any) -> Any:
+        own = replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
+        with observing(
+            progress=options.progress, on_compile=options.on_compile, on_stage=options.on_stage, on_job=options.on_job
+        ):
+            return function(*args, options=own, **given)
+
+    return cast(F, called)

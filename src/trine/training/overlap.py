@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
+from trine.common.observer import ignore, observing
 from trine.common.units import format_time
 from trine.parallel.plan import OVERLAPS, Plan
 from trine.results import Result
@@ -17,7 +18,7 @@ from trine.results.plot import breakdown
 from trine.results.report import Report, Row, Table
 from trine.results.text import wrapped_at
 from trine.training import simulate
-from trine.training.options import SimulateOptions
+from trine.training.options import SimulateOptions, observed
 
 if TYPE_CHECKING:
     from trine.graph.workload import Workload
@@ -88,16 +89,18 @@ class OverlapRange(Report):
 
 
 @takes(SimulateOptions)
+@observed
 def overlap_range(workload: Workload | str | os.PathLike[str], plan: Plan, *, options: SimulateOptions) -> OverlapRange:
     """Simulate ``plan`` with each kind of overlap; for ``options``, see :func:`trine.simulate`.
 
     ``on_job`` is called once. Raises the errors of simulate, and PlanError for a job on one GPU, which has no overlap.
     """
     plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
-    later = replace(options, on_job=None, compare=False)
-    found = {
-        name: simulate(workload, one, options=options if name == "modelled" else later) for name, one in plans.items()
-    }
+    found = {}
+    for name, one in plans.items():
+        is_modelled = name == "modelled"
+        with observing(on_job=None if is_modelled else ignore):
+            found[name] = simulate(workload, one, options=replace(options, compare=options.compare and is_modelled))
     return OverlapRange(**found)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.common.arguments import takes
+from trine.common.observer import announce_job, unobserved
 from trine.common.units import format_bytes, format_time
 from trine.errors import InputError, TooManyTasksError
 from trine.graph.workload import Workload
@@ -26,7 +27,7 @@ from trine.training.facts import (
     with_memory_verdict,
 )
 from trine.training.headline import band_of, step_work, with_foreign_band, with_public_mfu, with_shared_fabric
-from trine.training.options import SimulateOptions
+from trine.training.options import SimulateOptions, observed
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 @takes(SimulateOptions)
+@observed
 def simulate(
     workload: Workload | str | os.PathLike[str], plan: Plan | None = None, *, options: SimulateOptions
 ) -> Result:
@@ -76,12 +78,13 @@ def simulate(
         return result
     own = replace(
         options, cluster=setup.machine, network=setup.network, trace_gpu=None,
-        fold="off" if options.fold == "off" else "on", progress=None, on_compile=None, on_stage=None, on_job=None,
-        warnings=(), compare=False, software=setup.software.profile or NO_SOFTWARE,
+        fold="off" if options.fold == "off" else "on", warnings=(), compare=False,
+        software=setup.software.profile or NO_SOFTWARE,
     )  # fmt: skip
-    found = verdicts(
-        result, setup.plan, lambda other: simulate(setup.workload, other, options=own), _why_not_compared(options)
-    )
+    with unobserved():
+        found = verdicts(
+            result, setup.plan, lambda other: simulate(setup.workload, other, options=own), _why_not_compared(options)
+        )
     return run.result(began, found, result.simulator) if found else result
 
 
@@ -119,13 +122,12 @@ class _Run:
             setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
             host_bytes_per_s=setup.host_bytes_per_s, software=setup.software.profile, mixed=setup.mixed,
         )  # fmt: skip
-        if options.on_job is not None:
-            options.on_job(job)
+        announce_job(job)
         if options.stragglers is not None:
             options.stragglers.check(setup.plan.num_ranks)
         profile = setup.software.profile
         costs = costs_on(
-            options.collective_costs, setup.machine, options.on_stage, network=setup.network,
+            options.collective_costs, setup.machine, network=setup.network,
             factors=(1.0, 1.0) if profile is None else profile.communication_factors(),
         )  # fmt: skip
         kernels = setup.kernels(costs)
@@ -139,9 +141,6 @@ class _Run:
             engine=options.engine,
             fold=options.fold,
             stragglers=options.stragglers,
-            progress=options.progress,
-            on_compile=options.on_compile,
-            on_stage=options.on_stage,
             has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
             fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -373,15 +373,14 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
 def costs_on(
     asked: str | StepCosts,
     machine: Cluster | None,
-    on_stage: Callable[[str], None] | None = None,
     *,
     network: str | Network = "fair",
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> StepCosts | None:
     """Return the library's costs of collectives, or None to use link bandwidth and latency alone.
 
-    asked: "auto" uses the library's costs if the kinds of the links are known. on_stage: called with a sentence before
-    each load-store run. network: unless in FLOW_NETWORKS, collectives are simulated message by message. factors: see
+    asked: "auto" uses the library's costs if the kinds of the links are known. network: unless in
+    FLOW_NETWORKS, collectives are simulated message by message. factors: see
     :class:`trine.collectives.nccl.steps.StepCosts`.
 
     Raises InputError for an unknown ``asked``, library costs on links of unknown kind, or costs of another cluster.
@@ -395,7 +394,7 @@ def costs_on(
             f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
         )
     if asked == "loadstore":
-        return _loadstore_costs(machine, on_stage)
+        return _loadstore_costs(machine)
     known = machine is not None and machine.circuits is None and machine.link_table.has_media
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
@@ -406,10 +405,10 @@ def costs_on(
     return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
 
 
-def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:
+def _loadstore_costs(machine: Cluster | None) -> StepCosts:
     if machine is None:
         raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
-    costs: StepCosts = load_target("trine.gpu.collective.costs:costs_of_cluster")(machine, on_stage)
+    costs: StepCosts = load_target("trine.gpu.collective.costs:kept_costs")(machine)
     return costs
 
 

@@ -27,7 +27,7 @@ from trine.training.factor_fit import FELT, MAX_FACTORS, FactorFit, fit_factors,
 from trine.training.software import software_of
 
 if TYPE_CHECKING:
-    from trine.graph.taskgraph import Progress
+    from trine.common.observer import Progress
 
 #: Maximum number of measured steps in a file; each is simulated about twenty times.
 MAX_STEPS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +31,8 @@ from trine.results import Result, Simulator
 from trine.training import costs_on
 
 if TYPE_CHECKING:
+    from trine.common.observer import OnCompile, Progress
     from trine.engine.models import Network
-    from trine.graph.taskgraph import Progress
 
 NOT_MODELLED = (
     "memory that the job needs: the traces do not list it",
@@ -49,7 +49,7 @@ def simulate_chakra(
     collective_costs: str | CollectiveCosts = "auto",
     engine: str = "compiled",
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: OnCompile | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Result:
     """Simulate the traces of all ranks, rank i on the i-th GPU of ``cluster``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +16,7 @@ from trine.cluster.load import as_cluster
 from trine.common._version import __version__
 from trine.common.arrays import Int64
 from trine.common.evidence import Evidence
+from trine.common.observer import ignore, observing
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra.simulate import trace_facts
@@ -37,11 +38,11 @@ from trine.results.traffic import LinkUse
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.common.observer import OnCompile, Progress
     from trine.formats.chakra.trace import ChakraTrace
     from trine.gpu.model import GpuModel
     from trine.gpu.program import GpuProgram
     from trine.gpu.results.result import GpuResult
-    from trine.graph.taskgraph import Progress
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -135,7 +136,7 @@ def simulate_chakra_loadstore(
     kernels: KernelChoices | None = None,
     engine: str = "compiled",
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: OnCompile | None = None,
     warnings: tuple[str, ...] = (),
 ) -> LoadStoreResult:
     """Simulate the traces of all ranks load by load and store by store, rank i on the i-th GPU of ``cluster``.
@@ -163,12 +164,13 @@ def simulate_chakra_loadstore(
         raise PlanError(
             f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
         )
-    job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices(), on_compile)
-    done = run_gpus(
-        job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0),
-        tasks=KernelTasks(job.tasks.graph, job.tasks.task_kernel),
-        options=GpuRunOptions(fold="off", engine=engine, progress=progress, on_compile=on_compile),
-    )  # fmt: skip
+    with observing(progress=progress, on_compile=on_compile):
+        job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices())
+        done = run_gpus(
+            job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0),
+            tasks=KernelTasks(job.tasks.graph, job.tasks.task_kernel),
+            options=GpuRunOptions(fold="off", engine=engine),
+        )  # fmt: skip
     return _result(trace, job, done, warnings, time.perf_counter() - began)
 
 
@@ -181,13 +183,7 @@ class LoadStoreJob(NamedTuple):
     notes: tuple[str, ...]
 
 
-def loadstore_job(
-    trace: ChakraTrace,
-    cluster: Cluster,
-    model: GpuModel,
-    choices: KernelChoices,
-    on_compile: Callable[[], None] | None = None,
-) -> LoadStoreJob:
+def loadstore_job(trace: ChakraTrace, cluster: Cluster, model: GpuModel, choices: KernelChoices) -> LoadStoreJob:
     """Return the kernels and tasks of traces; times compute kernels alone. Raises as simulate_chakra_loadstore."""
     kinds = {step.kind for program in trace.programs for step in program.steps if isinstance(step, Collective)}
     for kind, name in choices.algorithms.items():
@@ -197,7 +193,8 @@ def loadstore_job(
     nodes, shape = _compute_nodes(trace), choices.shape(model)
     _check_lines(nodes, model)
     turns = turns_for(sum(nodes.values()), shape)
-    found = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model, on_compile))
+    with observing(progress=ignore):
+        found = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model))
     kernels = JobKernels(cluster, trace.num_ranks, model, choices)
     programs = {node: made.program for node, made in found.items() if made is not None}
     tasks = GraphBuilder(trace, cluster, kernels, model.launch_ps, programs).build()
@@ -244,7 +241,7 @@ def _check_lines(nodes: Mapping[_Node, int], model: GpuModel) -> None:
         )
 
 
-def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] | None) -> Alone:
+def _alone_on(cluster: Cluster, model: GpuModel) -> Alone:
     """Return a function that runs kernels of one rank one after another on the first GPU, and returns their times."""
     idle = replace(model, launch_ps=0)
 
@@ -257,7 +254,7 @@ def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] 
             address += -(-memory_end(program) // period) * period
             builder.compute(0, "alone", 0)
         tasks = KernelTasks(builder.build(), np.arange(len(parts), dtype=np.int32))
-        options = GpuRunOptions(fold="off", on_compile=on_compile)
+        options = GpuRunOptions(fold="off")
         done = run_gpus(join_programs(parts, 1), cluster, cluster.gpus[:1], idle, tasks=tasks, options=options)
         records = done.whole().records
         times: list[int] = (records.end_ps - records.start_ps).tolist()

@@ -25,7 +25,7 @@ from trine.cli.options import (
 )
 from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.errors import InputError
 from trine.gpu.chakra.options import KernelChoices
 from trine.gpu.cli.loadstore import check_level, draw_inside
@@ -152,11 +152,10 @@ def _run_loadstore(
 ) -> LoadStoreResult:
     from trine.gpu.chakra.run import simulate_chakra_loadstore
 
-    with ProgressLine("requests") as progress:
+    with watched("requests"):
         return simulate_chakra_loadstore(
-            trace, cluster, model=model, kernels=kernels, engine=engine, progress=progress,
-            on_compile=progress.compiling, warnings=tuple(warnings),
-        )  # fmt: skip
+            trace, cluster, model=model, kernels=kernels, engine=engine, warnings=tuple(warnings)
+        )
 
 
 def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) -> None:
@@ -188,15 +187,13 @@ def _run_operator(
     from trine.engine.models import is_compiled
     from trine.formats.chakra import simulate_chakra
 
-    with ProgressLine() as progress:
+    with watched():
         return simulate_chakra(
             trace,
             cluster,
             network=network,
             collective_costs=collective_costs or "auto",
             engine="compiled" if network is None or is_compiled(network) else "reference",
-            progress=progress,
-            on_compile=progress.compiling,
             warnings=tuple(warnings),
         )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trine.cli.output import TIMELINE, show, written
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,12 +53,9 @@ class DetailAnswer:
             return
         from trine.gpu.detail.detail import kernel_detail
 
-        with ProgressLine("requests") as progress:
-            watched = replace(
-                options, progress=progress, on_compile=progress.compiling, on_stage=progress.stage, on_job=None
-            )
+        with watched("requests"):
             try:
-                self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
+                self._found = kernel_detail(workload, plan, self._asked, result, options=options)
             except KeyboardInterrupt:
                 self.finished = False
             except InputError as error:  # its fields are options of other commands, but keys of --detail here

@@ -21,7 +21,7 @@ from trine.cli.options import (
 )
 from trine.cli.output import TIMELINE, all_written, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import ProgressLine, watched
 from trine.errors import InputError, nearest
 from trine.gpu.replay.options import EidolonOptions
 
@@ -60,8 +60,8 @@ def run(
     from trine.gpu.replay.run import run_eidolon
 
     options = made(given, kernel=kernel)
-    with ProgressLine("requests") as progress:
-        result = run_eidolon(options, progress=progress, on_compile=progress.compiling)
+    with watched("requests"):
+        result = run_eidolon(options)
     _report(result, brief, details, json, perfetto, plot)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from trine.cli.options import OUTPUT, WRITES, Option, argument, fused_kernels
 from trine.cli.output import say, show
 from trine.cli.parameters import Fields, Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.errors import InputError
 from trine.gpu.cli.eidolon import Kernel, made
 from trine.gpu.replay.options import EidolonOptions
@@ -50,8 +50,8 @@ def record(
     if not output.lower().endswith(".npz"):
         raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
     options = made(given, kernel=kernel)
-    with ProgressLine("requests") as progress:
-        found = record_run(options, fold="off" if no_fold else "auto", progress=progress, on_compile=progress.compiling)
+    with watched("requests"):
+        found = record_run(options, fold="off" if no_fold else "auto")
     save_arrivals(output, found.arrivals)
     show(found.summary(), None)
     say(f"record written to {output}")

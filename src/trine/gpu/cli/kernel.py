@@ -10,7 +10,7 @@ from trine.cli.machine import LinkedMachine, MachineOptions, group_machine
 from trine.cli.options import OUTPUT, RANKS, Brief, Details, Engine, Json, Option, Perfetto, argument
 from trine.cli.output import end, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.errors import InputError
 from trine.gpu.cli.loadstore import draw_inside
 from trine.gpu.collective.options import LoadStoreOptions
@@ -237,8 +237,8 @@ class _Runs:
         from trine.gpu.run import GpuRunOptions, run_gpus
 
         began = time.perf_counter()
-        with ProgressLine("requests") as progress:
-            options = GpuRunOptions(engine=self.engine, progress=progress, on_compile=progress.compiling, **how)
+        with watched("requests"):
+            options = GpuRunOptions(engine=self.engine, **how)
             done: GpuRun = run_gpus(self.program, self.machine, self.group, model, options=options)
         if done.fold.verified:
             warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.output import TIMELINE, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Given
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import watched
 from trine.common.arguments import option
 from trine.errors import InputError, nearest
 
@@ -111,9 +111,8 @@ class LoadStoreQuestion:
         cluster, warnings = group_machine(self.machine)
         how = self._how()
         _refuse_links_that_do_not_matter(cluster, how, self.machine)
-        with ProgressLine("requests") as progress:
-            compare = self.inside.compare_fidelity
-            answer = self._compared(cluster, how, progress) if compare else self._run(cluster, how, progress)
+        with watched("requests"):
+            answer = self._compared(cluster, how) if self.inside.compare_fidelity else self._run(cluster, how)
         show_answer(answer, self.json, self.brief, self.details)
         _report(answer, self.inside, self.json, self.plot)
         for warning in () if self.brief else warnings:
@@ -131,23 +130,17 @@ class LoadStoreQuestion:
             moe=self.moe,
         )
 
-    def _run(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreCollectiveResult:
+    def _run(self, cluster: Cluster, how: LoadStoreOptions) -> LoadStoreCollectiveResult:
         from trine.gpu.collective import loadstore_collective
 
-        return loadstore_collective(
-            self.op, self.sizes or None, cluster, options=how, progress=progress, on_compile=progress.compiling,
-            on_stage=progress.stage,
-        )  # fmt: skip
+        return loadstore_collective(self.op, self.sizes or None, cluster, options=how)
 
-    def _compared(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> FidelityResult:
+    def _compared(self, cluster: Cluster, how: LoadStoreOptions) -> FidelityResult:
         from trine.gpu.collective import compare_fidelity
         from trine.gpu.collective.compare import shared_algorithm
 
         known = replace(self.asked, algorithm=shared_algorithm(self.op, self.asked.algorithm))
-        return compare_fidelity(
-            self.op, self.sizes, cluster, options=how, operator=known, network=self.network, progress=progress,
-            on_compile=progress.compiling, on_stage=progress.stage,
-        )  # fmt: skip
+        return compare_fidelity(self.op, self.sizes, cluster, options=how, operator=known, network=self.network)
 
 
 def _report(

@@ -14,13 +14,13 @@ from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import Sizes, as_sizes
 from trine.common.arguments import named_arguments
+from trine.common.observer import OnCompile, OnStage, Progress, ignore, observing
 from trine.common.units import format_bytes
 from trine.gpu.collective.idealised import LATENCY, LAUNCH, LINKS, split
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
-from trine.gpu.collective.runs import Callbacks, LoadStoreRuns
+from trine.gpu.collective.runs import LoadStoreRuns
 from trine.gpu.kernels.build import has_kernel
-from trine.graph.taskgraph import Progress
 
 #: Part of the library's formula -> part common to both levels.
 _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
@@ -37,8 +37,8 @@ def compare_fidelity(
     operator: CollectiveOptions | None = None,
     network: str | None = None,
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-    on_stage: Callable[[str], None] | None = None,
+    on_compile: OnCompile | None = None,
+    on_stage: OnStage | None = None,
 ) -> FidelityResult:
     """Predict a collective at both levels, and split both times into the same parts.
 
@@ -58,24 +58,25 @@ def compare_fidelity(
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
     usual = CollectiveOptions() if operator is None else operator
-    callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
-    asked = LoadStoreRuns(op, cluster, group, options, callbacks)
+    asked = LoadStoreRuns(op, cluster, group, options)
 
-    def ask(size: int, how: CollectiveOptions) -> CollectiveResult:
-        return collective(op, [size], cluster, group, options=how, network=network, on_compile=on_compile)
+    def ask(sizes: Sequence[int], how: CollectiveOptions) -> CollectiveResult:
+        with observing(progress=ignore):  # it would count tasks, not requests
+            return collective(op, sizes, cluster, group, options=how, network=network)
 
-    answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
     rows: list[ComparedRow] = []
-    try:
-        for size, known in zip(sizes, answer.rows, strict=True):
-            least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
-            parts = _operator_parts(known, least, answer.network is not None, usual, ask)
-            rows.append(_row(asked, size, known, parts))
-            if not rows[-1].parts:
-                break
-    except KeyboardInterrupt:
-        if not rows:
-            raise
+    with observing(progress=progress, on_compile=on_compile, on_stage=on_stage):
+        answer = ask(sizes, usual)
+        try:
+            for size, known in zip(sizes, answer.rows, strict=True):
+                least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
+                parts = _operator_parts(known, least, answer.network is not None, usual, ask)
+                rows.append(_row(asked, size, known, parts))
+                if not rows[-1].parts:
+                    break
+        except KeyboardInterrupt:
+            if not rows:
+                raise
     stopped = len(rows) < len(sizes) or not rows[-1].parts
     return FidelityResult(
         op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
@@ -114,7 +115,7 @@ def _operator_parts(
     least: int,
     is_simulated: bool,
     options: CollectiveOptions,
-    ask: Callable[[int, CollectiveOptions], CollectiveResult],
+    ask: Callable[[Sequence[int], CollectiveOptions], CollectiveResult],
 ) -> dict[str, tuple[int, str]]:
     """Return the parts of an operator-level time; they sum to it. least: the smallest size, bytes."""
     if not is_simulated:
@@ -122,7 +123,7 @@ def _operator_parts(
     (messages,) = (part for part in row.parts if part.name == "messages")
     # The time of the smallest messages with the same schedule
     how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
-    small = ask(least, how).rows[0]
+    small = ask([least], how).rows[0]
     latency_ps = sum(part.time_ps for part in small.parts if part.name == "messages")
     return {
         LAUNCH: (row.time_ps - messages.time_ps, "as the library's formula has it"),

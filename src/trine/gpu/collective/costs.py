@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 from trine.gpu.collective.durations import DurationCache, GroupDurations, user_folder
 from trine.gpu.collective.options import LoadStoreOptions
-from trine.gpu.collective.runs import EVIDENCE, Callbacks
+from trine.gpu.collective.runs import EVIDENCE
 from trine.gpu.kernels.build import DETAILED, ROOTED, has_kernel, known_kernels
 from trine.gpu.kernels.options import WORKGROUPS
 
@@ -53,7 +52,6 @@ class LoadStoreCosts(StepCosts):
         options: LoadStoreOptions | None = None,
         *,
         folder: Path | None = None,
-        callbacks: Callbacks | None = None,
     ) -> None:
         super().__init__(cluster)
         self.library = "the load-store level"
@@ -62,7 +60,7 @@ class LoadStoreCosts(StepCosts):
             raise InputError("a plan is for one kind and number of ranks; costs need a program", field="algorithm")
         if cluster.circuits is not None:
             raise InputError("loads and stores cross links, and this cluster has circuits", field="collective_costs")
-        self.durations = GroupDurations(cluster, self.options, DurationCache(folder), callbacks or Callbacks())
+        self.durations = GroupDurations(cluster, self.options, DurationCache(folder))
         self._has_library = any(numbers.medium for numbers in cluster.link_table.numbers)
         self._answered: dict[str, None] = {}
         self._left: dict[str, None] = {}
@@ -156,11 +154,6 @@ class LoadStoreCosts(StepCosts):
         return None
 
 
-def costs_of_cluster(cluster: Cluster, on_stage: Callable[[str], None] | None) -> LoadStoreCosts:
-    """Return load-store costs for a step: the hook of ``--collective-costs loadstore``."""
-    return kept_costs(cluster, Callbacks(on_stage=on_stage))
-
-
-def kept_costs(cluster: Cluster, callbacks: Callbacks | None = None) -> LoadStoreCosts:
-    """Return load-store costs with durations in the user's cache."""
-    return LoadStoreCosts(cluster, folder=user_folder(), callbacks=callbacks)
+def kept_costs(cluster: Cluster) -> LoadStoreCosts:
+    """Return load-store costs with durations in the user's cache: the hook of ``--collective-costs loadstore``."""
+    return LoadStoreCosts(cluster, folder=user_folder())

@@ -14,10 +14,11 @@ from typing import Any
 from trine.cluster.cluster import Cluster
 from trine.common._version import __version__
 from trine.common.inputs import read_at_most
+from trine.common.observer import ignore, observing
 from trine.common.outputs import open_whole, user_cache
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions, model_for
-from trine.gpu.collective.runs import Callbacks, LoadStoreRuns
+from trine.gpu.collective.runs import LoadStoreRuns
 from trine.gpu.fabric import GpuFabric
 
 #: Files and folders that durations depend on besides the input; changing one of them changes all keys.
@@ -30,8 +31,8 @@ class GroupDurations:
     Callers pass each group with the name of its class (:class:`EquivalenceClasses`); each class is run once.
     """
 
-    def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache, callbacks: Callbacks) -> None:
-        self.cluster, self.options, self.kept, self.callbacks = cluster, options, kept, callbacks
+    def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache) -> None:
+        self.cluster, self.options, self.kept = cluster, options, kept
         self.num_runs = 0
         self._groups: dict[tuple[object, ...], _GroupSizes] = {}
         self._joined: dict[tuple[int, ...], bool] = {}
@@ -46,11 +47,12 @@ class GroupDurations:
         which = (kind, len(ranks), group_class, algorithm)
         if which not in self._groups:
             options = self.options if algorithm is None else replace(self.options, algorithm=algorithm)
-            asked = LoadStoreRuns(kind, self.cluster, ranks, options, self.callbacks)
+            asked = LoadStoreRuns(kind, self.cluster, ranks, options)
             self._groups[which] = _GroupSizes(asked, self._key(asked, group_class), self.kept)
         group = self._groups[which]
         before = group.num_runs
-        found = duration_ps(size_bytes, lambda size: group.at(size)[0]), group.at(around(size_bytes)[1])[1]
+        with observing(progress=ignore):  # it would count requests, not the tasks of the step
+            found = duration_ps(size_bytes, lambda size: group.at(size)[0]), group.at(around(size_bytes)[1])[1]
         self.num_runs += group.num_runs - before
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,12 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.collectives.sizes import Sizes, as_sizes
 from trine.common.arguments import named_arguments
+from trine.common.observer import OnCompile, OnStage, Progress, observing
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.result import LoadStoreCollectiveResult
-from trine.gpu.collective.runs import Callbacks, LoadStoreRow, LoadStoreRuns
+from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
 from trine.gpu.kernels.moe.options import MOE
-from trine.graph.taskgraph import Progress
 from trine.results.text import unused_options
 
 #: Rows up to this size times simulated GPUs run again to test each option: about 0.1 s.
@@ -32,8 +32,8 @@ def loadstore_collective(
     *,
     options: LoadStoreOptions | None = None,
     progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-    on_stage: Callable[[str], None] | None = None,
+    on_compile: OnCompile | None = None,
+    on_stage: OnStage | None = None,
 ) -> LoadStoreCollectiveResult:
     """Run a collective load by load and store by store, for several sizes.
 
@@ -45,7 +45,7 @@ def loadstore_collective(
         None: they send tokens to experts and back (``options.moe``); their size is a rank's sent bytes with copies.
     cluster, group: ranks are positions in ``cluster.gpus``; None: all.
     options: options of the runs.
-    progress, on_compile: see :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.
+    progress, on_compile: see :func:`trine.run_eidolon`. on_stage: called with a sentence before each run.
 
     On Ctrl-C the result holds the rows up to then, the last one unfinished.
 
@@ -61,26 +61,21 @@ def loadstore_collective(
         sizes = [max(sum(row) for row in options.matrix)]
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
-    callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
-    asked = LoadStoreRuns(op, cluster, group, options, callbacks)
+    asked = LoadStoreRuns(op, cluster, group, options)
     rows: list[LoadStoreRow] = []
-    try:
-        for size in sizes:
-            rows = [*(replace(before, result=None) for before in rows), asked.row(size)]
-            if not rows[-1].finished:
-                break
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-    stopped = len(rows) < len(sizes) or not rows[-1].finished
+    with observing(progress=progress, on_compile=on_compile, on_stage=on_stage):
+        try:
+            for size in sizes:
+                rows = [*(replace(before, result=None) for before in rows), asked.row(size)]
+                if not rows[-1].finished:
+                    break
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+        stopped = len(rows) < len(sizes) or not rows[-1].finished
+        notes = (*_notes(rows), *(() if stopped else _unused_options(asked, rows)))
     return LoadStoreCollectiveResult(
-        op=op,
-        cluster=cluster,
-        group=asked.ranks,
-        model=asked.model,
-        rows=tuple(rows),
-        notes=(*_notes(rows), *(() if stopped else _unused_options(asked, rows))),
-        stopped=stopped,
+        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), notes=notes, stopped=stopped
     )
 
 
@@ -93,7 +88,7 @@ def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Itera
     def same_without(name: str) -> bool:
         others: dict[str, Any] = {name: None}
         plain = replace(asked.options, **others, fold="auto", verify=False)
-        without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain, asked.callbacks)
+        without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain)
         return all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
 
     yield from unused_options({name: getattr(asked.options, name) for name in names}, same_without, "at these sizes")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import bus_factor, format_size
+from trine.common.observer import announce_stage
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions, model_for, plain_model, refuse_wide, usual_wavefronts
 from trine.gpu.collective.programs import ONESHOT, Programs
@@ -19,19 +20,9 @@ from trine.gpu.program import GpuProgram
 from trine.gpu.results.bottleneck import Bottleneck
 from trine.gpu.results.result import GpuResult
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
-from trine.graph.taskgraph import Progress
 
 #: No likely range: too few machines have been compared with programs of this level.
 EVIDENCE = "modelled"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Callbacks:
-    """progress: see :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run."""
-
-    progress: Progress | None = None
-    on_compile: Callable[[], None] | None = None
-    on_stage: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +55,8 @@ class LoadStoreRuns:
         cluster: Cluster,
         group: Sequence[int] | None = None,
         options: LoadStoreOptions | None = None,
-        callbacks: Callbacks | None = None,
     ) -> None:
-        self.op, self.cluster = op, cluster
-        self.options, self.callbacks = options or LoadStoreOptions(), callbacks or Callbacks()
+        self.op, self.cluster, self.options = op, cluster, options or LoadStoreOptions()
         self.ranks = tuple(range(len(cluster.gpus)) if group is None else group)
         if len(self.ranks) < 2:
             raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}: take more GPUs, or nodes")
@@ -117,20 +106,14 @@ class LoadStoreRuns:
         what: str = "",
         verify: bool = False,
     ) -> GpuRun:
-        """Run a program on the group; ``what``: difference from the requested run, for on_stage."""
-        if self.callbacks.on_stage is not None:
-            self.callbacks.on_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
+        """Run a program on the group; ``what``: difference from the requested run, for the observer."""
+        announce_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
         return run_gpus(
             program,
             self.cluster if cluster is None else cluster,
             self.group,
             self.model if model is None else model,
-            options=GpuRunOptions(
-                fold=self.options.fold,
-                verify=verify,
-                progress=self.callbacks.progress,
-                on_compile=self.callbacks.on_compile,
-            ),
+            options=GpuRunOptions(fold=self.options.fold, verify=verify),
         )
 
     def is_hopeless(self, name: str, size_bytes: int, best_ps: int) -> bool:

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 
 from trine.common.arguments import takes
+from trine.common.observer import announce_stage
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.runs import LoadStoreRuns
@@ -24,12 +25,13 @@ from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results import Result
-from trine.training.options import SimulateOptions
+from trine.training.options import SimulateOptions, observed
 from trine.training.run import simulate
 from trine.training.setup import setup_of
 
 
 @takes(SimulateOptions)
+@observed
 def kernel_detail(
     workload: Workload | str | os.PathLike[str],
     plan: Plan,
@@ -64,14 +66,13 @@ def kernel_detail(
         algorithm=detail.algorithm, protocol=detail.protocol, workgroups=detail.workgroups, gpu_model=detail.gpu_model
     )
     places = [int(setup.places[rank]) for rank in chosen.group]
-    return _Detailed(options, detail, chosen, LoadStoreRuns(chosen.what.kind, setup.machine, places, asked)).answer()
+    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, setup.machine, places, asked)).answer()
 
 
 @dataclass(frozen=True, slots=True)
 class _Detailed:
     """Inputs of a kernel detail."""
 
-    options: SimulateOptions
     detail: DetailOptions
     chosen: ChosenCollective
     runs: LoadStoreRuns
@@ -106,12 +107,11 @@ class _Detailed:
 
     def _run(self, name: str, model: GpuModel, sync: str | None) -> EidolonResult:
         chosen, runs = self.chosen, self.runs
-        if self.options.on_stage is not None:
-            way = "" if sync is None else f", {sync}"
-            self.options.on_stage(f"{len(chosen.group)} GPUs load by load: {name}{way}")
+        way = "" if sync is None else f", {sync}"
+        announce_stage(f"{len(chosen.group)} GPUs load by load: {name}{way}")
         kernel = BegunKernel(
             program=runs.programs.program(name, chosen.what.size_bytes), cluster=runs.cluster, group=runs.group,
             model=model, starts_ps=chosen.start_ps - chosen.start_ps.min(), sync=sync,
             origin="peers that begin when they do in the step, recorded in a run of all GPUs of the group",
         )  # fmt: skip
-        return kernel.replayed(chosen.position, progress=self.options.progress, on_compile=self.options.on_compile)
+        return kernel.replayed(chosen.position)

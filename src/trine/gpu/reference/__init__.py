@@ -15,6 +15,7 @@ from time import monotonic
 import numpy as np
 
 from trine.common.arrays import Int64, pointers
+from trine.common.observer import PROGRESS_S, current_observer
 from trine.errors import DeadlockError
 from trine.gpu import deadlock
 from trine.gpu.program import BARRIER, DATA_OPS, DMA
@@ -27,24 +28,17 @@ from trine.gpu.reference.shared import SharedState
 from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner, WorkgroupColumns
 from trine.gpu.reference.wavefronts import WavefrontRequest, WavefrontRun
 from trine.gpu.system import GpuSystem
-from trine.graph.taskgraph import PROGRESS_S, Progress, Records
+from trine.graph.taskgraph import Records
 
 PROGRESS_EVENTS = 1000
 
 
-def simulate(
-    system: GpuSystem,
-    progress: Progress | None = None,
-    until_ps: int | None = None,
-    *,
-    stop_when_stuck: bool = False,
-) -> GpuOutcome:
+def simulate(system: GpuSystem, until_ps: int | None = None, stop_when_stuck: bool = False) -> GpuOutcome:
     """Run ``system`` to its end, to ``until_ps``, or until it is interrupted (Ctrl-C).
 
     A run that stops at ``until_ps`` has this as its ``end_ps``; the last states of wavefronts extend to it.
 
     stop_when_stuck: return an unfinished run instead of raising DeadlockError.
-    progress: called with issued requests, total requests (without repeated polls), and the current time.
 
     Raises
     ------
@@ -54,7 +48,7 @@ def simulate(
     """
     run = GpuReference(system)
     try:
-        finished = run.run(progress, until_ps, stop_when_stuck)
+        finished = run.run(until_ps, stop_when_stuck)
     except KeyboardInterrupt:
         if stop_when_stuck:
             raise  # an unfinished run would mean that it is stuck
@@ -88,9 +82,9 @@ class GpuReference:
         self.num_requests = _count_requests(system)
         self.is_stuck = False
 
-    def run(self, progress: Progress | None, until_ps: int | None, stop_when_stuck: bool = False) -> bool:
+    def run(self, until_ps: int | None, stop_when_stuck: bool = False) -> bool:
         """Process all events; return whether all tasks have ended."""
-        reported = monotonic()
+        progress, reported = current_observer().progress, monotonic()
         self.tasks.begin()
         self.peers.begin()
         while (next_ps := self.agenda.next_ps) is not None and not self.is_stuck:

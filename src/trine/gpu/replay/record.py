@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from trine.gpu.replay.transfers import FLAG_BYTES, TransferColumns, writes_from_
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.replayed import check_replayable_program
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
-from trine.graph.taskgraph import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,13 +43,7 @@ class RecordedRun:
         )
 
 
-def record_run(
-    options: EidolonOptions,
-    *,
-    fold: str = "auto",
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-) -> RecordedRun:
+def record_run(options: EidolonOptions, *, fold: str = "auto") -> RecordedRun:
     """Simulate all GPUs of the kernel, and record the traffic to one of them: ``options.target``, or rank 0.
 
     In a folded run, the recorded rank is the target's representative: ``arrivals.target``.
@@ -63,7 +55,7 @@ def record_run(
         raise InputError("a record simulates the peers: give no times of their writes")
     work = make_case(replace(options, symmetric=True))
     check_replayable_program(work.program)
-    how = GpuRunOptions(fold=fold, engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
+    how = GpuRunOptions(fold=fold, engine=options.engine, record=work.target)
     run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals
     assert arrivals is not None

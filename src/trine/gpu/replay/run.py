@@ -7,7 +7,6 @@ rank from the record, identical to the picosecond. So the result shows arrivals,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from trine.cluster.cluster import Cluster
 from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64, members
+from trine.common.observer import OnCompile, Progress, observing
 from trine.common.units import format_time
 from trine.errors import InputError, SimulationError
 from trine.gpu.kernels.fused.options import FLAG_SPACING
@@ -30,7 +30,7 @@ from trine.gpu.replayed import Waiting, run_target, until_waiting
 from trine.gpu.run import Fold, GpuRun, GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
 from trine.graph.assembler import GraphAssembler, GraphLinks, take_alone
-from trine.graph.taskgraph import COMPUTE, Progress
+from trine.graph.taskgraph import COMPUTE
 
 __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
 
@@ -52,45 +52,37 @@ class Prepared:
         """Time at which the target's last workgroup begins to wait, if no flag ever arrives."""
         return self.waiting().since_ps
 
-    def waiting(self, progress: Progress | None = None, on_compile: Callable[[], None] | None = None) -> Waiting:
+    def waiting(self) -> Waiting:
         """Return the target as its last workgroup begins to wait; runs resume there. Raises as :func:`run_eidolon`."""
         if self._waiting is None:
             began, work = time.perf_counter(), self.work
-            announced = make_traffic(self.options, work, 0, progress, on_compile).outside
+            announced = make_traffic(self.options, work, 0).outside
             if not isinstance(announced, PeerWrites):
                 raise InputError("a record's arrivals do not count from the target's wait")
-            control = GpuRunControl(engine=self.options.engine, progress=progress, on_compile=on_compile)
             self._waiting = until_waiting(
                 work.program, work.cluster, work.group, work.model, target=work.target, outside=announced,
-                tasks=work.tasks, control=control,
+                tasks=work.tasks, control=GpuRunControl(engine=self.options.engine),
             )  # fmt: skip
             self._until_s = time.perf_counter() - began
         return self._waiting
 
-    def run(
-        self,
-        *,
-        wakeup: str | int | None = None,
-        progress: Progress | None = None,
-        on_compile: Callable[[], None] | None = None,
-    ) -> EidolonResult:
+    def run(self, *, wakeup: str | int | None = None) -> EidolonResult:
         """Run the workload; ``wakeup`` overrides the options. Raises as :func:`run_eidolon`."""
         options = self.options if wakeup is None else replace(self.options, wakeup=wakeup)
         from_wait = counts_from_wait(options)
         began = time.perf_counter() - (self._until_s if from_wait else 0.0)  # shared time counts for each run
         work = self.work
-        waiting = self.waiting(progress, on_compile) if from_wait else None
-        incoming = make_traffic(options, work, 0 if waiting is None else waiting.since_ps, progress, on_compile)
+        waiting = self.waiting() if from_wait else None
+        incoming = make_traffic(options, work, 0 if waiting is None else waiting.since_ps)
         if isinstance(incoming.outside, Arrivals):
             work = _turned(work, incoming.outside.target)
         simulated = time.perf_counter() - (self._until_s if from_wait else 0.0)
         if waiting is not None and isinstance(incoming.outside, PeerWrites):
-            run = waiting.run(incoming.outside, progress=progress, on_compile=on_compile)
+            run = waiting.run(incoming.outside)
         else:
-            control = GpuRunControl(engine=options.engine, progress=progress, on_compile=on_compile)
             run = run_target(
                 work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
-                tasks=work.tasks, control=control,
+                tasks=work.tasks, control=GpuRunControl(engine=options.engine),
             )  # fmt: skip
         now = time.perf_counter()
         return EidolonResult.of(options, work, incoming, run, wall_s=now - began, engine_s=now - simulated)
@@ -98,14 +90,13 @@ class Prepared:
 
 @named_arguments
 def run_eidolon(
-    options: EidolonOptions | str,
-    *,
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
+    options: EidolonOptions | str, *, progress: Progress | None = None, on_compile: OnCompile | None = None
 ) -> EidolonResult:
     """Simulate one GPU in detail, its peers replayed (docs/design/replay.md).
 
     options: options of the run, or the name of a built-in kernel such as ``gemv-allreduce``.
+    progress: called a few times per second with (requests issued, requests in all, now in ps). on_compile: called
+        before the kernels are compiled.
 
     Raises
     ------
@@ -114,10 +105,11 @@ def run_eidolon(
     """
     if isinstance(options, str):
         options = EidolonOptions(kernel=options)
-    result = Prepared(options).run(progress=progress, on_compile=on_compile)
-    if options.flag_spacing in (None, FLAG_SPACING) or options.arrivals is not None or options.writes is not None:
-        return result
-    usual = Prepared(replace(options, flag_spacing=None)).run(progress=progress, on_compile=on_compile)
+    with observing(progress=progress, on_compile=on_compile):
+        result = Prepared(options).run()
+        if options.flag_spacing in (None, FLAG_SPACING) or options.arrivals is not None or options.writes is not None:
+            return result
+        usual = Prepared(replace(options, flag_spacing=None)).run()
     moved = format_time(abs(result.end_ps - usual.end_ps))
     words = (
         f"flag_spacing {options.flag_spacing}: the time differs by {moved} from {FLAG_SPACING} bytes; flags are not "
@@ -162,9 +154,7 @@ class BegunKernel:
         carried = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
         return KernelTasks(graph, carried)
 
-    def replayed(
-        self, target: int, *, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
-    ) -> EidolonResult:
+    def replayed(self, target: int) -> EidolonResult:
         """Return rank ``target`` in detail; if all ranks are alike, ``work.target`` is the rank simulated for it.
 
         Raises
@@ -173,13 +163,13 @@ class BegunKernel:
         DeadlockError: as run_gpus. KeyboardInterrupt: Ctrl-C came before the end.
         """
         began, tasks = time.perf_counter(), self.tasks
-        how = GpuRunOptions(progress=progress, on_compile=on_compile, record=target)
+        how = GpuRunOptions(record=target)
         run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=tasks, options=how).whole()
         assert run.arrivals is not None
         target = run.arrivals.target
         # without a replay (multimem), the engine time is the time of the full run
         simulated = began if has_multimem(self.program) else time.perf_counter()
-        alone = self._alone(run, target, progress)
+        alone = self._alone(run, target)
         if alone.end_ps != _end_ps(run, target):
             raise SimulationError(
                 f"rank {target} ends at {_end_ps(run, target)} ps with its peers and at {alone.end_ps} ps replayed: "
@@ -194,13 +184,12 @@ class BegunKernel:
         now = time.perf_counter()
         return EidolonResult.of(options, work, incoming, alone, wall_s=now - began, engine_s=now - simulated)
 
-    def _alone(self, run: GpuRun, target: int, progress: Progress | None) -> GpuRun:
+    def _alone(self, run: GpuRun, target: int) -> GpuRun:
         """Return the rank replayed from its record, or its part of ``run`` if it uses multimem, which has no replay."""
         if has_multimem(self.program):
             return seen_alone(run, target)
         return run_target(
             self.program, self.cluster, self.group, self.model, target=target, outside=run.arrivals, tasks=self.tasks,
-            control=GpuRunControl(progress=progress),
         ).whole()  # fmt: skip
 
 

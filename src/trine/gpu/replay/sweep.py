@@ -11,13 +11,14 @@ from math import prod
 from typing import Any, ClassVar
 
 from trine.common._version import __version__
+from trine.common.observer import OnCompile, observing
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError
 from trine.gpu.replay.fits import Fit, Spread, spreads_of
 from trine.gpu.replay.options import EidolonOptions, time_ps
 from trine.gpu.replay.plot import draw_grid
 from trine.gpu.replay.sweep_runs import Journal, OnRun, Runs, check_journal
-from trine.gpu.run import announce_compiling
+from trine.gpu.run import announce_loop
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, first_screen, wrapped_at
 
@@ -171,7 +172,7 @@ def sweep(
     *,
     jobs: int | None = None,
     progress: OnRun | None = None,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: OnCompile | None = None,
     journal: str | os.PathLike[str] | Journal | None = None,
 ) -> Sweep:
     """Run all of ``grid`` with the other options of ``base``, ``jobs`` workloads at a time [number of cores].
@@ -199,8 +200,9 @@ def sweep(
         progress=progress,
         journal=journal,
     )
-    announce_compiling(on_compile)
-    runs.run(jobs or os.cpu_count() or 1)
+    with observing(on_compile=on_compile):
+        announce_loop()
+        runs.run(jobs or os.cpu_count() or 1)
     return Sweep(
         rows=tuple(row for rows in runs.rows for row in rows),
         varied=tuple(name for name in ("wakeup", *_VARY[:-2], "sync") if len(getattr(grid, name)) > 1),

@@ -17,6 +17,7 @@ from typing import Any
 
 from trine.common._version import __version__
 from trine.common.inputs import read_at_most
+from trine.common.observer import ignore, observing
 from trine.common.units import PS_PER_S
 from trine.errors import InputError, SpecError
 from trine.gpu.collective.durations import hash_of_sources
@@ -241,7 +242,8 @@ class Runs:
         return row
 
     def _result(self, prepared: Prepared, wakeup: Wakeup) -> EidolonResult:
-        result = prepared.run(wakeup=wakeup, progress=self._look)
+        with observing(progress=self._look, on_compile=ignore):  # sweep has announced the compilation
+            result = prepared.run(wakeup=wakeup)
         if not result.finished:
             raise KeyboardInterrupt
         return result

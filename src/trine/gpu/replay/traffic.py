@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,6 @@ from trine.gpu.replay.transfers import FLAG_BYTES
 from trine.gpu.replay.write_files import read_writes
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.run import GpuRunOptions, run_gpus
-from trine.graph.taskgraph import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,13 +50,7 @@ class PeerTraffic:
         return int(np.count_nonzero(self.outside.semaphore >= 0))
 
 
-def make_traffic(
-    options: EidolonOptions,
-    work: ReplayCase,
-    waiting_ps: int,
-    progress: Progress | None = None,
-    on_compile: Callable[[], None] | None = None,
-) -> PeerTraffic:
+def make_traffic(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTraffic:
     """Return the traffic that the options describe.
 
     waiting_ps: when the last workgroup starts to wait, for times that count from then. Raises InputError, SpecError:
@@ -66,7 +58,7 @@ def make_traffic(
     """
     source = options.source
     if source == "symmetric":
-        return _symmetric(options, work, progress, on_compile)
+        return _symmetric(options, work)
     if source == "arrivals":
         assert work.record is not None
         notes = check_record(options, work)
@@ -83,11 +75,9 @@ def counts_from_wait(options: EidolonOptions) -> bool:
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
 
 
-def _symmetric(
-    options: EidolonOptions, work: ReplayCase, progress: Progress | None, on_compile: Callable[[], None] | None
-) -> PeerTraffic:
+def _symmetric(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     """Record traffic from a run of all ranks, folded to one GPU if that gives the same result."""
-    how = GpuRunOptions(engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
+    how = GpuRunOptions(engine=options.engine, record=work.target)
     run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals
     assert arrivals is not None

@@ -1,0 +1,99 @@
+"""Observers of runs: callbacks that engines call, set once for all runs inside a ``with``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+#: Called a few times per second with (finished work, total work, simulated time in ps).
+Progress: TypeAlias = Callable[[int, int, int], None]
+#: Called before kernels are compiled, which happens only on the first run of an installation.
+OnCompile: TypeAlias = Callable[[], None]
+#: Called with a sentence before each stage of a run.
+OnStage: TypeAlias = Callable[[str], None]
+
+#: Seconds between two progress calls.
+PROGRESS_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observer:
+    """Callbacks of the runs in a context. on_job: called with the rank programs of a job before they run."""
+
+    progress: Progress | None = None
+    on_compile: OnCompile | None = None
+    on_stage: OnStage | None = None
+    on_job: Callable[[Any], None] | None = None
+
+
+_NOBODY = Observer()
+_OBSERVER: ContextVar[Observer] = ContextVar("observer", default=_NOBODY)
+
+
+def current_observer() -> Observer:
+    """Return the observer of this context."""
+    return _OBSERVER.get()
+
+
+def observing(
+    *,
+    progress: Progress | None = None,
+    on_compile: OnCompile | None = None,
+    on_stage: OnStage | None = None,
+    on_job: Callable[[Any], None] | None = None,
+) -> AbstractContextManager[None]:
+    """Call these callbacks during the runs in this context; the outer context's callbacks remain in place of None."""
+    outer = _OBSERVER.get()
+    inner = Observer(
+        progress=outer.progress if progress is None else progress,
+        on_compile=outer.on_compile if on_compile is None else on_compile,
+        on_stage=outer.on_stage if on_stage is None else on_stage,
+        on_job=outer.on_job if on_job is None else on_job,
+    )
+    return _reporting_to(inner)
+
+
+def unobserved() -> AbstractContextManager[None]:
+    """Call no callbacks during the runs in this context."""
+    return _reporting_to(_NOBODY)
+
+
+@contextmanager
+def _reporting_to(observer: Observer) -> Iterator[None]:
+    token = _OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: the callback that silences one kind of report inside a context."""
+
+
+def announce_stage(sentence: str) -> None:
+    """Tell the observer which stage of a run begins."""
+    on_stage = current_observer().on_stage
+    if on_stage is not None:
+        on_stage(sentence)
+
+
+def announce_job(job: object) -> None:
+    """Give the observer the rank programs that run next."""
+    on_job = current_observer().on_job
+    if on_job is not None:
+        on_job(job)
+
+
+def announce_compiling(*kernels: Callable[..., Any]) -> None:
+    """Tell the observer if one of ``kernels`` must be compiled before its next call."""
+    on_compile = current_observer().on_compile
+    if on_compile is None:
+        return
+    from trine.common._jit import is_cold
+
+    if any(map(is_cold, kernels)):
+        on_compile()
