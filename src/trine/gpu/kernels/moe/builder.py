@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -109,12 +110,9 @@ def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int6
 LINES_PER_ACCESS = 4
 
 
-def number_in(shape: Sequence[int], place: Sequence[int]) -> int:
-    """Return the number of a place in a row-major table."""
-    number = 0
-    for size, index in zip(shape, place, strict=True):
-        number = number * size + index
-    return number
+def strides_of(*shape: int) -> tuple[int, ...]:
+    """Return the strides of a row-major table, in rows."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class Rows(NamedTuple):
@@ -123,11 +121,11 @@ class Rows(NamedTuple):
     base: int
     lines: int
     line_bytes: int
-    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
     def at(self, rank: int, *place: int, line: int = 0) -> tuple[int, int]:
         """Return (rank, address) of a line of a row."""
-        return rank, self.base + (number_in(self.shape, place) * self.lines + line) * self.line_bytes
+        return rank, self.base + (sum(map(mul, self.strides, place)) * self.lines + line) * self.line_bytes
 
 
 class FlagTable(NamedTuple):
@@ -136,11 +134,11 @@ class FlagTable(NamedTuple):
     first: int
     base: int
     line_bytes: int
-    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
     def at(self, *place: int) -> int:
         """Return the number of a flag."""
-        return number_in(self.shape, place)
+        return sum(map(mul, self.strides, place))
 
     def operand(self, role: int, rank: int, which: int) -> Operand:
         return Operand(role, rank, self.base + which * self.line_bytes, semaphore=self.first + which)
@@ -176,12 +174,14 @@ class MoeBuilder(ProgramBuilder):
 
     def rows(self, name: str, lines: int, *shape: int) -> Rows:
         """Add a table of rows."""
-        return Rows(self.buffer(name, math.prod(shape) * lines * self.line_bytes), lines, self.line_bytes, shape)
+        base = self.buffer(name, math.prod(shape) * lines * self.line_bytes)
+        return Rows(base, lines, self.line_bytes, strides_of(*shape))
 
     def flags(self, name: str, *shape: int) -> FlagTable:
         """Add a table of flags."""
         count = math.prod(shape)
-        return FlagTable(self.semaphores(count), self.buffer(name, count * self.line_bytes), self.line_bytes, shape)
+        first, base = self.semaphores(count), self.buffer(name, count * self.line_bytes)
+        return FlagTable(first, base, self.line_bytes, strides_of(*shape))
 
     # Operations of a workgroup.
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from trine.errors import InputError
 from trine.gpu.kernels.moe import normal
-from trine.gpu.kernels.moe.builder import FlagTable, SeenChunks, chunks_of, in_turns, moe_of
+from trine.gpu.kernels.moe.builder import FlagTable, SeenChunks, chunks_of, in_turns, moe_of, strides_of
 from trine.gpu.kernels.moe.normal import NAMES, ChannelBuilder
 from trine.gpu.kernels.moe.options import TOP_NODES
 from trine.gpu.kernels.options import KernelOptions
@@ -212,8 +212,8 @@ class _NodesDispatch(_Nodes):
         self.ready = self.flags("ready", self.channels, nodes, SENDERS)
         self.there = self.flags("there", self.channels, nodes, mates)
         #: A rank of the node has one queue, which holds the tokens of all nodes in sequence.
-        self.queues = self.queues._replace(shape=(self.channels, mates, nodes * self.each))
-        self.near_tails = self.near_tails._replace(shape=(self.channels, nodes * mates))
+        self.queues = self.queues._replace(strides=strides_of(self.channels, mates, nodes * self.each))
+        self.near_tails = self.near_tails._replace(strides=strides_of(self.channels, nodes * mates))
 
     def senders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the sending SM: warps that copy tokens, one that puts them, and receivers of the node."""

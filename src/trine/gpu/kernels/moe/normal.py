@@ -75,8 +75,8 @@ class _Normal(ChannelBuilder):
 
     def sent(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that a channel of ``rank`` sends to the rank at ``distance``."""
-        own = self.tokens_of(channel)
-        return [token for token in self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, []) if token in own]
+        tokens, own = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, []), self.tokens_of(channel)
+        return [token for token in tokens if own.start <= token < own.stop]
 
     def came(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that ``rank`` receives in a channel from the sender ``distance`` before it."""
