@@ -29,7 +29,7 @@ def ran(op, algorithm, until_ps=None, gpu="h100-sxm", lines=LINES):
     model = load_gpu_model(gpu)
     tasks = kernel_tasks(program)
     system = unfolded(program, cluster, group, model, tasks)
-    outcome = simulate(system, None, until_ps)
+    outcome = simulate(system, until_ps)
     return GpuResult(
         program=program,
         model=model,

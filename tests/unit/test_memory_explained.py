@@ -50,7 +50,11 @@ def test_the_peak_is_that_of_the_simulation(model) -> None:
     ],
 )  # fmt: skip
 def test_other_options_are_those_that_the_plan_has_not(plan: Plan, options: str) -> None:
-    assert "; ".join(text for text, _ in other_plans(plan, 8)) == options
+    found = list(other_plans(plan, 8))
+    assert "; ".join(text for text, _ in found) == options
+    for text, fields in found:
+        name, value = text.split(" ")
+        assert fields.get(name.replace("-", "_")) in (value, int(value) if value.isdigit() else value)
 
 
 def test_other_options_are_asked_of_the_same_simulation(model) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from trine.common import spec
-from trine.common.schema import Spec
+from trine.common.schema import Duration, Spec
 from trine.errors import SpecError
 
 
 class Wheel(Spec):
-    latency: spec.Duration
+    latency: Duration
 
 
 class Cart(Spec):

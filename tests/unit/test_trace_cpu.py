@@ -90,6 +90,18 @@ def test_launches_follow_the_limits_of_foreach_kernels(
     )
 
 
+def test_one_weight_needs_no_foreach_operator_and_a_fused_one_needs_weights() -> None:
+    alone = on_gpu(loops(1), EAGER)
+    assert [op.name for op in alone.operators] == ["aten::mul_", "aten::add_"]  # the count of steps stays on the CPU
+    assert alone.assumptions == ()
+    assert [op.name for op in on_gpu(loops(1), None).operators] == ["aten::_fused_sgd_"]
+    recorded = loops(2)
+    tensors = {i: replace(t, role="optimizer_state") for i, t in recorded.tensors.items()}
+    assert [op.name for op in on_gpu(replace(recorded, tensors=tensors), None).operators] == [
+        "aten::_foreach_mul_", "aten::_foreach_add_",
+    ]  # fmt: skip
+
+
 def test_operators_of_one_name_may_have_different_numbers_of_inputs() -> None:
     """Adam's first step has no second moment yet: three inputs, then two."""
     recorded = loops(3)
