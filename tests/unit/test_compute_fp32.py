@@ -262,3 +262,10 @@ def test_batch_norm_and_pooling_move_more_than_their_tensors() -> None:
 def _sizes_of(name: str, kind: str):  # type: ignore[no-untyped-def]
     workload = load_bundled(name, None)
     return [resized(op, workload, Split(workload.batch)) for op in workload.operators if kind_of(op) == kind]
+
+
+def test_float32_convolutions_of_a_gpu_measured_in_tf32_only_are_transferred() -> None:
+    layer = Convolution(batch=8, channels=64, out=64, size=(56, 56), filter=(3, 3), stride=(1, 1), padding=(1, 1))
+    found = convolution(load_gpu("h100-sxm"), layer, "float32")
+    assert found.evidence == "transferred"
+    assert 0 < found.us < convolution(load_gpu("v100"), layer, "float32").us

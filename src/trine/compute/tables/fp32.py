@@ -407,7 +407,8 @@ def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
     """Return the GPU and the precision of the convolution measurements for a GPU."""
     if dtype != "float32" and "tfloat32" in gpu.flop_per_s:
         return _TRACED, "tfloat32"
-    whose = gpu.name if gpu.name in bench_gpus() else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    is_measured = gpu.name in bench_gpus() and bool(bench_rows(gpu.name, "float32", FORWARD)[0])
+    whose = gpu.name if is_measured else _BENCH_SIBLINGS.get(gpu.name, "v100")
     has_halves = bool(bench_rows(whose, "float16", FORWARD)[0])
     return whose, "float16" if dtype in HALVES and has_halves else "float32"
 
