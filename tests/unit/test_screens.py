@@ -132,12 +132,13 @@ def test_the_answer_fits_one_screen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_the_answer_is_as_wide_as_a_narrow_terminal(name: str) -> None:
+@pytest.mark.parametrize("columns", [NARROW, 80])
+def test_the_answer_is_as_wide_as_a_narrow_terminal(name: str, columns: int) -> None:
     """Sentences wrap; rows of tables may be wider."""
-    with fitted(NARROW):
+    with fitted(columns):
         lines = answer(name).summary().splitlines()
     assert len(lines) <= MAX_LINES + TABLES.get(name, 0)
-    wide = [line for line in lines if len(line) > NARROW and len(line.split()) > 1]
+    wide = [line for line in lines if len(line) > columns and len(line.split()) > 1]
     if name in SCREENS:
         assert not wide
     else:
@@ -182,6 +183,17 @@ def test_warnings_are_whole_or_counted(name: str, columns: int) -> None:
 def plain(text: str) -> str:
     """Return the words of a text, without the marks at the beginning of lines."""
     return words(re.sub(r"^#", "", text, flags=re.M))
+
+
+@pytest.mark.parametrize("columns", [NARROW, 80])
+@pytest.mark.parametrize("name", ["train, 8 GPUs", "train, tp and dp", "train, does not fit"])
+def test_a_narrow_answer_keeps_the_time_by_cause_and_its_basis(name: str, columns: int) -> None:
+    with fitted(columns):
+        summary = answer(name).summary()
+    assert re.search(r"^  compute +[\d.]+ ms|^  compute +[\d.]+ s", summary, re.M)
+    assert re.search(r"^  exposed communication ", summary, re.M)
+    assert re.search(r"^rests on ", summary, re.M)
+    assert re.search(r"^next ", summary, re.M)
 
 
 def test_a_job_that_does_not_fit_says_so_above_all_others() -> None:

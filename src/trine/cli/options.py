@@ -69,7 +69,7 @@ collectives = _names("trine.collectives.registry:known_kinds")
 schedules = _names("trine.parallel.schedules:SCHEDULES.names")
 compute_models = _names("trine.compute.models:COMPUTE_MODELS.names")
 networks = _names("trine.engine.models:NETWORK_MODELS.names")
-formats = _names("trine.formats.clusters:known_readers")
+formats = _names("trine.formats.clusters:READERS.names")
 studies = _names("trine.validation.cases:CASES.keys")
 fused_kernels = _names("trine.gpu.kernels.fused.build:known_fused")
 

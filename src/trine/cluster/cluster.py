@@ -41,8 +41,7 @@ FILES: Registry[Callable[..., Any]] = Registry(
         "write": "trine.formats.clusters:write_cluster",
         "check_ending": "trine.formats.clusters:check_ending",
         "format_of": "trine.formats.clusters:format_of",
-        "known_readers": "trine.formats.clusters:known_readers",
-        "known_writers": "trine.formats.clusters:known_writers",
+        "known_writers": "trine.formats.clusters:WRITERS.names",
         "to_networkx": "trine.formats.networkx_graph:to_networkx",
     },
 )

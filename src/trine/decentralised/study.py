@@ -33,6 +33,7 @@ from trine.results.columns import to_row, to_rows
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.screen import Listing, Screen
+from trine.results.summary import basis
 from trine.results.text import wrapped, wrapped_at
 from trine.results.waits import releasers, wait_reasons
 from trine.training import simulate
@@ -194,9 +195,7 @@ class HopResult(Report):
         averaged = sum(ages.values()) + numbers.num_missed
         fates = [(f"{age} iterations", f"{100 * count / averaged:.1f} %") for age, count in ages.items()]
         fates += [("missed", f"{100 * numbers.num_missed / averaged:.1f} %")] if numbers.num_missed else []
-        assumed = sum(item.kind == "assumed" for item in self.evidence)
         slow = "".join(f", {item.detail}" for item in self.evidence if item.what == "stragglers")
-        measured = [f"{item.what}: {item.detail}" for item in self.evidence if item.kind == "measured"]
         step = format_time(self.gradient_ps + self.apply_ps)
         return Screen(
             question=f"Hop on {self.cluster.name}: {self.graph.num_workers} workers, {self.graph.name} graph, "
@@ -216,7 +215,7 @@ class HopResult(Report):
             ),
             warnings=self.warnings,
             closing=(
-                ("rests on", "; ".join([*measured, *([f"{assumed} assumptions"] if assumed else [])])),
+                ("rests on", basis(self.evidence)),
                 ("next", "--details (evidence), --perfetto FILE; --compare (with standard training); trine help hop"),
             ),
         ).text()  # fmt: skip

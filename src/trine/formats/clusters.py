@@ -75,16 +75,6 @@ _OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
-def known_readers() -> tuple[str, ...]:
-    """Return the names of all formats that can be read."""
-    return READERS.names()
-
-
-def known_writers() -> tuple[str, ...]:
-    """Return the names of all formats that can be written."""
-    return WRITERS.names()
-
-
 def read_any(
     path: str | os.PathLike[str],
     format: str | None = None,

@@ -9,6 +9,8 @@ from typing import Any
 from trine.results.text import MAX_LINES, WIDE, columns, width, wrapped_at
 
 _GAP = 4
+#: Rows that a listing keeps on a narrow terminal if something less important can give way.
+_LEAST_ROWS = 3
 #: Closing lines to drop on a narrow terminal, the least important first.
 _OPTIONAL = ("range", "bottleneck")
 
@@ -59,55 +61,60 @@ class Screen:
     def text(self, lines: int = MAX_LINES) -> str:
         """Return at most ``lines`` lines of :func:`trine.results.text.width` columns.
 
-        Too long a text loses rows of listings, whole warnings except the first, and on narrow terminals also closing
-        lines and the second listing; ``--details`` shows all of them.
+        Rows of listings and whole warnings except the first give way. On narrow terminals some closing lines and the
+        second listing give way before a listing has less than three rows. ``--details`` has all of them.
         """
+        screens = self._variants() if width() < WIDE else [self]
+        fitting = [each for each in (screen._laid_out(lines) for screen in screens) if len(each[0]) <= lines]
+        fitting = fitting or [replace(screens[-1], listings=())._laid_out(lines)]
+        best = next((text for text, has_rows in fitting if has_rows), fitting[-1][0])
+        return "\n".join(line.rstrip() for line in best)
+
+    def _variants(self) -> list[Screen]:
+        """Return the screen, and the same without one, two and three of its less important parts."""
+        found = [self]
+        for label in _OPTIONAL:
+            kept = [row for row in found[-1].closing if row[0] != label]
+            found.append(replace(found[-1], closing=kept))
+        return [*found, replace(found[-1], listings=self.listings[:1])]
+
+    def _laid_out(self, lines: int) -> tuple[list[str], bool]:
+        """Return the lines, and whether each listing has all of its rows or at least three."""
         above = [*wrapped_at("", self.question, 0), "", *self._numbers()]
         below = ["", *(line for label, text in self.closing for line in wrapped_at(label, text, self._label))]
         warnings = [wrapped_at(self.warning_label, text, self._label) for text in self.warnings]
         reserved = len(warnings[0]) + (len(warnings) > 1) if warnings else 0
-        middle = self._listings(lines - len(above) - len(below) - reserved)
+        middle, has_rows = self._listings(lines - len(above) - len(below) - reserved)
         shown = _fitting(warnings, lines - len(above) - len(middle) - len(below), self.warning_label)
-        text = [*above, *shown, *middle, *below]
-        if len(text) > lines and (smaller := self._smaller()):
-            return smaller.text(lines)
-        return "\n".join(line.rstrip() for line in text)
-
-    def _smaller(self) -> Screen | None:
-        """Return the same screen without its least important part; None if nothing optional is left."""
-        for label in _OPTIONAL:
-            if any(row[0] == label for row in self.closing):
-                return replace(self, closing=[row for row in self.closing if row[0] != label])
-        return replace(self, listings=self.listings[:-1]) if self.listings else None
+        return [*above, *shown, *middle, *below], has_rows
 
     @property
     def _label(self) -> int:
         return max(len(name) for name in (self.warning_label, *(row[0] for row in (*self.numbers, *self.closing)))) + 3
 
     def _numbers(self) -> list[str]:
+        """Return the numbers with their remarks beside them, or below them if that takes fewer lines."""
         value = max((len(row[1]) for row in self.numbers), default=0) + 3
-        found = []
-        for name, number, remark in self.numbers:
-            label = f"{name:{self._label}}{number}"
-            if width() < WIDE:
-                found += [label, *wrapped_at("", remark, self._label)]
-            else:
-                found += wrapped_at(label, remark, self._label + value) or [label]
-        return found
+        labels = [f"{name:{self._label}}{number}" for name, number, _ in self.numbers]
+        remarks = [(label, row[2]) for label, row in zip(labels, self.numbers, strict=True)]
+        beside = [wrapped_at(label, text, self._label + value) or [label] for label, text in remarks]
+        below = [[label, *wrapped_at("", text, self._label)] for label, text in remarks]
+        return [line for each in min(beside, below, key=lambda way: sum(map(len, way))) for line in each]
 
-    def _listings(self, room: int) -> list[str]:
-        """Return the listings, side by side if the terminal is wide enough, in at most ``room`` lines."""
+    def _listings(self, room: int) -> tuple[list[str], bool]:
+        """Return the listings in at most ``room`` lines, side by side if they fit, and the same fact."""
         shown = [each for each in self.listings if each.rows]
-        blocks = [each.lines() for each in shown]
-        wide = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
-        if len(blocks) > 1 and wide <= width():
-            blocks = [_side_by_side(blocks)]
-        lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
-        if len(lines) > room and shown and max(len(each.rows) for each in shown) > 1:
+        least = [min(_LEAST_ROWS, len(each.rows)) for each in shown]
+        while True:
+            blocks = [each.lines() for each in shown]
+            wide = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
+            if len(blocks) > 1 and wide <= width():
+                blocks = [_side_by_side(blocks)]
+            lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
+            if len(lines) <= room or max((len(each.rows) for each in shown), default=0) <= 1:
+                return lines, all(len(each.rows) >= rows for each, rows in zip(shown, least, strict=True))
             longest = max(range(len(shown)), key=lambda index: (len(shown[index].rows), index))
             shown[longest] = replace(shown[longest], rows=shown[longest].rows[:-1])
-            return replace(self, listings=shown)._listings(room)
-        return lines
 
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:

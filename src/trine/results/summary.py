@@ -39,7 +39,7 @@ def screen(result: TaskRun) -> Screen:
         warnings=result.warnings,
         closing=(
             ("range", "" if result.band is None else result.band.words),
-            ("rests on", _basis(result.evidence, profile_suffix(result))),
+            ("rests on", basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
             ("folding", _verified(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
@@ -202,7 +202,7 @@ def _operators(result: TaskRun) -> list[tuple[str, int]]:
     return [(share.name.removeprefix(prefix), share.compute_ps) for share in ranked if share.compute_ps]
 
 
-def _basis(evidence: Sequence[Evidence], profile: str) -> str:
+def basis(evidence: Sequence[Evidence], profile: str = "") -> str:
     """Return the basis of the times: evidence of operator times, software profile, and number of assumptions."""
     shares = [f"{100 * item.share:.0f} % {item.kind}" for item in evidence if item.share is not None]
     facts = [f"operator times {', '.join(shares)}"] if shares else []
