@@ -1,4 +1,4 @@
-"""``trine cluster``: what machines are known, and what is in one."""
+"""``trine cluster``: the machines that trine knows, and their devices and links."""
 
 from __future__ import annotations
 
