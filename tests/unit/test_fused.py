@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
+from cpu_time import computes_in_about
 from fused_lines import expected_flags
 
 from tests.fused_flow import CASES
@@ -120,17 +119,13 @@ def _kernel(program, i):
 
 
 def test_one_of_256_ranks_is_built_at_once():
-    times = []
-    for _ in range(3):
-        start = time.process_time()
+    with computes_in_about(0.1):
         built = build_fused("gemv-allreduce", 256, rows=24576, cols=1024, only_rank=0)
-        times.append(time.process_time() - start)
     program = built.program
     # 384 tiles: 4 x (2 loads, waitcnt, barrier, compute), barrier, store, waitcnt, barrier, release; 255
     # acquires; waitcnt, barrier, reduce.
     assert program.num_ops == 384 * (4 * 5 + 5 + 255 + 3)
     assert expected_flags(built.options) == (384 * 255, 384 * 255)
-    assert min(times) < 0.5
 
 
 def test_operations_to_several_peers_are_one():

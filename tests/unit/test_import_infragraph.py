@@ -1,11 +1,10 @@
 """Is each part of an InfraGraph file read as the format says, and everything else refused by name?"""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
-from cpu_time import computes_for_less_than
+from cpu_time import computes_in_about
 
 from trine.errors import SpecError
 from trine.formats.clusters import read_any
@@ -109,10 +108,10 @@ def test_unknown_component_of_the_packages_own_blueprint():
 def test_absurd_sizes_are_refused_before_they_are_built():
     device = machine([], components=[{"name": "xpu", "count": 1 << 12, "choice": "xpu"}])
     data = {"devices": [device], "links": [], "instances": [{"name": "a", "device": "box", "count": 1 << 20}]}
-    with computes_for_less_than(3), pytest.raises(SpecError, match="nodes"):
+    with computes_in_about(0.3), pytest.raises(SpecError, match="nodes"):
         infragraph_cluster(data, "t.yaml")
     device["edges"] = [{**edge("xpu", "xpu"), "link": "wire"}]
-    with computes_for_less_than(3), pytest.raises(SpecError, match="edges"):
+    with computes_in_about(0.3), pytest.raises(SpecError, match="edges"):
         infragraph_cluster(device, "t.yaml")
 
 
@@ -224,7 +223,7 @@ def test_annotations_in_the_packages_own_file():
     assert "unused annotation 'bandwidth' of links" in cluster.notes
 
 
-def test_4096_gpus_expand_in_two_seconds(tmp_path):
+def test_4096_gpus_expand_fast(tmp_path):
     """512 DGX H100 on one switch, written out edge by edge as the package writes it."""
     data = json.loads((DATA / "fabric_single_tier_2x_dgx_h100.json").read_text())
     data["instances"][0]["count"] = 512
@@ -237,10 +236,6 @@ def test_4096_gpus_expand_in_two_seconds(tmp_path):
     ]  # fmt: skip
     file = tmp_path / "big.json"
     file.write_text(json.dumps(data))
-    spent = []
-    for _ in range(2):
-        began = time.process_time()
+    with computes_in_about(2):
         cluster = read_any(file, links_from="catalogue")
-        spent.append(time.process_time() - began)
     assert (len(cluster.gpus), len(cluster.devices), len(cluster.links)) == (4096, 20_993, 79_872)
-    assert min(spent) < 2

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 import pytest
+from cpu_time import computes_in_about
 
 import trine
 from trine.common.inputs import open_input, read_bytes, read_text
@@ -32,10 +32,8 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, way, 
     """A device never ends; a pipe without a writer never begins."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    began = time.process_time()
-    with pytest.raises(InputError):
+    with computes_in_about(0.5), pytest.raises(InputError):
         PATHS[way](name)
-    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -136,10 +134,8 @@ HUGE = {
 
 @pytest.mark.parametrize("what", HUGE)
 def test_counts_beyond_all_machines_are_refused_at_once(what):
-    began = time.process_time()
-    with pytest.raises(InputError):
+    with computes_in_about(0.5), pytest.raises(InputError):
         HUGE[what]()
-    assert time.process_time() - began < 5  # some import modules first
 
 
 WRONG = {

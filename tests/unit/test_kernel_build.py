@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
+from cpu_time import computes_in_about
 from gpu_cases import counting_words
 
 from trine.errors import InputError
@@ -134,10 +133,6 @@ def test_a_builder_of_ones_own():
 
 
 def test_128_ranks_are_built_at_once():
-    times = []
-    for _ in range(3):
-        start = time.process_time()
+    with computes_in_about(0.2):
         program = build_kernel("all_gather", 128, 256 << 20, algorithm="put", waits="single")
-        times.append(time.process_time() - start)
     assert program.num_ops > 1_000_000
-    assert min(times) < 0.5

@@ -5,11 +5,11 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cpu_time import computes_in_about
 
 from trine.cluster import load_gpu
 from trine.compute import Split
@@ -286,9 +286,8 @@ def test_tables_are_small_and_read_fast():
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 2 * 2**20
     read_arrays.cache_clear()
     load_gemm.cache_clear()
-    start = time.process_time()
-    load_gemm("h100-sxm", "bfloat16", Machine.of(H100, "bfloat16"))
-    assert time.process_time() - start < 0.1
+    with computes_in_about(0.03):
+        load_gemm("h100-sxm", "bfloat16", Machine.of(H100, "bfloat16"))
 
 
 def test_the_compute_model_times_every_operator_of_a_transformer():
