@@ -12,14 +12,14 @@ import argparse
 import yaml
 
 from trine.results.headline import BANDS
-from trine.validation.band_levels import band_document, share_inside, share_left_out
 from trine.validation.replay_rows import user_answers
 from trine.validation.training import validate_training
+from trine.validation.training_page import band_document, share_inside, share_left_out
 
 HEAD = """\
 # Bands of step times and the best published MFU, written by benchmarks/write_bands.py: do not edit.
 #   levels         blind predictions; low, high: quantiles LOW and HIGH of measured / predicted among `rows` rows
-#                  (trine.validation.band_levels), widened to hold the prediction itself
+#                  (trine.validation.training_page), widened to hold the prediction itself
 #   fitted_levels  predictions with factors fitted on other models or numbers of GPUs of the same source
 """
 

@@ -8,7 +8,7 @@ from trine.errors import InputError
 from trine.gpu.kernels.moe.builder import NodeGrid, Routes, draw_routes
 from trine.gpu.kernels.moe.options import MoeOptions
 from trine.gpu.program import GpuProgram
-from trine.gpu.proofs.goal import GoalPiece, ProofGoal
+from trine.gpu.proofs.check import GoalPiece, ProofGoal
 
 #: Buffers that an exchange only reads: the experts of each token, and heads of queues that never fill.
 CONSTANTS = ("routing", "heads")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from trine.decentralised.choices import run_hop
-from trine.decentralised.numbers import HopNumbers
 from trine.decentralised.protocol import GRAPHS, HopProtocol, worker_graph
+from trine.decentralised.study import HopNumbers
 from trine.decentralised.tasks import HopNetwork, HopWork
 from trine.engine import run
 

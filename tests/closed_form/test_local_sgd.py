@@ -12,8 +12,8 @@ from trine.errors import PlanError
 from trine.graph.program import Collective
 from trine.graph.taskgraph import COMPUTE, TRANSFER
 from trine.parallel.build import build_job
+from trine.parallel.data_parallel import local_sgd
 from trine.parallel.instantiate import instantiate
-from trine.parallel.local_sgd import local_sgd
 from trine.training import placement_of
 
 STEPS = 4

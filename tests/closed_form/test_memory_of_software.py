@@ -12,7 +12,7 @@ from trine.graph.memory import BLOCKS_PER_STREAM, stream_of
 from trine.results.allocator import CachingAllocator, peak_of
 from trine.software import load_software
 from trine.training.memory import rank_memory, stage_programs
-from trine.validation.memory_rows import changed
+from trine.validation.memory import changed
 from trine.workload.synthesis.model import Synthesis, from_text, written
 from trine.workload.synthesis.spec import load_model
 

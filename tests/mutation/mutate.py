@@ -143,7 +143,7 @@ AREAS = {
          "property/test_folding_observed.py", "property/test_hierarchical*", "property/test_gpu_folding*"),
     ),
     "profiles": Area(
-        ("software/profile.py", "parallel/constraints.py", "parallel/fixed_costs.py"),
+        ("software/profile.py", "parallel/constraints.py", "parallel/stage.py"),
         ("closed_form/test_software*", "closed_form/test_memory*", "unit/test_software*", "unit/test_cli_software.py",
          "unit/test_layout_constraints.py", "unit/test_trace_cpu.py", "unit/test_hostile_machines.py",
          "property/test_zero*"),

@@ -7,7 +7,7 @@ import pytest
 from hop_cases import random_case
 
 from trine.decentralised.choices import run_hop
-from trine.decentralised.numbers import HopNumbers
+from trine.decentralised.study import HopNumbers
 from trine.engine import run
 
 SEEDS = range(200, 240)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from trine.cluster import Cluster, Device, Link, build_topology, known_clusters, load_cluster
 from trine.errors import SpecError
-from trine.formats.clusters import export_text, read_any
-from trine.formats.plain_yaml import parse_plain
+from trine.formats.clusters import export_text, parse_plain, read_any
 
 NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=1, max_size=12)
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from command_tree import built
 
 import trine
+from trine.cli.application import OPTIONS, VALUES
 from trine.cli.main import app
-from trine.cli.synonyms import OPTIONS, VALUES
 from trine.common.plugins import Registry
 from trine.errors import as_known, nearest
 

@@ -10,8 +10,7 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.replay import profile_rows
-from trine.gpu.replay.profile_events import read_events
-from trine.gpu.replay.profile_rocprof import ROCPROF
+from trine.gpu.replay.profile_events import ROCPROF, read_events
 from trine.gpu.replay.profiles import read_profile
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trine.validation import measured, memory_rows, training_rows
+from trine.validation import measured, memory, training_rows
 from trine.validation import scaling as validate_scaling
 from trine.validation.collectives import validate_collectives
 from trine.validation.gpu import measured as gpu_measured
@@ -19,8 +19,7 @@ from trine.validation.gpu.measured import FILE, compared_or_unread, read_fine_gr
 from trine.validation.harness import UnreadRow
 from trine.validation.layouts import validate_layouts
 from trine.validation.measured import load_measurements
-from trine.validation.memory import validate_memory
-from trine.validation.memory_rows import GOLDEN, SIMUMAX, read_memory_rows
+from trine.validation.memory import GOLDEN, SIMUMAX, read_memory_rows, validate_memory
 from trine.validation.scaling import ROWS, read_pairs
 from trine.validation.training import validate_training
 from trine.validation.training_rows import FOLDER
@@ -60,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("sources.yaml", "fabric.csv"):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
     (tmp_path / "clusters").symlink_to(FOLDER / "clusters")
-    for module in (training_rows, memory_rows):
+    for module in (training_rows, memory):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     read_memory_rows.cache_clear()
     yield tmp_path

@@ -9,8 +9,8 @@ import pytest
 import trine
 from trine.cluster import Cluster, load_cluster
 from trine.software import Software, load_software
-from trine.validation.memory_rows import load_memory_rows
-from trine.validation.steady import steady_step
+from trine.validation.memory import load_memory_rows
+from trine.validation.replay_rows import steady_step
 from trine.workload.synthesis.spec import Transformer, load_model
 
 FMS = (("dgx-a100", "a100-80gb", 16, "llama-2-7b", 8, 3700), ("dgx-h100", "h100-sxm", 12, "llama-2-7b", 8, 7500))

@@ -9,8 +9,17 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryFacts, use_of
-from trine.validation.memory import MemoryValidation, validate_memory
-from trine.validation.memory_rows import GOLDEN, PUBLIC, SIMUMAX, TORCHTITAN, ULTRASCALE, load_memory_rows, structural
+from trine.validation.memory import (
+    GOLDEN,
+    PUBLIC,
+    SIMUMAX,
+    TORCHTITAN,
+    ULTRASCALE,
+    MemoryValidation,
+    load_memory_rows,
+    structural,
+    validate_memory,
+)
 
 GIB = 2**30
 

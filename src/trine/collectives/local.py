@@ -18,12 +18,277 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.dependencies import columns_of
-from trine.collectives.expand import MANY_RANKS, transfer_bytes, without_sizes
-from trine.collectives.schedule import RankSends, Schedule, moved, symmetry_of
-from trine.collectives.send_patterns import SendPattern, patterns_of, waits_of_all, waits_of_first
-from trine.common.arrays import Int32, Int64
+from trine.collectives.dependencies import SendColumns, columns_of, csr, previous_of_same, received_before, stable_order
+from trine.collectives.expand import MANY_RANKS, last_of_pairs, structure, transfer_bytes, without_sizes
+from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, moved, opposite, symmetry_of
+from trine.common.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
 from trine.errors import InputError
+
+#: Sizes of a pattern's sends, which are not known yet.
+NO_SIZES = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitPattern:
+    """All sends of some positions, and the sends that they wait for, named by position and send number.
+
+    src, dst, step, units, entry_src, entry_dst: one entry per send, by position, then in the position's order.
+    ``units``: number of chunks in the send. ``chunk``: the first chunk if chunks are kinds of messages, else 0. user,
+    who, number: send ``user`` (a row of the above) waits for send ``number`` of position ``who``. ended, ended_who,
+    ended_number: the collective ends on position ``ended`` after send ``ended_number`` of position ``ended_who``.
+    """
+
+    src: Int64
+    dst: Int64
+    step: Int32
+    units: Int64
+    chunk: Int32
+    entry_src: Bool
+    entry_dst: Bool
+    user: Int64
+    who: Int64
+    number: Int64
+    ended: Int64
+    ended_who: Int64
+    ended_number: Int64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SendPattern:
+    """The sends of a position without their sizes; ``units``: int64[m], chunks per send; ``chunk``: int32[m], the kind
+    of message of each send, if chunks are kinds.
+    """
+
+    sends: RankSends
+    units: Int64
+    chunk: Int32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SendPatterns:
+    """The patterns of all positions as CSR tables: rows ptr[p] to ptr[p + 1] belong to position or send p.
+
+    sends: int32[m, 6]: receiver, step, chunks, entries (1 at the sender, 2 at the receiver), number of predecessors,
+    kind. waits: int32[e, 2] by send and ends: int32[c, 2] by position: sender (index into peers, -1 itself), number.
+    """
+
+    sends_ptr: Int64
+    sends: Int32
+    waits_ptr: Int64
+    waits: Int32
+    ends_ptr: Int64
+    ends: Int32
+    peers_ptr: Int64
+    peers: Int32
+
+    def key(self, position: int) -> bytes:
+        """Return a key that is equal for positions with the same pattern."""
+        digest = hashlib.blake2b(digest_size=16)
+        for table in self._tables(position):
+            digest.update(len(table).to_bytes(8, "little"))
+            digest.update(table.tobytes())
+        return digest.digest()
+
+    def pattern(self, position: int) -> SendPattern:
+        """Return the pattern of a position, as copies of its arrays."""
+        sends, waits, ends = self._tables(position)
+        who, number = waits.T.copy()
+        ended_who, ended_number = ends.T.copy()
+        one = RankSends(
+            peers=self.peers[self.peers_ptr[position] : self.peers_ptr[position + 1]].copy(),
+            receiver=sends[:, 0].copy(),
+            step=sends[:, 1].copy(),
+            size_bytes=NO_SIZES,
+            entry_src=(sends[:, 3] & 1) != 0,
+            entry_dst=(sends[:, 3] & 2) != 0,
+            predecessor_ptr=pointers(sends[:, 4]),
+            predecessor_who=who,
+            predecessor_number=number,
+            completion_who=ended_who,
+            completion_number=ended_number,
+            structure_key=self.key(position),
+        )
+        return SendPattern(sends=one, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
+
+    def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
+        first, last = self.sends_ptr[position], self.sends_ptr[position + 1]
+        return (
+            self.sends[first:last],
+            self.waits[self.waits_ptr[first] : self.waits_ptr[last]],
+            self.ends[self.ends_ptr[position] : self.ends_ptr[position + 1]],
+        )
+
+
+def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
+    """Return the patterns of ``num_positions`` ranks and switches; ``waits`` may omit positions without sends."""
+    m, e = len(waits.src), len(waits.user)
+    of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number)
+    of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number)
+    user, ended = waits.user[of_send], waits.ended[of_end]
+    sends_ptr = _pointers(waits.src, num_positions)
+    # Order of first use: the receiver of each send, then its predecessors; last, the sends that complete a position.
+    order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[ended + 1]]))
+    position = np.concatenate([waits.src, waits.src[user], ended])
+    other = np.concatenate([waits.dst, waits.who[of_send], waits.ended_who[of_end]])
+    in_order, peers_ptr, peers = _numbered(position[order], other[order], num_positions)
+    local = np.empty_like(in_order)
+    local[order] = in_order
+    counts = np.bincount(user, minlength=m)
+    entries = waits.entry_src + 2 * waits.entry_dst.astype(np.int64)
+    return SendPatterns(
+        sends_ptr=sends_ptr,
+        sends=np.stack([local[:m], waits.step, waits.units, entries, counts, waits.chunk], axis=1).astype(np.int32),
+        waits_ptr=_pointers(user, m),
+        waits=np.stack([local[m : m + e], waits.number[of_send]], axis=1).astype(np.int32),
+        ends_ptr=_pointers(ended, num_positions),
+        ends=np.stack([local[m + e :], waits.ended_number[of_end]], axis=1).astype(np.int32),
+        peers_ptr=peers_ptr,
+        peers=peers,
+    )
+
+
+def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
+    """Return the order of pairs (who, number): by row, the position's own sends first, then by number and position."""
+    return np.lexsort((who, number, who != position, row))
+
+
+def _pointers(rows: Int64, num_rows: int) -> Int64:
+    return pointers(np.bincount(rows, minlength=num_rows))
+
+
+def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
+    """Sort each position's peers by first use; return each entry's peer number (-1: itself), and the peers as CSR.
+
+    Entries are sorted by position, then by order of use.
+    """
+    is_other = np.flatnonzero(other != position)
+    pairs, first, inverse = np.unique(
+        position[is_other] * num_positions + other[is_other], return_index=True, return_inverse=True
+    )
+    by_use = np.argsort(first)
+    rank = np.empty_like(by_use)
+    rank[by_use] = np.arange(len(pairs))
+    ptr = _pointers(pairs // num_positions, num_positions)
+    number = np.full(len(other), -1, dtype=np.int64)
+    number[is_other] = (rank - ptr[pairs // num_positions])[inverse]
+    return number, ptr, (pairs[by_use] % num_positions).astype(np.int32)
+
+
+#: Chunks, the number of the transfer that delivers each, and whether each is added to the receiver's data.
+Arrivals = tuple[Int64, Int64, npt.NDArray[np.bool_]]
+
+
+def waits_of_all(schedule: Schedule) -> WaitPattern:
+    """Return the waits of every position, by expanding the whole schedule."""
+    whole = structure(schedule)
+    m, src = whole.num_transfers, whole.src.astype(np.int64)
+    first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_switches))
+    number = np.arange(m) - first[src]
+    ended = row_of(whole.completion_ptr)
+    return WaitPattern(
+        src=src,
+        dst=whole.dst.astype(np.int64),
+        step=whole.step,
+        units=_units(whole),
+        chunk=_kinds(schedule, whole.chunk),
+        entry_src=whole.entry_src,
+        entry_dst=whole.entry_dst,
+        user=row_of(whole.predecessor_ptr),
+        who=src[whole.predecessor_idx],
+        number=number[whole.predecessor_idx],
+        ended=ended,
+        ended_who=src[whole.completion_idx],
+        ended_number=number[whole.completion_idx],
+    )
+
+
+def _kinds(schedule: Schedule, chunk: Int32) -> Int32:
+    return np.zeros_like(chunk) if schedule.chunk_caps is None else chunk
+
+
+def _units(whole: ExpandedSchedule) -> Int64:
+    """Return the number of chunks in each transfer, int64[transfers]."""
+    if whole.chunk_ranges is None:
+        return np.ones(whole.num_transfers, dtype=np.int64)
+    return row_sums(whole.chunk_ranges.count, whole.chunk_ranges.ptr)
+
+
+def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
+    """Return the waits of position 0, from its own sends and the sends that arrive there.
+
+    Send k of a position goes to the receiver of position 0's send k, shifted by the position's digits. So exactly one
+    position's send k arrives at position 0: the position opposite to the receiver of position 0's send k.
+    """
+    own = columns_of(schedule, range(1))
+    sender = opposite(own.dst, symmetry)
+    chunk, arrival, adds = _arrivals(schedule, own, sender, symmetry)
+    step, channel = own.step[own.unit_transfer], own.channel[own.unit_transfer]
+    earlier = previous_of_same(channel, own.unit_chunk)
+    units, received = received_before(own.unit_chunk, step, earlier, chunk, own.step[arrival], adds)
+    before, on_pair = previous_of_same(own.channel), previous_of_same(own.channel, own.dst)
+    user, is_other, number = _pairs(before, own.unit_transfer[units], arrival[received])
+    waits = np.zeros(len(before), dtype=np.bool_)
+    waits[user] = True
+    ends = last_of_pairs(on_pair)
+    return WaitPattern(
+        src=own.src.astype(np.int64),
+        dst=own.dst.astype(np.int64),
+        step=own.step,
+        units=np.bincount(own.unit_transfer, minlength=len(own.src)),
+        chunk=_kinds(schedule, own.chunk),
+        entry_src=~waits,
+        entry_dst=on_pair < 0,
+        user=user,
+        who=np.where(is_other, sender[number], 0),
+        number=number,
+        ended=np.zeros(2 * len(ends), dtype=np.int64),
+        ended_who=np.concatenate([np.zeros_like(ends), sender[ends]]),
+        ended_number=np.concatenate([ends, ends]),
+    )
+
+
+def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
+    """Return each dependency once: waiting send, whether it waits for another position, number of the awaited send."""
+    follows, k = np.flatnonzero(before >= 0), len(before)
+    rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
+    ptr, idx = csr(rows, columns, k, 2 * k)
+    numbers = idx.astype(np.int64)
+    return row_of(ptr), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
+
+
+def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
+    """Return the arrivals at position 0 before its last step; the last step's sends cannot use its arrivals."""
+    last = int(own.step.max(initial=0))
+    if is_shifted(schedule):
+        kept = np.flatnonzero(own.step[own.unit_transfer] < last)
+        number, part = own.unit_transfer[kept], schedule.num_chunks // schedule.num_ranks
+        return (own.unit_chunk[kept] + sender[number] * part) % schedule.num_chunks, number, own.unit_adds[kept]
+    parts = [_arrivals_from(schedule, own, sender, int(one), symmetry) for one in np.unique(sender[own.step < last])]
+    if not parts:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing.astype(np.bool_)
+    chunk, number, adds = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return chunk, number, adds
+
+
+def _arrivals_from(
+    schedule: Schedule, own: SendColumns, sender: Int64, position: int, symmetry: tuple[int, ...]
+) -> Arrivals:
+    """Return the arrivals at position 0 from ``position``. Raises InputError if the declared symmetry does not hold."""
+    theirs = columns_of(schedule, range(position, position + 1))
+    is_moved = (
+        np.array_equal(theirs.step, own.step)
+        and np.array_equal(theirs.channel, own.channel)
+        and np.array_equal(theirs.dst == 0, sender == position)
+    )
+    if not is_moved:
+        raise InputError(
+            f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks declares the symmetry "
+            f"{symmetry}, but the sends of rank {position} are not the moved sends of rank 0"
+        )
+    kept = np.flatnonzero(theirs.dst[theirs.unit_transfer] == 0)
+    return theirs.unit_chunk[kept], theirs.unit_transfer[kept], theirs.unit_adds[kept]
+
 
 Positions = npt.NDArray[np.integer] | Sequence[int]
 

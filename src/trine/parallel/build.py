@@ -18,9 +18,8 @@ from trine.graph.program import Collective, Job, RankProgram, Send
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
-from trine.parallel.data_parallel import build_data_parallel
+from trine.parallel.data_parallel import build_data_parallel, local_sgd
 from trine.parallel.job import JobContext
-from trine.parallel.local_sgd import local_sgd
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.rank_kinds import MixedGpus, replica_of

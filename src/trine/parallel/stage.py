@@ -7,12 +7,12 @@ from fractions import Fraction
 from itertools import groupby
 
 from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
+from trine.graph.workload import OPTIMIZER, Operator
 from trine.parallel.chunks import ChunkPass, OperatorRun, Place
 from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.expert import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.fixed_costs import FixedCosts, has_fixed_costs
 from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
@@ -20,6 +20,72 @@ from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
+
+_MICRO_BATCH = "micro-batch"
+#: Bytes of a reduced number.
+_NUMBER_BYTES = 4
+
+
+def is_each_microbatch(op: Operator) -> bool:
+    """Return whether an operator of the optimizer phase runs after each backward pass instead of once per step."""
+    return op.phase == OPTIMIZER and op.attributes.get("when") == _MICRO_BATCH
+
+
+def has_fixed_costs(context: JobContext) -> bool:
+    """Return whether the workload has fixed costs."""
+    return any("cost" in op.attributes for op in context.workload.operators if op.phase == OPTIMIZER)
+
+
+class FixedCosts(Extension):
+    """The fixed costs of each micro-batch, and the reductions that follow fixed costs."""
+
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._each = [op for op in self.context.workload.operators if is_each_microbatch(op)]
+
+    def end_pass(self, place: Place) -> None:
+        """Run the micro-batch costs after the pass that adds to weight gradients."""
+        if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
+            return
+        whole = part = self.context.optimizer_share(self.program.stage)
+        if self.context.plan.splits_gradients:
+            for extension in self.program.extensions:
+                part = extension.optimizer_share(part)
+        behind = Place(Phase.OPTIMIZER, place.microbatch, place.step)
+        for op in self._each:
+            share = whole if op.attributes.get("whole") is True else part
+            if part:
+                self.program.run(OperatorRun(op), behind, share)
+            elif not whole:
+                self.after(op, -1, 0, behind)
+
+    def optimizer_elsewhere(self, place: Place) -> None:
+        """Join the reductions of the other ranks; a rank without weights takes part in them too."""
+        for op in self.program.optimizer:
+            if not is_each_microbatch(op):
+                self.after(op, -1, 0, place)
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        number = op.attributes.get("all_reduces", 0)
+        if op.phase != OPTIMIZER or not isinstance(number, int | float) or not number:
+            return
+        label = self.label(op, place)
+        for i in range(round(number)):
+            for axis in self._axes(str(op.attributes.get("axis", "world"))):
+                key = ("cost", str(op.attributes.get("cost")), axis, i, place.microbatch, place.step)
+                after = self.writer.last_compute_and_waits()
+                self.writer.wait(self.writer.collective("all_reduce", axis, key, _NUMBER_BYTES, after, label))
+
+    def _axes(self, name: str) -> list[str]:
+        """Return the grid axes for ``name`` in order of use, without axes of size 1.
+
+        A group of several axes is reduced axis by axis, as a tree over domains of fast links does.
+        """
+        plan = self.context.plan
+        sizes, replica = dict(plan.axes), (*plan.groups.tensor.split("+"), "pp")
+        asked = {"world": list(sizes), "model": [axis for axis in sizes if axis in replica]}
+        return [axis for axis in asked.get(name, name.split("+")) if sizes.get(axis, 1) > 1]
+
 
 #: Gradient reductions by ``Plan.sharding``.
 REDUCTIONS: dict[str, type[BucketReductions]] = {

@@ -6,11 +6,13 @@ Nothing is simulated: trine writes each row's rank programs and replays PyTorch'
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from trine.common.units import format_bytes
 from trine.errors import TrineError, one_line
@@ -19,22 +21,320 @@ from trine.parallel.plan import Plan
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
 from trine.results.report import Row, Table
 from trine.results.text import aligned, wrapped
-from trine.software import Software
+from trine.software import Software, load_software
 from trine.training.memory import rank_memory, shortened
-from trine.validation.harness import Errors, UnreadRow, Validation, error_lines, errors_by, grouped, named_rows
-from trine.validation.memory_rows import (
-    ALLOCATED,
-    GOLDEN,
-    NEEDED,
-    SOURCES,
-    MemoryRow,
-    load_memory_rows,
-    read_memory_rows,
+from trine.validation.harness import (
+    Errors,
+    UnreadRow,
+    Validation,
+    error_lines,
+    errors_by,
+    grouped,
+    named_rows,
+    read_each,
+    read_table,
 )
 from trine.validation.stored import ReplayProgress, read_stored
-from trine.validation.training_rows import ULTRASCALE, check_sources
+from trine.validation.training_rows import FOLDER, ULTRASCALE, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
-from trine.workload.synthesis.spec import Transformer
+from trine.workload.synthesis.spec import Transformer, load_model
+
+MIB, GIB = 2**20, 2**30
+SIMUMAX, GOLDEN, TORCHTITAN, PUBLIC = "simumax", "megatron-golden", "torchtitan", "public"
+ALLOCATED, RESERVED, NEEDED = "allocated", "reserved", "needed"
+LAYOUTS_OPEN = (
+    "which counter: reserved is inferred",
+    "the commit of the run: gathered inputs are kept in one, not in the other",
+    "layers of each stage: derived",
+)
+#: Size of GPT-2's byte-pair vocabulary, which the golden runs use; Megatron-LM pads it.
+GPT2_VOCABULARY = 50257
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRow:
+    """One measured peak, or a layout without a result (``measured_bytes`` None).
+
+    counter: quantity measured: ``allocated``, ``reserved``, or ``needed`` (reserved plus memory outside PyTorch).
+    stages: possible pipeline stages of the measured rank. test: shared by rows of one test on several platforms.
+    open: facts that the source does not state. structural: reason why a layout cannot run whatever its memory, else "".
+    nodes: 0 if unknown.
+    """
+
+    source: str
+    name: str
+    counter: str
+    measured_bytes: int | None
+    model: Transformer
+    plan: Plan
+    software: Software
+    stages: tuple[int, ...]
+    open: tuple[str, ...]
+    test: str = ""
+    nodes: int = 0
+    capacity_bytes: int = 0
+    structural: str = ""
+
+
+def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
+    """Return the readable rows of one source, in the order of its table."""
+    return read_memory_rows(source)[0]
+
+
+@cache
+def read_memory_rows(source: str) -> tuple[tuple[MemoryRow, ...], tuple[UnreadRow, ...]]:
+    """Return the rows of one source, and its unreadable rows; rows on another subject are in neither."""
+    table, read = _TABLES[source]
+
+    def name(facts: Mapping[str, str]) -> tuple[str, str]:
+        return source, facts.get("row") or facts.get("case") or facts.get("test") or f"{source}-{facts['number']}"
+
+    rows = enumerate(read_table(FOLDER / f"{table}.csv"))
+    return read_each(({"number": str(number), **facts} for number, facts in rows), read, name)
+
+
+def changed(name: str, **memory: Any) -> Software:
+    """Return a profile with other facts about memory; ``operators``: changes to its operators too."""
+    software = load_software(name)
+    operators = memory.pop("operators", {})
+    style = software.operators.model_copy(update=operators)
+    return software.model_copy(update={"memory": software.memory.model_copy(update=memory), "operators": style})
+
+
+def _llama(name: str, facts: Mapping[str, str], sequence: int, *, tied: bool = False) -> Transformer:
+    layers, hidden, heads, vocab = (int(facts[key]) for key in ("layers", "hidden", "heads", "vocab"))
+    return Transformer(
+        name=name, layers=layers, hidden=hidden, heads=heads, vocab=vocab, kv_heads=int(facts["kv_heads"] or heads),
+        head_size=hidden // heads, ffn=int(facts["ffn_hidden"]), sequence=sequence, tied_embeddings=tied,
+    )  # fmt: skip
+
+
+def _simumax(facts: Mapping[str, str]) -> MemoryRow | None:
+    if not facts["mem_max_allocated_GiB"]:
+        return None
+    dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
+    layers = int(facts["layers"])
+    plan = Plan(
+        dp=dp, tp=tp, pp=pp, micro_batch=1, batch=int(facts["micro_batches"]), sequence_parallel=tp > 1,
+        schedule="1f1b", sharding="zero1" if dp > 1 else "none",
+        cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
+    )  # fmt: skip
+    largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
+    shared = ("its memory run may have another number of micro-batches",) if facts["note"] else ()
+    return MemoryRow(
+        source=SIMUMAX, name=facts["case"], counter=ALLOCATED, measured_bytes=largest * MIB, plan=plan,
+        model=_llama(facts["model"], facts, int(facts["seq_len"])),
+        software=changed("megatron-core", operators={"loss": "fused", "dropout": False}, logits_bytes=4),
+        stages=tuple(range(pp)), open=shared, nodes=1,
+    )  # fmt: skip
+
+
+def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
+    if facts["precision"] != "bf16":
+        return None
+    is_compiled, gpus = facts["compile"] == "true", int(facts["FSDP"])
+    software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
+    return MemoryRow(
+        source=TORCHTITAN, name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}", counter=RESERVED,
+        measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
+        plan=Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"]),
+        model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
+        software=software if is_compiled else load_software("torchtitan-eager"), stages=(0,),
+        open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
+        nodes=-(-gpus // 8),
+    )  # fmt: skip
+
+
+#: Shapes that differ from the model's default, by variant: defaults of Megatron-LM's arguments
+#: (megatron/training/arguments.py), and defaults that remain in FlagPerf's script for Megatron-DeepSpeed.
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "megatron-defaults": {"tied_embeddings": True, "biases": "all"},
+    "megatron-dropout": {},
+    "layer-norm-biases": {"norm": "layer", "biases": "all"},
+}
+
+
+def _public(facts: Mapping[str, str]) -> MemoryRow:
+    variant, sequence = facts["variant"], int(facts["sequence"])
+    model = load_model(facts["model"])
+    assert isinstance(model, Transformer)
+    positions = {"max_positions": sequence} if variant == "megatron-defaults" else {}
+    shapes = _VARIANTS.get(variant, {}) | positions
+    software = load_software(facts["software"])
+    dp, tp, pp = (int(facts[key]) for key in ("dp", "tp", "pp"))
+    is_fsdp = software.name.startswith("torchtitan")
+    sharding = "none" if dp == 1 else "fsdp" if is_fsdp else "zero1"
+    return MemoryRow(
+        source=PUBLIC,
+        name=facts["row"],
+        counter=facts["counter"],
+        measured_bytes=round(float(facts["memory_GiB"]) * GIB) if facts["memory_GiB"] else None,
+        model=replace(model, sequence=sequence, parameters=None, **shapes),
+        plan=Plan(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            micro_batch=int(facts["micro_batch"] or facts["batch"]),
+            batch=int(facts["batch"]),
+            sharding=sharding,
+            recompute=facts["recompute"],
+            sequence_parallel=tp > 1 and "deepspeed" not in software.name,
+            schedule="1f1b" if pp > 1 else None,
+        ),
+        software=changed(software.name, operators={"dropout": True}) if variant.startswith("megatron") else software,
+        stages=tuple(range(pp)),
+        nodes=-(-int(facts["gpus"]) // 8),
+        capacity_bytes=int(facts["capacity_GiB"]) * GIB,
+        open=tuple(filter(None, (facts["open"],))),
+    )
+
+
+def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
+    from trine.cluster import load_gpu
+
+    names = {"slow": "nanotron-2024-polling"}
+    measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
+    return MemoryRow(
+        source=ULTRASCALE, name=facts.get("row") or f"ultrascale-{facts['number']}", counter=RESERVED,
+        model=_llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true"),
+        measured_bytes=round(float(measured) * GIB) if measured else None, plan=_layout(facts),
+        software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,), nodes=int(facts["nodes"]),
+        capacity_bytes=load_gpu("h100-sxm").memory_bytes,
+        structural="" if facts["status"] == "measured" else structural(facts["flags"]), open=LAYOUTS_OPEN,
+    )  # fmt: skip
+
+
+def structural(flags: str) -> str:
+    """Return the reason why a layout cannot run whatever its memory, from the flags of its row; else ""."""
+    reasons = [flag for flag in flags.split("; ") if flag.startswith(("fewer micro", "empty", "more stages", "same"))]
+    return "; ".join(reasons)
+
+
+def _layout(facts: Mapping[str, str]) -> Plan:
+    dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
+    micro_batch = int(facts["micro_batch"])
+    return Plan(
+        dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, batch=micro_batch * int(facts["grad_accumulation"]),
+        schedule="1f1b", sharding="zero1" if facts["zero_stage"] == "1" and dp > 1 else "none",
+        sequence_parallel=tp > 1, cuts=layer_cuts(facts["stage_layers"]),
+    )  # fmt: skip
+
+
+# -- Megatron-LM's golden runs -----------------------------------------------------------------------------------------
+
+
+def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
+    arguments = json.loads(facts["model_args"])
+    if not is_dense_gpt(facts, arguments):
+        return None
+    asked = _Arguments(arguments, int(facts["gpus"]))
+    if not asked.micro_batches:
+        return None
+    padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
+    return MemoryRow(
+        source=GOLDEN, name=f"{facts['test']}/{facts['platform']}", counter=ALLOCATED,
+        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=asked.model(), plan=asked.plan(),
+        software=asked.software(), stages=(asked.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
+        open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
+    )  # fmt: skip
+
+
+def is_dense_gpt(facts: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
+    """Return whether a row is a dense GPT's pretraining with GPUs, layers and memory, and not on ``dracooci``."""
+    return (
+        all(facts[key] for key in ("num-layers", "mem_max_allocated_bytes", "gpus"))
+        and not facts["num-experts"]
+        and facts["test"].startswith("gpt/")
+        and "dracooci" not in facts["platform"]
+        and not {"multi-latent-attention", "perform-rl-step", "use-megatron-fsdp"} & set(arguments)
+    )
+
+
+class _Arguments:
+    """The arguments of a golden run."""
+
+    def __init__(self, arguments: Mapping[str, Any], gpus: int) -> None:
+        self.get = cast(Callable[..., Any], arguments.get)
+        names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+        self.tp, self.pp, self.cp = (int(self.get(name, 1)) for name in names)
+        self.dp = gpus // (self.tp * self.pp * self.cp)
+        self.layers, self.hidden = int(self.get("num-layers")), int(self.get("hidden-size"))
+        self.heads = int(self.get("num-attention-heads"))
+        each = self.get("num-layers-per-virtual-pipeline-stage")
+        self.virtual = (
+            self.layers // self.pp // each if each else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
+        )
+        self.micro_batches = int(self.get("global-batch-size")) // int(self.get("micro-batch-size")) // self.dp
+        self.is_unfused = self.get("attention-backend") == "unfused" or self.get("transformer-impl") == "local"
+
+    def model(self) -> Transformer:
+        gated, hidden = bool(self.get("swiglu")), self.hidden
+        usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # as Megatron-LM's arguments.py
+        return Transformer(
+            name="gpt", layers=self.layers, hidden=hidden, heads=self.heads, head_size=hidden // self.heads,
+            kv_heads=int(self.get("num-query-groups", self.heads)) if self.get("group-query-attention") else self.heads,
+            ffn=int(self.get("ffn-hidden-size", usual)), vocab=int(self.get("vocab-size", GPT2_VOCABULARY)),
+            sequence=int(self.get("seq-length")), norm="rms" if self.get("normalization") == "RMSNorm" else "layer",
+            activation="swiglu" if gated else "gelu", biases="none" if self.get("disable-bias-linear") else "all",
+            max_positions=None if self.get("position-embedding-type") == "rope" else int(
+                self.get("max-position-embeddings")),
+            tied_embeddings=not self.get("untie-embeddings-and-output-weights"),
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        size, groups = int(self.get("micro-batch-size")), self.get("num-distributed-optimizer-instances")
+        count = self.micro_batches
+        if self.virtual > 1:  # trine sends groups of one micro-batch per stage
+            count = -(-count // self.pp) * self.pp
+        sharded = bool(self.get("use-distributed-optimizer")) and self.dp * self.cp > 1
+        return Plan(
+            dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, micro_batch=size, batch=size * count,
+            virtual_stages=self.virtual, schedule="interleaved" if self.virtual > 1 else "1f1b",
+            sharding="zero1" if sharded else "none", shard_ways=self.dp // groups if groups and sharded else None,
+            sequence_parallel=bool(self.get("sequence-parallel")) and self.tp > 1, cuts=self._cuts(),
+            recompute="full" if self.get("recompute-granularity") == "full" else "none",
+        )  # fmt: skip
+
+    def _cuts(self) -> tuple[str, ...]:
+        chunks = self.pp * self.virtual
+        if self.get("account-for-embedding-in-pipeline-split"):
+            each = (self.layers + 2) // chunks
+            return layer_cuts([each - 1, *[each] * (chunks - 2), each - 1])
+        counts = [self.layers // chunks] * chunks
+        first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+        if first and last and self.pp > 2:
+            between = (self.layers - first - last) // (self.pp - 2)
+            stages = [first, *[between] * (self.pp - 2), last]
+            counts = [stages[chunk % self.pp] // self.virtual for chunk in range(chunks)]
+        return layer_cuts(counts)
+
+    def software(self) -> Software:
+        """Return Megatron Core as set in these runs: gradient accumulation fusion, dropout and attention.
+
+        In deterministic mode Transformer Engine uses FlashAttention and copies its result to sequence order. Deferred
+        embedding gradients keep the gradients of ``wgrad-deferral-limit`` micro-batches' logits.
+        """
+        drops = self.get("hidden-dropout", 0.1) != 0.0
+        logits = 4 if self.get("cross-entropy-loss-fusion") else 6
+        if self.get("defer-embedding-wgrad-compute"):
+            logits += 2 * int(self.get("wgrad-deferral-limit", 0))
+        copies = bool(self.get("deterministic-mode")) and not self.is_unfused
+        return changed(
+            "megatron-core",
+            operators={"dropout": drops, "attention": "unfused" if self.is_unfused else "flash"},
+            weight_gradients="operator" if self.get("no-gradient-accumulation-fusion") else "fused",
+            logits_bytes=logits,
+            keeps={"attention": 1.0} if copies else {},
+        )
+
+
+#: Source -> its table, and the function from a line to a row (None: the line is on another subject).
+_TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], MemoryRow | None]]] = {
+    SIMUMAX: ("memory_simumax", _simumax), GOLDEN: ("memory_megatron", _golden), ULTRASCALE: ("layouts", _ultrascale),
+    TORCHTITAN: ("memory_torchtitan", _torchtitan), PUBLIC: ("memory_public", _public),
+}  # fmt: skip
+SOURCES = tuple(_TABLES)
+
 
 #: Rows of each source in a sample, evenly from its table.
 SAMPLE_ROWS = 12

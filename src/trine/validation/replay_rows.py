@@ -13,18 +13,85 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trine.common.arrays import Int64
 from trine.errors import InputError, SimulationError, TrineError
+from trine.parallel.plan import Plan
 from trine.results import Result
 from trine.results.waits import RANK_REASONS
 from trine.software.profile import NO_SOFTWARE, USUAL_FACTORS, Software, known_software
 from trine.training.software import as_software
 from trine.validation.stored import hash_inputs
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
+
+#: Relative tolerance for equal gaps: flows that share links are rounded to picoseconds.
+EQUAL = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SteadyStep:
+    """A step's time, and the run behind it: ``simulated`` of ``micro_batches`` were simulated."""
+
+    step_ps: int
+    result: Result
+    simulated: int
+    micro_batches: int
+
+
+def steady_step(plan: Plan, simulate: Callable[[Plan], Result]) -> SteadyStep:
+    """Return the step of ``plan``, simulating only the micro-batches that a steady pace needs."""
+    assert plan.batch is not None
+    assert plan.micro_batch is not None
+    total = -(-plan.batch // plan.micro_batch)
+    parts = plan.pp * plan.virtual_stages
+    count = _rounded(3 * plan.pp + 2 if parts == plan.pp else 4 * plan.pp, plan)
+    count += (total - count) % 2 if parts == plan.pp else 0  # stages that meet twice a round repeat every second one
+    while count < 0.8 * total and not plan.batch % plan.micro_batch:
+        result = simulate(replace(plan, batch=count * plan.micro_batch))
+        pace = pace_of(result, plan)
+        if pace is not None:
+            step = result.step_time_ps + round(pace * (total - count))
+            return SteadyStep(step_ps=step, result=result, simulated=count, micro_batches=total)
+        count = _rounded(2 * count, plan)
+    result = simulate(plan)
+    return SteadyStep(step_ps=result.step_time_ps, result=result, simulated=total, micro_batches=total)
+
+
+def pace_of(result: Result, plan: Plan) -> float | None:
+    """Return the picoseconds per micro-batch in the steady part of a run, or None if the run reaches no steady pace."""
+    distances = np.diff(micro_batch_ends(result))
+    filling = max(1, plan.pp - 1)
+    inner = distances[: len(distances) - filling]
+    for period in dict.fromkeys((1, 2, plan.pp)):
+        wanted = period + max(2, filling) if plan.virtual_stages == 1 else 2 * plan.pp
+        stretch = inner[-wanted:]
+        if stretch.size < wanted:
+            continue
+        off = np.abs(stretch[period:] - stretch[:-period])
+        if off.max() <= EQUAL * stretch.mean():
+            return float(stretch[-period:].mean())
+    return None
+
+
+def micro_batch_ends(result: Result) -> Int64:
+    """Return the end of the last computation of each micro-batch: int64[micro-batches]."""
+    number = result.graph.labels.microbatch
+    chosen = (number >= 0) & (result.graph.labels.phase >= 0) & (result.graph.labels.phase <= 1)
+    ends = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(ends, number[chosen], result.records.end_ps[chosen])
+    return np.sort(ends)
+
+
+def _rounded(count: int, plan: Plan) -> int:
+    """Round up to whole rounds for interleaved pipelines: one micro-batch per stage and round."""
+    return count if plan.virtual_stages == 1 else -(-count // plan.pp) * plan.pp
+
 
 #: Least share of the step that a usable critical path covers.
 LEAST_PATH = 0.5
@@ -104,7 +171,6 @@ def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
 def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     from trine.training import simulate
     from trine.training.options import SimulateOptions
-    from trine.validation.steady import steady_step
     from trine.workload import synthesize
 
     software = _software(row, ask)

@@ -5,21 +5,236 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.options import CollectiveTime
+from trine.cluster.parts import SCALE_UP
+from trine.collectives.options import AUTO, CollectiveTime
 from trine.collectives.sizes import bus_factor, format_size
 from trine.common.observer import announce_stage
+from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions, model_for, plain_model, refuse_wide, usual_wavefronts
-from trine.gpu.collective.programs import ONESHOT, Programs
 from trine.gpu.fabric import GpuFabric
-from trine.gpu.kernels.moe.options import MOE
+from trine.gpu.kernels.build import ACROSS, FAMILIES, automatic, kernel_name, kernel_of
+from trine.gpu.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
+from trine.gpu.kernels.nccl_nvls import CHANNELS as NVLS_CHANNELS
+from trine.gpu.kernels.nics import through_nics
+from trine.gpu.kernels.options import WORKGROUPS, KernelOptions
 from trine.gpu.model import GpuModel
-from trine.gpu.program import GpuProgram
+from trine.gpu.program import DATA_OPS, GpuProgram
 from trine.gpu.results.bottleneck import Bottleneck
 from trine.gpu.results.result import GpuResult
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
+
+if TYPE_CHECKING:
+    from trine.cluster.cluster import Cluster
+    from trine.gpu.model import GpuModel
+    from trine.gpu.plans.plan import KernelPlan
+
+ONESHOT = "oneshot"
+
+#: ``auto`` between nodes of unequal numbers of ranks: algorithms that put, and need no grid.
+_UNEVEN = {
+    "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put", "all_to_all_v": "put",
+    "broadcast": "ring", "reduce": "ring", "gather": "put", "scatter": "put",
+}  # fmt: skip
+#: Candidates of ``auto`` within a node; trine uses the fastest.
+_FASTEST = {"broadcast": ("ring", "put"), "reduce": ("ring", "get")}
+
+
+class Programs:
+    """Programs of one collective on ``num_ranks`` ranks.
+
+    domains: for each rank, the number of the domain that it reaches without NICs; None: all the same. line_bytes: of
+    the GPU model. usual_wavefronts: per workgroup if the options do not set it. bookkeeping: whether kernels do a
+    library's other work besides moving data.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        num_ranks: int,
+        options: LoadStoreOptions,
+        line_bytes: int,
+        usual_wavefronts: int,
+        bookkeeping: bool = False,
+        domains: Sequence[int] | None = None,
+    ) -> None:
+        self.op, self.num_ranks, self.options, self.line_bytes = op, num_ranks, options, line_bytes
+        self.usual_wavefronts, self.bookkeeping = usual_wavefronts, bookkeeping
+        self.domains = (0,) * num_ranks if domains is None else tuple(domains)
+        self.num_nodes = max(self.domains) + 1
+        nodes = np.repeat(np.arange(self.num_nodes), num_ranks // self.num_nodes)
+        self.is_even = self.domains == tuple(nodes.tolist())
+        self.plan: KernelPlan | None = None
+        self._check_exchange()
+        if options.is_plan:
+            self.plan = self._load_plan()
+        else:
+            kernel_name(op, self.names(1)[0])
+
+    def names(self, size_bytes: int) -> tuple[str, ...]:
+        """Return the candidates for this size; trine uses the fastest. The first one is never hopeless."""
+        if self.plan is not None:
+            return (Path(self.options.algorithm).name,)
+        if self.options.algorithm != AUTO:
+            return FAMILIES.get((self.op, self.options.algorithm), (self.options.algorithm,))
+        if not self.is_even:
+            return (_UNEVEN.get(self.op) or automatic(self._kernel_options(size_bytes)),)
+        if self.op == "all_reduce" and self.num_nodes == 1:
+            return ("twoshot" if self.options.wire_protocol == "simple" else "twoshot-put", ONESHOT)
+        if self.op in _FASTEST and self.num_nodes == 1:
+            return _FASTEST[self.op]
+        return (automatic(self._kernel_options(size_bytes)),)
+
+    @property
+    def moe(self) -> MoeOptions | None:
+        """Tokens and experts of a dispatch or combine."""
+        return (self.options.moe or MoeOptions()) if self.op in MOE else None
+
+    @property
+    def is_low_latency(self) -> bool:
+        """Whether a dispatch or combine uses the low-latency kernels, which suit few tokens."""
+        chosen = self.options.algorithm
+        few = self.moe is not None and is_low_latency(self.moe)
+        return few if chosen == AUTO else chosen == "low-latency"
+
+    def model(self, model: GpuModel) -> GpuModel:
+        """Return the GPU model for the programs: a dispatch or combine's normal kernels run on only some CUs."""
+        moe = self.moe
+        if moe is None:
+            return model
+        if self.is_low_latency:
+            if moe.sms is not None:
+                raise InputError("cannot matter: low-latency kernels take all that they need", field="sms")
+            return model
+        sms = moe.sms or NORMAL_SMS
+        if sms > model.num_cus:
+            raise InputError(f"{model.name} has {model.num_cus}, got {sms}", field="sms")
+        source = {"cus.count": f"those that the kernels have, of {model.num_cus}"}
+        return replace(model, num_cus=sms, sources={**model.sources, **source})
+
+    @property
+    def protocol(self) -> str:
+        """Protocol as the output shows it; for a plan, the one in its file."""
+        return self.options.wire_protocol if self.plan is None else self.plan.protocol.lower()
+
+    @property
+    def workgroups(self) -> int:
+        """Workgroups of each rank: a plan's largest number, or the SMs of a dispatch or combine."""
+        if self.moe is not None:
+            return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
+        if self.plan is not None:
+            return max(len(gpu.blocks) for gpu in self.plan.gpus)
+        usual = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
+        return usual if self.options.workgroups is None else self.options.workgroups
+
+    @property
+    def wavefronts(self) -> int | None:
+        """Wavefronts of a workgroup; None: the plan sets them."""
+        if self.plan is not None:
+            return self.options.wavefronts
+        return self.usual_wavefronts if self.options.wavefronts is None else self.options.wavefronts
+
+    def program(self, name: str, size_bytes: int) -> GpuProgram:
+        """Build the program ``name``, one of :meth:`names`, for this size.
+
+        Raises InputError for invalid options or plans, and for an ``unroll`` without effect.
+        """
+        program = self._made(name, size_bytes)
+        if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
+            raise InputError(f"has no effect: each operation of {name} sets its own, or none has lines", field="unroll")
+        return program
+
+    def smallest_bytes(self, name: str, size_bytes: int) -> int:
+        """Return a size, at most ``size_bytes``, that gives every workgroup one cache line per peer and chunk."""
+        if self.plan is not None:
+            return min(size_bytes, self.plan_bytes())
+        parts = 1 if name.startswith(ONESHOT) else self.num_ranks
+        return min(size_bytes, parts * self.workgroups * self._kernel_options(size_bytes).step_bytes)
+
+    def plan_bytes(self) -> int:
+        """Return the smallest size that the plan supports; 0 without a plan."""
+        if self.plan is None:
+            return 0
+        unit = max(1, self.plan.chunks_of_size * self.plan.alignment)
+        return max(1, -(-self.plan.min_bytes // unit)) * unit
+
+    def oneshot_lower_bound_ps(self, size_bytes: int, cluster: Cluster, group: Sequence[int]) -> int:
+        """Return a lower bound of one-shot's time: a GPU sends the whole payload to every other rank."""
+        out = [i for i, link in enumerate(cluster.links) if link.source == group[0] and link.link_class == SCALE_UP]
+        rate = sum(cluster.seen_by_messages(link)[0] for link in out)
+        options = self._kernel_options(size_bytes)
+        sent = options.lines() * options.line_bytes * (self.num_ranks - 1)
+        return sent * PS_PER_S // rate if rate else 0
+
+    def _made(self, name: str, size_bytes: int) -> GpuProgram:
+        if self.plan is not None:
+            from trine.gpu.kernels.lower.plan import lower_plan
+
+            return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=self.wavefronts)
+        options = self._kernel_options(size_bytes)
+        if not self.is_even and f"{self.op}/{name}" in ACROSS:
+            sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
+            instead = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
+            raise InputError(
+                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{instead}",
+                field="algorithm",
+            )
+        program = kernel_of(options, name)
+        if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
+            return program
+        return through_nics(program, lambda one, other: self.domains[one] != self.domains[other])
+
+    def _kernel_options(self, size_bytes: int) -> KernelOptions:
+        options = self.options
+        return KernelOptions(
+            op=self.op,
+            num_ranks=self.num_ranks,
+            size_bytes=size_bytes,
+            workgroups=self.workgroups,
+            wavefronts=self.wavefronts or self.usual_wavefronts,
+            protocol=options.wire_protocol,
+            line_bytes=self.line_bytes,
+            bookkeeping=self.bookkeeping,
+            num_nodes=self.num_nodes if self.is_even else 1,
+            matrix=self._matrix(size_bytes),
+            moe=self.moe,
+        )
+
+    def _matrix(self, size_bytes: int) -> Sequence[Sequence[int]] | None:
+        """Return the matrix of all_to_all_v, by default with equal blocks."""
+        if self.op != "all_to_all_v" or self.options.matrix is not None:
+            return self.options.matrix
+        return ((-(-size_bytes // self.num_ranks),) * self.num_ranks,) * self.num_ranks
+
+    def _check_exchange(self) -> None:
+        """Check that matrix and tokens suit the collective, and that no option overrides a kernel's own numbers."""
+        options = self.options
+        if options.matrix is not None and self.op != "all_to_all_v":
+            raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {self.op}", field="matrix")
+        if options.moe is not None and self.op not in MOE:
+            raise InputError(f"tokens and experts belong to {' and '.join(MOE)}, not to {self.op}", field="moe")
+        for field in ("workgroups", "wavefronts", "bookkeeping") if self.op in MOE else ():
+            if getattr(options, field) is not None:
+                raise InputError(f"cannot matter: kernels of {self.op} say it themselves", field=field)
+
+    def _load_plan(self) -> KernelPlan:
+        from trine.gpu.plans import check_plan, load_plan
+
+        path = self.options.algorithm
+        plan = load_plan(path)
+        if plan.collective != self.op:
+            raise InputError(f"is a plan for {plan.collective}, not for {self.op}", file=path)
+        if plan.num_ranks != self.num_ranks:
+            raise InputError(f"is a plan for {plan.num_ranks} ranks, the group has {self.num_ranks}", file=path)
+        check_plan(plan)
+        return plan
+
 
 #: No likely range: too few machines have been compared with programs of this level.
 EVIDENCE = "modelled"

@@ -2,7 +2,7 @@
 
 Tensors are ``[tensor id, storage id, offset, elements, bytes per element, device]``. Both ids name addresses, which are
 used again after a tensor is freed; :mod:`trine.workload.pytorch.calls` tells the lives apart, and
-:mod:`trine.workload.pytorch.join` finds which node is which call of the profiler.
+:mod:`trine.workload.pytorch.reader` finds which node is which call of the profiler.
 """
 
 from __future__ import annotations
