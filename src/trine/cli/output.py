@@ -19,8 +19,13 @@ from trine.errors import InputError, TrineError, one_line, safe
 from trine.results.text import WIDE, fitted
 
 if TYPE_CHECKING:
+    from trine.parallel.plan import Plan
     from trine.results import Result
-    from trine.results.report import Report
+    from trine.results.report import Report, Row
+    from trine.training.options import SimulateOptions
+
+    #: Workload, layout and options of a step.
+    StepRequest = tuple[str, Plan, SimulateOptions]
 
 #: Message about a timeline file.
 TIMELINE = "timeline written to {}: open it at https://ui.perfetto.dev"
@@ -197,6 +202,25 @@ def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
             raise
         return found, False
     return found, True
+
+
+class Section:
+    """Part of an answer that an option adds: by default, nothing. finished: False if Ctrl-C stopped it."""
+
+    finished = True
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Check the option against the result, before anything is printed."""
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Compute the part, and print it."""
+
+    def document(self) -> Row:
+        """Return the keys that it adds to the JSON."""
+        return {}
+
+    def write(self) -> None:
+        """Write its files."""
 
 
 def end(finished: bool) -> None:

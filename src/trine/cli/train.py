@@ -21,7 +21,7 @@ from trine.cli.options import (
     argument,
     workloads,
 )
-from trine.cli.output import end, show, to_terminal, write_files, write_json, written
+from trine.cli.output import Section, end, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
 from trine.common.arguments import option
@@ -33,10 +33,12 @@ from trine.results.text import MAX_LINES
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
+    from trine.cli.output import StepRequest
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
     from trine.training.ensemble import StepEnsemble
+    from trine.training.explained import MemoryExplained
     from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
@@ -238,52 +240,55 @@ def train(
             *warnings,
             "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
         ]
-    with watched(), observing(on_job=None if chakra is None else exported.write):
-        asked_how = how.make(
+    with watched(), observing(on_job=None if chakra is None else exported.export):
+        step_options = how.make(
             cluster=cluster,
             engine="compiled" if how["network"] is None or is_compiled(how["network"]) else "reference",
             fold=fold,
             stragglers=ranks.stragglers(),
             warnings=tuple(warnings),
         )
-        result = answer.simulate(workload, job, asked_how)
-    memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
-    inside.check(job, answer.whole)
+        result = answer.simulate(workload, job, step_options)
+    step = (workload, job, step_options)
+    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), inside, exported)
+    for section in sections:
+        section.prepare(step, answer.whole)
     with to_terminal(json):
         show(answer.headline(result) if brief else answer.text(result, details), json)
-    memory.show(json)
-    inside.run(workload, job, asked_how, answer.whole)
-    inside.show(json, brief)
-    content = {**answer.document(result), **memory.document(), **inside.document()}
+    content = answer.document(result)
+    for section in sections:
+        section.answer(step, answer.whole, json, brief)
+        content |= section.document()
     write_json(content, json, "train", result.SCHEMA)
     write_files(result, perfetto, parquet, timeline)
-    memory.write()
-    inside.write()
-    exported.report()
-    end(answer.finished and inside.finished)
+    for section in sections:
+        section.write()
+    end(answer.finished and all(section.finished for section in sections))
 
 
-class MemoryAnswer:
+class MemoryAnswer(Section):
     """Output of ``--explain-memory`` and ``--memory-snapshot``."""
 
-    def __init__(
-        self, workload: str, plan: Plan, options: SimulateOptions, explains: bool, path: str | None
-    ) -> None:  # fmt: skip
-        self._asked = workload, plan, options
-        self._path, self._found = path, None
-        if explains:
+    def __init__(self, explains: bool, path: str | None) -> None:
+        self._explains, self._path = explains, path
+        self._explained: MemoryExplained | None = None
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Explain the memory's peak, if requested."""
+        self._step = step
+        if self._explains:
             from trine.training.explained import explain_memory
 
-            self._found = explain_memory(*self._asked)
+            self._explained = explain_memory(*step)
 
-    def show(self, json: str | None) -> None:
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
         """Print the explanation, if requested."""
-        if self._found is not None:
-            show("\n".join(["", *self._found.text()]), json)
+        if self._explained is not None:
+            show("\n".join(["", *self._explained.text()]), json)
 
     def document(self) -> dict[str, object]:
         """Return ``memory_explained``, if requested."""
-        return {} if self._found is None else {"memory_explained": self._found.document()}
+        return {} if self._explained is None else {"memory_explained": self._explained.document()}
 
     def write(self) -> None:
         """Write the snapshot, if requested."""
@@ -292,9 +297,9 @@ class MemoryAnswer:
         from trine.results.snapshot import write_snapshot
         from trine.training.explained import memory_snapshot
 
-        found = memory_snapshot(*self._asked)
+        snapshot = memory_snapshot(*self._step)
         written(
             self._path,
-            partial(write_snapshot, found),
+            partial(write_snapshot, snapshot),
             "snapshot written to {}: open it at https://pytorch.org/memory_viz",
         )

@@ -29,7 +29,7 @@ MOVED = {
     "studies.validate_memory": "validation.memory", "studies.validate_operators": "validation.operators",
     "studies.validate_scaling": "validation.scaling", "studies.validate_training": "validation.training",
     "studies.validation": "validation.harness", "studies.gpu_measured": "validation.gpu.measured",
-    "studies.gpu_kernels": "validation.gpu.kernels", "studies.host_loops": "validation.gpu.host_loops",
+    "studies.gpu_kernels": "validation.gpu.kernels", "studies.host_loops": "validation.gpu.measured",
     "studies.nccl_primitives": "validation.gpu.nccl_primitives",
     **{name: f"common.{name}" for name in (
         "arguments", "arrays", "evidence", "inputs", "outputs", "plugins", "schema", "shown", "spec", "units",

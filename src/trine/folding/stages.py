@@ -52,7 +52,7 @@ WORTH_WAITING = 0.9
 RUN_TASKS = 6_000_000
 #: Simulating more tasks at a time (about 10 GB) is refused before they are built.
 MAX_TASKS = 60_000_000
-#: ... and above this number (about 3 GB) if :mod:`trine.training.estimated` can estimate the result instead.
+#: ... and above this number (about 3 GB) if :mod:`trine.training.run` can estimate the result instead.
 ESTIMATE_TASKS = 24_000_000
 #: All axes are activated after this many stops.
 MAX_STOPS = 64

@@ -136,15 +136,9 @@ class TaskRun:
             if got not in (0, wanted):
                 raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
 
-    def with_words(
-        self, *, warnings: tuple[str, ...] | None = None, evidence: tuple[Evidence, ...] | None = None
-    ) -> Self:
-        """Return the run with other warnings or evidence; metrics already computed are kept."""
-        made = replace(
-            self,
-            warnings=self.warnings if warnings is None else warnings,
-            evidence=self.evidence if evidence is None else evidence,
-        )
+    def with_words(self, warnings: tuple[str, ...], evidence: tuple[Evidence, ...], band: headline.Band | None) -> Self:
+        """Return the run with other warnings, evidence and likely range; metrics already computed are kept."""
+        made = replace(self, warnings=warnings, evidence=evidence, band=band)
         made.__dict__.update({name: value for name, value in self.__dict__.items() if name not in made.__dict__})
         return made
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.uplinks import traffic_warnings
-from trine.common._version import __version__
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from trine.results.memory import MemoryFacts
 from trine.common.evidence import ASSUMED, EVIDENCE, Evidence
 from trine.compute.spread import SPREAD_SOURCE
-from trine.results import Result, Simulator
+from trine.results import Result
 
 
 def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
@@ -259,31 +258,29 @@ def _host_copies(workload: Workload) -> int:
     )
 
 
-def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
-    """Warn if an uplink carries far more than parallel ones, or if parallel links and NICs carry no traffic."""
+def crowded_uplinks(result: Result, machine: Cluster | None) -> Sequence[str]:
+    """Name uplinks that carry far more than parallel ones, and parallel links and NICs without traffic."""
     if machine is None or result.num_ranks == 1:
-        return result
+        return ()
     if result.scope is not None:
         carried = result.scope.link_bytes
     else:
         carried = np.zeros(len(machine.links), np.int64)
         carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
-    texts = traffic_warnings(machine, carried)
-    return result.with_words(warnings=(*result.warnings, *texts)) if texts else result
+    return traffic_warnings(machine, carried)
 
 
-def with_exposed_launches(result: Result) -> Result:
-    """Add the slowest rank's exposed time for the launching CPU thread to the evidence; it may be zero."""
+def exposed_launches(result: Result) -> tuple[Evidence, ...]:
+    """Return the evidence with the slowest rank's exposed time for the launching CPU thread; it may be zero."""
     from trine.results.waits import LAUNCH
 
     waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
-    rows = (
+    return tuple(
         replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
         if row.what == "CPU launch"
         else row
         for row in result.evidence
     )
-    return result.with_words(evidence=tuple(rows))
 
 
 def memory_facts(setup: Setup) -> MemoryFacts:
@@ -293,25 +290,18 @@ def memory_facts(setup: Setup) -> MemoryFacts:
     return facts_of(setup.software.profile, setup.plan, setup.workload)
 
 
-def with_memory_verdict(result: Result) -> Result:
-    """Warn if a rank needs more memory than its GPU has."""
+def memory_verdict(result: Result) -> tuple[str, ...]:
+    """Name the ranks that need more memory than their GPU has, if there are any."""
     over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
     if not over:
-        return result
+        return ()
     worst = result.fullest_row
     count, most, scope = len(over), "", result.scope
     if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
         most = "up to "
         count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
-    text = (
+    return (
         f"out of memory: {most}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
         f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
-        f"{format_bytes(result.memory_capacity_bytes[worst])}"
+        f"{format_bytes(result.memory_capacity_bytes[worst])}",
     )
-    return result.with_words(warnings=(text, *result.warnings))
-
-
-def simulator(wall_s: float, events: int, ranks: int) -> Simulator:
-    from trine.results import Simulator
-
-    return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)

@@ -21,6 +21,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
 from trine.results.headline import (
+    Band,
     CommunicationBand,
     StepBand,
     StepWork,
@@ -177,11 +178,11 @@ def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
     )  # fmt: skip
 
 
-def with_foreign_band(result: Result) -> Result:
+def foreign_band(result: Result) -> tuple[str, ...]:
     """Warn if no published step behind the range has the result's kind of model, precision or GPU."""
     work, band = result.work, result.band
     if work is None or not isinstance(band, StepBand) or band.reason:
-        return result
+        return ()
     of = []
     if work.tokens is None:
         of.append("a convolutional network")
@@ -190,40 +191,38 @@ def with_foreign_band(result: Result) -> Result:
     if band.is_of_all and work.gpu is not None:
         of.append(f"the {work.gpu} or its generation")
     if not of:
-        return result
-    text = (
+        return ()
+    return (
         "the likely range may be too narrow: it comes from published 16-bit transformer steps on NVIDIA GPUs, not "
-        f"from {' or '.join(of)}"
+        f"from {' or '.join(of)}",
     )
-    return result.with_words(warnings=(*result.warnings, text))
 
 
-def with_public_mfu(result: Result) -> Result:
+def public_mfu(result: Result) -> tuple[str, ...]:
     """Warn about an MFU above all published ones."""
     reached = mfu(result)
     best = None if result.work is None or not result.plan.get("is_training") else best_public_mfu(result.work.gpu)
     if reached is None or best is None or reached <= best[0]:
-        return result
-    text = (
+        return ()
+    return (
         f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
-        f"({best[0]:.1%}, {best[1]}): hardly to be had"
+        f"({best[0]:.1%}, {best[1]}): hardly to be had",
     )
-    return result.with_words(warnings=(*result.warnings, text))
 
 
-def with_shared_fabric(result: Result, setup: Setup) -> Result:
-    """Widen the likely range by the measured spread of a shared fabric, and name the fabric as the reason.
+def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
+    """Return the likely range, widened by the measured spread of a shared fabric.
 
     The upper end assumes fully exposed collectives between nodes at the 5th percentile of the measured bandwidth.
     """
     machine = setup.machine
     if machine is None:
-        return result
+        return result.band
     sharing = _sharing(machine)
     on = machine.node_of[np.asarray(machine.gpus, np.int64)].astype(np.int64)
     node = on[setup.places]
     if sharing is None or len(np.unique(node)) <= sharing.beyond_nodes:
-        return result
+        return result.band
     ports, per_node = _port_bytes_per_s(machine), len(on) / len(np.unique(on))
     grid, longer_ps = RankGrid(setup.plan.axes), 0.0
     for use in result.collectives:
@@ -236,8 +235,7 @@ def with_shared_fabric(result: Result, setup: Setup) -> Result:
     low_text, high_text, peak = (format_bandwidth(round(rate)) for rate in (low, high, ports))
     left = f"{low_text} to {high_text} of {peak} a node"
     reason = f"the fabric decides: traffic of others left all-reduces {left} ({sharing.source})"
-    band = WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
-    return replace(result, band=band)
+    return WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
 
 
 def _sharing(machine: Cluster) -> Sharing | None:

@@ -92,7 +92,7 @@ def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]
 
 
 def first_known(here: Sequence[str | None]) -> str | None:
-    """Return the first of these GPUs for which trine has a data sheet."""
+    """Return the first of these GPUs with a data sheet in trine."""
     return next((name for name in here if known_gpu(name) is not None), None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -45,26 +45,12 @@ if TYPE_CHECKING:
     from trine.software.profile import Software
 
 
-NO_CONTENTION = "contention of compute and communication kernels for SMs and memory bandwidth"
-NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
-NO_OUTSIDE = "memory of library workspaces and the CUDA context (known with a software profile)"
-RETRIES = "PyTorch's cache flush and retry after a failed allocation"
-NO_LAUNCHES = "the CPU's time to launch collectives and copies, and its launch queue limit"
-COPIES_ALONE = "the CPU's time to launch copies of inputs"
-#: Effects that the operator level does not model, listed with every result.
-NOT_MODELLED = (
-    NO_OUTSIDE,
-    "data loading on the host before the copy, checkpoints, logging",
-    NO_VARIATION,
-    NO_LAUNCHES,
-)
 #: trine warns about a simulated schedule that takes this many times as long as the library's.
 SLOWER_SCHEDULE = 1.2
 #: Sources of the cost of a collective's messages.
 COLLECTIVE_COSTS = ("auto", "links", "library", "loadstore")
 #: Networks that simulate a library's collectives as flows with limits.
 FLOW_NETWORKS = ("fair", "equal")
-NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +103,7 @@ class Setup:
     @property
     def not_modelled(self) -> tuple[str, ...]:
         """Effects that this run does not model, one text each."""
-        contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
-        outside = NO_OUTSIDE if self.software.profile is None else RETRIES
-        launches = NO_LAUNCHES if self.launch is None or self.launch.queue_limit is None else COPIES_ALONE
-        instead = {NO_OUTSIDE: outside, NO_LAUNCHES: launches}
-        everything = [instead.get(text, text) for text in NOT_MODELLED]
-        said = [text for text in everything if self.options.stragglers is None or text != NO_VARIATION]
-        return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
+        return tuple(effect for effect, is_left_out in EFFECTS if is_left_out(self))
 
     @property
     def host_bytes_per_s(self) -> float | None:
@@ -175,50 +155,128 @@ class Setup:
         return [known[number] for number in self.gpus.of_rank[list(ranks)].tolist()]
 
 
+def _queues_launches(setup: Setup) -> bool:
+    return setup.launch is not None and setup.launch.queue_limit is not None
+
+
+#: Effects that a run may leave out, in the order of the answer, and the runs that leave them out.
+EFFECTS: tuple[tuple[str, Callable[[Setup], bool]], ...] = (
+    ("contention of compute and communication kernels for SMs and memory bandwidth",
+     lambda setup: setup.plan.overlap == "ideal"),
+    ("memory of library workspaces and the CUDA context (known with a software profile)",
+     lambda setup: setup.software.profile is None),
+    ("PyTorch's cache flush and retry after a failed allocation", lambda setup: setup.software.profile is not None),
+    ("data loading on the host before the copy, checkpoints, logging", lambda setup: True),
+    ("run-to-run variation: every rank takes the same time for the same work",
+     lambda setup: setup.options.stragglers is None),
+    ("the CPU's time to launch collectives and copies, and its launch queue limit",
+     lambda setup: not _queues_launches(setup)),
+    ("the CPU's time to launch copies of inputs", _queues_launches),
+    ("copying the inputs from host memory (no host is described)", lambda setup: not setup.has_host),
+)  # fmt: skip
+
+
 def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
     """Load the workload and the cluster, resolve the options, and check that they fit together.
 
-    Raises InputError for inputs that cannot be loaded, or that contradict each other.
+    Four steps, each with one result: machine, software and workload, layout, operator times. Raises InputError for
+    inputs that cannot be loaded, or that contradict each other.
     """
-    from trine.engine.circuit_model import network_on
-
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"must be a Plan, such as Plan(dp=8), got {plan!r:.80}", field="plan")
-    plan = plan if plan is not None else Plan()
-    machine = load_machine(options.cluster, plan)
-    network = network_on(machine, options.network)
-    places = places_on(options.placement, machine, plan.num_ranks)
-    gpu, here = options.gpu, gpus_under(machine, places)
-    if not is_model(workload):
-        workload = load_workload(workload, options.trace_gpu, None)
-    target = gpu if gpu is not None else first_known(here)
-    software = software_of(options.software, workload, target)
-    written = load_workload(workload, options.trace_gpu, target, software.profile or NO_SOFTWARE)
-    workload = on_gpu(written_for(written, software), software.profile)
+    plan = Plan() if plan is None else plan
+    machine = job_machine(plan, options)
+    workload, software = job_workload(workload, machine, options)
+    return job_times(machine, workload, software, job_layout(plan, workload, software.profile), options)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMachine:
+    """The machine of a job.
+
+    places: int64[ranks], the position of each rank's GPU in the cluster. gpu: the requested GPU, in place of the
+    cluster's. gpus_below: the GPU models at those places.
+    """
+
+    cluster: Cluster | None
+    network: str | Network
+    places: Int64
+    gpu: str | None
+    gpus_below: tuple[str | None, ...]
+
+    @property
+    def target(self) -> str | None:
+        """The GPU that operators are written and predicted for."""
+        return self.gpu if self.gpu is not None else first_known(self.gpus_below)
+
+
+def job_machine(plan: Plan, options: SimulateOptions) -> JobMachine:
+    """Load the cluster, and place the plan's ranks on its GPUs."""
+    from trine.engine.circuit_model import network_on
+
+    cluster = load_machine(options.cluster, plan)
+    network = network_on(cluster, options.network)
+    places = places_on(options.placement, cluster, plan.num_ranks)
+    return JobMachine(
+        cluster=cluster, network=network, places=places, gpu=options.gpu, gpus_below=gpus_under(cluster, places)
+    )
+
+
+def job_workload(
+    source: Workload | str | os.PathLike[str], machine: JobMachine, options: SimulateOptions
+) -> tuple[Workload, ChosenSoftware]:
+    """Load a trace, or synthesise a model, with the operators of its software on the machine's GPU."""
+    loaded = source if is_model(source) else load_workload(source, options.trace_gpu)
+    software = software_of(options.software, loaded, machine.target)
+    if not isinstance(loaded, Workload):
+        loaded = load_workload(loaded, options.trace_gpu, machine.target, software.profile or NO_SOFTWARE)
+    return on_gpu(written_for(loaded, software), software.profile), software
+
+
+def job_layout(
+    requested: Plan, workload: Workload, profile: Software | None
+) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """Return the plan with its open fields filled in as the software does, its notes and its warnings.
+
+    Raises PlanError if the software cannot run it.
+    """
     layout_facts = LayoutFacts(workload)
-    asked, (plan, layout_notes) = plan, resolve_layout(plan, software.profile, layout_facts)
-    check_layout(asked, plan, software.profile, layout_facts)
-    compute = meant(options.compute, workload, target)
-    times = timing(workload, compute, gpu, here)
-    gpus = _rank_gpus(workload, compute, options, times, machine, places)
+    plan, notes = resolve_layout(requested, profile, layout_facts)
+    check_layout(requested, plan, profile, layout_facts)
+    return plan, notes, (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
+
+
+def job_times(
+    machine: JobMachine,
+    workload: Workload,
+    software: ChosenSoftware,
+    layout: tuple[Plan, tuple[str, ...], tuple[str, ...]],
+    options: SimulateOptions,
+) -> Setup:
+    """Choose the operator times and the costs of launches; return the finished setup."""
+    plan, layout_notes, layout_warnings = layout
+    compute = meant(options.compute, workload, machine.target)
+    times = timing(workload, compute, machine.gpu, machine.gpus_below)
+    gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
+    crosses = pipeline_crosses(plan, machine.cluster, machine.places)
+    launch = launches_of(workload, software, options, crosses)
     return Setup(
         workload=workload,
         plan=plan,
-        machine=machine,
+        machine=machine.cluster,
         options=options,
         compute=compute,
-        gpus=replace(gpus, models=tuple(_slowed(model, slower) for model in gpus.models)),
+        gpus=replace(gpus, models=tuple(OnSlowestGpu(model, slower) if slower else model for model in gpus.models)),
         slower=slower,
-        launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
-        or launch_for(workload, options.cpu, options.launch_cost_ps),
+        launch=launch or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
         layout_notes=layout_notes,
-        layout_warnings=(*ignored_options(asked, plan), *met_with_settings(plan, software.profile, layout_facts)),
-        network=network,
-        gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
+        layout_warnings=layout_warnings,
+        network=machine.network,
+        gpu=None if machine.gpu is None or (times.is_recorded and times.named) else load_gpu(machine.gpu),
         times=times,
-        places=places,
+        places=machine.places,
     )
 
 
@@ -260,12 +318,6 @@ def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int
     return slowest_of(gpus, spread) if gpus > 1 else 0.0
 
 
-def _slowed(model: ComputeModel, slower: float) -> ComputeModel:
-    if not slower:
-        return model
-    return OnSlowestGpu(model, slower)
-
-
 def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:
     """Return whether any message between pipeline stages leaves a node."""
     if plan.pp == 1 or machine is None:
@@ -293,21 +345,10 @@ def places_on(
     return places(placement, num_ranks, len(machine.gpus), nodes)
 
 
-def _link_costs(machine: Cluster) -> StepCosts:
-    """Return collective costs from link bandwidth and latency alone, for clusters without a known library."""
-    from trine.collectives.nccl.steps import LinkCosts
-
-    return LinkCosts(machine)
-
-
-def gpu_spec(name: str) -> GpuSpec:
-    return load_gpu(name)
-
-
 def load_workload(
     workload: Workload | str | os.PathLike[str],
     trace_gpu: str | None,
-    gpu: str | None,
+    gpu: str | None = None,
     software: Software | str | None = None,
 ) -> Workload:
     """Load a trace or model; ``trace_gpu`` names the GPU of a trace that does not name it.
@@ -342,7 +383,7 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     if gpu is None or not uses_recorded_times(name):
-        target = None if gpu is None else gpu_spec(gpu)
+        target = None if gpu is None else load_gpu(gpu)
         return make_compute(name, workload, target=target, source=None, calibration=calibration)
     if workload.gpu is None:
         raise InputError(
@@ -354,7 +395,7 @@ def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Cal
             f"trine has no data sheet of the trace's GPU {workload.gpu!r}, so its times cannot be moved to {gpu!r}: "
             "--trace-gpu NAME takes a known one in its place"
         )
-    return make_compute(name, workload, target=gpu_spec(gpu), source=source, calibration=calibration)
+    return make_compute(name, workload, target=load_gpu(gpu), source=source, calibration=calibration)
 
 
 def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
@@ -394,7 +435,10 @@ def costs_on(
             f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
         )
     if asked == "loadstore":
-        return _loadstore_costs(machine)
+        if machine is None:
+            raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
+        loadstore_costs: StepCosts = load_target("trine.gpu.collective.costs:kept_costs")(machine)
+        return loadstore_costs
     known = machine is not None and machine.circuits is None and machine.link_table.has_media
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
@@ -405,24 +449,18 @@ def costs_on(
     return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
 
 
-def _loadstore_costs(machine: Cluster | None) -> StepCosts:
-    if machine is None:
-        raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
-    costs: StepCosts = load_target("trine.gpu.collective.costs:kept_costs")(machine)
-    return costs
-
-
 def placement_of(
     machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
 ) -> Placement:
     """Place rank i on GPU ``places[i]`` of the cluster (default: the i-th); without a cluster, one rank on device 0."""
+    from trine.collectives.nccl.steps import LinkCosts
     from trine.graph.placement import Placement
 
     if machine is None:
         return Placement(devices=np.zeros(1, np.int64))
     at = np.arange(num_ranks) if places is None else places
     positions = at.tolist()
-    asked = _link_costs(machine) if costs is None else costs
+    asked = LinkCosts(machine) if costs is None else costs
 
     def group_costs(
         kind: str, size_bytes: int, groups: Int64, algorithm: str | None

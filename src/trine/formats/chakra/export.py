@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine.cli.output import say
+from trine.cli.output import Section, say
 from trine.common.units import format_bytes
 from trine.errors import InputError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trine.graph.program import Job
 
 
-class ChakraExport:
+class ChakraExport(Section):
     """Output of ``trine train --chakra``; rejects a target without a prefix."""
 
     def __init__(self, prefix: str | None, target: str | None) -> None:
@@ -27,15 +27,15 @@ class ChakraExport:
         """Whether traces are written for ASTRA-sim, whose statistics stop at CPU operators."""
         return self._prefix is not None and self._target == "astra-sim"
 
-    def write(self, job: Job) -> None:
-        """Write the job."""
+    def export(self, job: Job) -> None:
+        """Write the traces of the job."""
         from trine.formats.chakra import write_chakra
 
         assert self._prefix is not None
         self._files = write_chakra(job, self._prefix, target=self._target)
 
-    def report(self) -> None:
-        """Print a summary of the traces and their notes."""
+    def write(self) -> None:
+        """Print a summary of the written traces and their notes."""
         if self._files is None:
             return
         beside = f", groups in {self._files.groups}" if self._files.groups is not None else ""

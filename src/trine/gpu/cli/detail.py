@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trine.cli.output import TIMELINE, show, written
+from trine.cli.output import TIMELINE, Section, show, written
 from trine.cli.progress import watched
 from trine.errors import InputError
 
 if TYPE_CHECKING:
+    from trine.cli.output import StepRequest
     from trine.gpu.detail.choice import DetailOptions
     from trine.gpu.detail.result import KernelDetail
-    from trine.parallel.plan import Plan
     from trine.results import Result
-    from trine.training.options import SimulateOptions
 
 
-class DetailAnswer:
-    """Output of ``--detail`` (one kernel of one rank, load by load) and ``--detail-perfetto``.
-
-    finished: False if Ctrl-C stopped it.
-    """
+class DetailAnswer(Section):
+    """Output of ``--detail`` (one kernel of one rank, load by load) and ``--detail-perfetto``."""
 
     def __init__(self, text: str | None, perfetto: str | None) -> None:
         if text is None and perfetto is not None:
@@ -33,25 +29,26 @@ class DetailAnswer:
             self._asked = parse_detail(text)
         self._perfetto = perfetto
         self._found: KernelDetail | None = None
-        self.finished = True
 
-    def check(self, plan: Plan, result: Result) -> None:
-        """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Reject a rank, layer, ... that the step does not have."""
         if self._asked is None:
             return
         from trine.gpu.detail.choice import choose
         from trine.graph.grid import RankGrid
 
         try:
-            choose(result, RankGrid(plan.axes), self._asked)
+            choose(result, RankGrid(step[1].axes), self._asked)
         except InputError as error:
             raise InputError(f"--detail, {error}") from None
 
-    def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
-        """Simulate the kernel, if requested. result: of the step, with all ranks."""
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Simulate the kernel and print its result, if requested. result: of the step, with all ranks."""
         if self._asked is None:
             return
         from trine.gpu.detail.detail import kernel_detail
+
+        workload, plan, options = step
 
         with watched("requests"):
             try:
@@ -61,9 +58,6 @@ class DetailAnswer:
             except InputError as error:  # its fields are options of other commands, but keys of --detail here
                 text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
                 raise InputError(f"--detail, {text}") from None
-
-    def show(self, json: str | None, brief: bool) -> None:
-        """Print the kernel's result."""
         if self._found is not None:
             show(self._found.headline if brief else f"\n{self._found.summary()}", json)
 
