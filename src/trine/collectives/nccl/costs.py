@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
 from trine.collectives.nccl.topology import AMPERE, BLACKWELL, HOPPER, VOLTA, CommTopology, Tier, architecture
@@ -52,7 +53,7 @@ class Cost:
         return self.launch_us + self.base_us + self.steps_us + self.bytes_us + self.delay_us
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CostContext:
     """Inputs of a cost besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
 
@@ -62,15 +63,15 @@ class CostContext:
     min_channels: int | None = None
     max_channels: int | None = None
 
-    @property
+    @cached_property
     def inner(self) -> Medium:
         return self.library.medium(self.topology.inside.medium if self.topology.inside else "", between=False)
 
-    @property
+    @cached_property
     def outer(self) -> Medium:
         return self.library.medium(self.topology.between.medium if self.topology.between else "", between=True)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Number of channels that the group uses."""
         return self._limited(self._usual_channels(self.outer if self.topology.between else self.inner))
@@ -86,8 +87,17 @@ class CostContext:
 
     def _usual_channels(self, medium: Medium) -> int:
         """Return the channels without limits; at most NCCL's own number for a group that spans domains."""
-        between = channels_between(self.topology) if self.library.name == "nccl" and medium is self.outer else None
+        between = self._channels_between if self.library.name == "nccl" and medium is self.outer else None
         return medium.channels if between is None else min(medium.channels, between)
+
+    @cached_property
+    def _channels_between(self) -> int | None:
+        return channels_between(self.topology)
+
+    @cached_property
+    def tuner_terms(self) -> dict[tuple[str, str, str], tuple[float, float]]:
+        """NCCL's own rate and latency of each (op, algorithm, protocol) so far; :mod:`trine.collectives.nccl.tuner`."""
+        return {}
 
     def _limited(self, usual: int) -> int:
         most = usual if self.max_channels is None else min(usual, self.max_channels)

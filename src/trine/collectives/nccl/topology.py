@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -31,10 +32,12 @@ _CAPABILITIES = (
 _GENERATIONS = ((100, BLACKWELL), (90, HOPPER), (80, AMPERE), (0, VOLTA))
 
 
+@cache
 def _capability(gpu: str) -> int:
     return next((number for name, number in _CAPABILITIES if gpu.startswith(name)), 80)
 
 
+@cache
 def architecture(gpu: str) -> int:
     """Return NCCL's index of the GPU's generation; Ada and unknown GPUs get Ampere's index."""
     return next(index for least, index in _GENERATIONS if _capability(gpu) >= least)

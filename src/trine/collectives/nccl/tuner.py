@@ -61,8 +61,10 @@ def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protoco
     topology = context.topology
     if op in ("gather", "scatter", "all_to_all", "send_recv"):
         return 0.0
-    rate = _rate(context, op, algorithm, protocol)
-    latency = _latency(topology, op, algorithm, protocol)
+    key = op, algorithm, protocol
+    if key not in context.tuner_terms:
+        context.tuner_terms[key] = _rate(context, *key), _latency(topology, *key)
+    rate, latency = context.tuner_terms[key]
     if rate <= 0.0:
         return None
     if algorithm == "tree" and op == "all_reduce":
