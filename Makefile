@@ -7,7 +7,7 @@ TRACE ?= vgg13-h100-b128
 # What runs kernels once more: SMALL uncompiled, all of it with checks of every index. PICK: options of pytest.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
 	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
-	tests/unit/test_engine_run.py tests/unit/test_engine_advance.py tests/unit/test_partition.py
+	tests/unit/engine/test_engine_run.py tests/unit/engine/test_engine_advance.py tests/unit/folding/test_partition.py
 LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
@@ -51,7 +51,7 @@ check: $(VENV)/.installed-test  ## style, types, layers, size of the house, plai
 	$(BIN)/lint-imports
 	$(BIN)/python tools/house.py --check
 	$(BIN)/python tools/plain_check.py
-	$(BIN)/python -m pytest tests/unit/test_public_api.py
+	$(BIN)/python -m pytest tests/unit/project/test_public_api.py
 
 SECONDS ?= 3600
 fuzz: $(VENV)/.installed-test  ## look for inputs that break trine for SECONDS, with files of CORPUS as seeds; finds go to fuzz-found

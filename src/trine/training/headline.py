@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from trine.training.setup import Setup
 
 #: 10th and 90th percentile of measured time over time scaled from another GPU, for held-out shapes or GPUs. Scaled by
-#: the ratio of measured tables (12 ordered pairs of 4 GPUs), and by data sheets (6 pairs). tests/unit/test_headline.py
-#: recomputes them.
+#: the ratio of measured tables (12 ordered pairs of 4 GPUs), and by data sheets (6 pairs).
+#: tests/unit/training/test_headline.py recomputes them.
 MOVED_BY_TABLES, MOVED_BY_SHEETS = (0.87, 1.15), (0.75, 1.82)
 #: Forward plus backward FLOPs over forward FLOPs: the backward pass has twice the GEMM work.
 WITH_BACKWARD = 3

@@ -1,0 +1,68 @@
+"""Does `trine help` print every page of the documentation, and does every answer name a page that exists?"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trine.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in ("README.md", "index.md")]
+#: Topics that texts of the package or the documentation name.
+NAMED = sorted(
+    {
+        topic
+        for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
+        for topic in re.findall(r"\btrine help ([a-z][\w-]+(?:/[\w-]+)?)", path.read_text())
+    }
+)
+
+
+def ask(*words: str):
+    return CliRunner().invoke(app, ["help", *words])
+
+
+def test_the_list_has_a_line_for_every_page_with_its_title():
+    lines = ask().output.splitlines()[1:]
+    assert len(lines) == len(PAGES)
+    titles = {page.read_text().partition("\n")[0].removeprefix("# ") for page in PAGES}
+    assert all(any(line.endswith(title) for line in lines) for title in titles)
+    for line in lines:
+        assert ask(line.split()[0]).exit_code == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_page_is_printed_without_links_to_files(page):
+    topic = page.stem if page.parent.name == "docs" else f"{page.parent.name}/{page.stem}"
+    answer = ask(topic)
+    assert answer.exit_code == 0
+    assert answer.output.startswith(page.read_text().partition("\n")[0])
+    prose = re.sub(r"^```.*?^```", "", answer.output, flags=re.S | re.M)
+    assert not re.findall(r"\]\((?!https?://)[^)]*\.md[^)]*\)", prose)
+
+
+def test_a_name_that_several_pages_have_is_that_of_the_guide_and_names_the_others():
+    answer = ask("memory").output
+    assert answer.startswith((ROOT / "docs/guides/memory.md").read_text().partition("\n")[0])
+    assert answer.rstrip().endswith("Other pages of this name: background/memory")
+
+
+def test_topics_that_texts_name_exist():
+    assert len(NAMED) >= 6
+    assert not [topic for topic in NAMED if ask(topic).exit_code]
+
+
+def test_another_word_leads_to_the_nearest_page():
+    answer = ask("memry")
+    assert answer.exit_code == 2
+    assert answer.stderr == "error: no page 'memry'; did you mean 'memory'?\n"
+
+
+def test_the_wheel_carries_the_pages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"docs": "trine/docs"}

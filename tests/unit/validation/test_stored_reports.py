@@ -1,0 +1,140 @@
+"""Stored reports of trine validate: printed at once, equal to a replay, and marked when data or code changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from trine.cli.main import app
+from trine.validation import memory as validate_memory
+from trine.validation import replay_rows, stored
+from trine.validation.layouts import load_stored_layouts
+from trine.validation.memory import load_stored_memory
+from trine.validation.stored import ReplayProgress, hash_inputs, read_stored
+from trine.validation.training import chosen_rows, load_stored_training
+
+REPORTS = ("training", "layouts", "memory")
+AGAIN = "store the reports again: python benchmarks/store_reports.py"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """benchmarks/store_reports.py"""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    sys.modules.pop("store_reports", None)
+    import store_reports
+
+    return store_reports
+
+
+@pytest.fixture
+def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if a row is predicted."""
+
+    def fail(*given: object) -> Any:
+        raise AssertionError("a row was predicted")
+
+    monkeypatch.setattr(replay_rows, "_answers", fail)
+    monkeypatch.setattr(validate_memory.ModelledMemory, "compared", fail)
+
+
+def run(line: str) -> str:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 0, f"{line}\n{done.output[-2000:]}{done.exception!r}"
+    return done.stdout
+
+
+@pytest.mark.usefixtures("no_replay")
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_stored_report_is_printed_without_a_replay(name: str) -> None:
+    origin, _ = read_stored(name)
+    for option in ("", " --details"):
+        first, empty, headline = run(f"validate {name}{option}").splitlines()[:3]
+        assert first == origin.line
+        assert first.startswith(f"stored report of trine {origin.version}")
+        assert not empty
+        assert headline
+    brief = run(f"validate {name} --brief")
+    assert brief.startswith(headline)
+    assert brief.endswith(f"; {first}\n")
+    assert brief.count("\n") == 1
+    found = json.loads(run(f"validate {name} --json -"))
+    assert found["stored"]["version"] == origin.version
+    assert len(found["rows"]) > 100
+
+
+@pytest.mark.usefixtures("no_replay")
+@pytest.mark.parametrize("name", REPORTS)
+def test_changed_data_or_code_are_announced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = read_stored(name)[0]
+    monkeypatch.setattr(stored, "hash_inputs", lambda: made.hash)
+    assert "changed" not in run(f"validate {name}").splitlines()[0]
+    monkeypatch.setattr(stored, "hash_inputs", lambda: "of other files")
+    first = run(f"validate {name}").splitlines()[0]
+    assert first.startswith(
+        f"stored report of trine {made.version}; data or code changed since: --again replays all rows ("
+    )
+    assert json.loads(run(f"validate {name} --json -"))["stored"]["is_current"] is False
+
+
+def test_the_hash_depends_on_data_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "presets" / "stored").mkdir(parents=True)
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "engine.py").write_text("one")
+    monkeypatch.setattr(stored, "PRESETS", tmp_path / "presets")
+    compute = hash_inputs.__wrapped__
+    first = compute()
+    (tmp_path / "cli" / "shown.py").write_text("of the command line")
+    (tmp_path / "presets" / "stored" / "training.json.gz").write_text("a report")
+    assert compute() == first
+    (tmp_path / "presets" / "gpus.yaml").write_text("data")
+    second = compute()
+    (tmp_path / "engine.py").write_text("two")
+    assert len({first, second, compute()}) == 3
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_stored_rows_equal_a_replay(name: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "MAX_CPU_S", 1.0)
+    assert not script.differences(name, 1), AGAIN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPORTS)
+def test_more_stored_rows_equal_a_replay(name: str, script: ModuleType) -> None:
+    assert not script.differences(name, 3), AGAIN
+
+
+def test_stored_reports_hold_all_rows() -> None:
+    steps, layouts, memory = load_stored_training(), load_stored_layouts(), load_stored_memory()
+    assert {step.row.name for step in steps.steps} == {row.name for row in chosen_rows(None, False)}, AGAIN
+    assert len(layouts.counted) > 600
+    assert layouts.num_fitted == 143
+    assert len(memory.answers) == 2249, AGAIN
+
+
+def test_a_report_is_stored_and_loaded(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = load_stored_training()
+    monkeypatch.setattr(stored, "FOLDER", tmp_path)
+    monkeypatch.setattr(script, "FOLDER", tmp_path)
+    script.store("training", {"rows": script.step_records(steps.steps)}, 119.0)
+    again = load_stored_training()
+    assert again.steps == steps.steps
+    assert again.stored is not None
+    assert again.stored.is_current
+    assert again.stored.line.endswith("--again replays all rows (2 CPU min)")
+
+
+def test_progress_counts_the_stored_time_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_row_costs", lambda report: {"short": 1000, "long": 9000})
+    seen: list[tuple[int, int]] = []
+    work = ReplayProgress("training", ["short", "long", "new"], lambda done, total: seen.append((done, total)))
+    for row in ("long", "new", "short", "short"):
+        work(row)
+    assert seen == [(9000, 15000), (14000, 15000), (15000, 15000), (15000, 15000)]
