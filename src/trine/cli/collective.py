@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.result import CollectiveResult
     from trine.collectives.schedules.direct import Matrix
+
+
+#: Message by message, trine looks for options without effect on groups of up to this number of GPUs.
+CHEAP_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,9 @@ class Question:
             raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
         with watched():
             answer = self._asked(machine, options, self.explain)
-            _refuse_links_that_do_not_matter(
-                described, lambda other: self._asked(group_machine(other)[0], options, False)
-            )
+            if self.network is None or len(machine.gpus) <= CHEAP_GPUS:
+                idle = idle_links(described, lambda other: self._asked(group_machine(other)[0], options, False))
+                warnings = [*warnings, *idle]
         return answer, warnings
 
     def _asked(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
@@ -54,27 +58,24 @@ class Question:
         )  # fmt: skip
 
 
-def _refuse_links_that_do_not_matter(
-    machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]
-) -> None:
-    """Raise InputError for a link or route option with no effect, whether removed from the others or used alone."""
+def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]) -> Iterator[str]:
+    """Yield a sentence for each link or route option without effect, both beside the others and alone."""
+    default = replace(machine, routing=None, slow_link=(), link_down=())
 
-    none = replace(machine, routing=None, slow_link=(), link_down=())
-
-    def same(one: MachineOptions, other: MachineOptions) -> bool:
+    def is_same(one: MachineOptions, other: MachineOptions) -> bool:
         first, second = ask(one), ask(other)
         notes = [[row.notes for row in answer.rows] for answer in (first, second)]
         return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
     for option, without in options_of_links(machine):
-        if same(machine, without) and same(_alone(machine, without, none), none):
-            raise InputError(f"{option} has no effect: it is not the group's bottleneck, or carries no traffic")
+        if is_same(machine, without) and is_same(_alone(machine, without, default), default):
+            yield f"{option} changes no time: it is not the group's bottleneck, or carries no traffic"
 
 
-def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
+def _alone(machine: MachineOptions, without: MachineOptions, default: MachineOptions) -> MachineOptions:
     """Return the machine with only the option that ``without`` lacks."""
     return replace(
-        none,
+        default,
         routing=machine.routing if without.routing is None else None,
         slow_link=tuple(text for text in machine.slow_link if text not in without.slow_link),
         link_down=tuple(text for text in machine.link_down if text not in without.link_down),

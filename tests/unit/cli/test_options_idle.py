@@ -38,6 +38,14 @@ def test_an_option_that_can_move_nothing_is_refused(words, says):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_note_names_a_link_that_only_a_second_run_shows_to_be_idle():
+    question = ("collective", "all_reduce", "--size", "1K", "--cluster", "dgx-h100", "--slow-link")
+    idle, used = invoke(*question, "host0->host1:0.5"), invoke(*question, "gpu0->nvswitch:0.01")
+    assert (idle.exit_code, used.exit_code) == (0, 0)
+    assert "note: --slow-link host0->host1:0.5 changes no time" in idle.output
+    assert "changes no time" not in used.output
+
+
 def test_the_usual_routing_may_be_spelt_out():
     assert invoke("train", TRACE, *DGX, "--routing", "shortest").exit_code == 0
 
