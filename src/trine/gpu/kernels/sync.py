@@ -85,14 +85,14 @@ class _Signals:
 
     def send(self, group: Workgroup, peers: Peers | None, direction: int, label: str) -> None:
         """Send to rank + d, or to rank - d if ``direction`` is -1."""
-        targets = [(direction * d, 0 if self._joint else which) for d, which in self._peers(group, peers)]
+        targets = [(direction * d, 0 if self._joint else index) for d, index in self._peers(group, peers)]
         group.signal(self._semaphores, targets, label)
 
     def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
-        found = list(self._peers(group, peers))
+        served_peers = list(self._peers(group, peers))
         group.count(label)
-        for which, amount in [(0, len(found))] if self._joint else [(which, 1) for _, which in found]:
-            group.wait(self._semaphores, which, amount, label)
+        for index, amount in [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]:
+            group.wait(self._semaphores, index, amount, label)
         group.seen(label)
 
     def _peers(self, group: Workgroup, peers: Peers | None) -> Iterable[tuple[int, int]]:

@@ -92,7 +92,7 @@ class FusedOptions:
 
     def __post_init__(self) -> None:
         self._fill()
-        for field, least, most in (
+        for field, low, high in (
             ("num_ranks", 2, 4096),
             ("rows", 1, _MAX_SIDE),
             ("cols", 1, _MAX_SIDE),
@@ -105,7 +105,7 @@ class FusedOptions:
             ("seed", 0, (1 << 63) - 1),
             ("collective_workgroups", 1, 4096),
         ):
-            check_whole(field, getattr(self, field), least, most)
+            check_whole(field, getattr(self, field), low, high)
         if self.workgroups is not None:
             check_whole("workgroups", self.workgroups, 1, 1 << 20)
         if self.only_rank is not None:
@@ -131,9 +131,9 @@ class FusedOptions:
         for i, size in enumerate(self.tile):
             check_whole(f"tile.{words.split(', ')[i]}", size, 1, _MAX_SIDE)
             if i in lined and size % self.line_elements:
-                near = -(-size // self.line_elements) * self.line_elements
+                valid = -(-size // self.line_elements) * self.line_elements
                 raise InputError(
-                    f"{size} elements of {self.dtype_bytes} B are not whole lines of {self.line_bytes} B; take {near}",
+                    f"{size} elements of {self.dtype_bytes} B are not whole lines of {self.line_bytes} B; take {valid}",
                     field=f"tile.{words.split(', ')[i]}",
                 )
 
@@ -206,7 +206,7 @@ class FusedOptions:
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:
     """Return the default tile: GEMV 64 x 256; GEMM 128 x 128, 32 deep; embedding 16 sums; rounded up to whole lines."""
 
-    def whole(elements: int) -> int:
+    def round_up(elements: int) -> int:
         return -(-elements // line_elements) * line_elements
 
-    return {GEMV: (whole(64), whole(256)), GEMM: (128, whole(128), whole(32)), EMBEDDING: (16,)}[compute]
+    return {GEMV: (round_up(64), round_up(256)), GEMM: (128, round_up(128), round_up(32)), EMBEDDING: (16,)}[compute]
