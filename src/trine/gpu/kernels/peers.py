@@ -71,7 +71,7 @@ _ONE_PEER = Division(_served, _serve_one)
 
 
 def slice_of(lines: int, number: int, num_slices: int) -> tuple[int, int]:
-    """Return (first, lines) of one of ``of`` slices; the first slices get the remainder, one line each."""
+    """Return (first, lines) of one of ``num_slices`` slices; the first slices get the remainder, one line each."""
     per_slice, remainder = divmod(lines, num_slices)
     return number * per_slice + min(number, remainder), per_slice + (number < remainder)
 

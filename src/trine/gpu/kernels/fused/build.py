@@ -380,7 +380,7 @@ def _flags_uncached(program: GpuProgram) -> GpuProgram:
 def behind(first: GpuProgram, second: GpuProgram, shared_names: dict[str, str], name: str) -> GpuProgram:
     """Return the kernels of ``first``, then of ``second``, in one memory.
 
-    same: buffers of ``second`` -> buffers of ``first``, by name. Its other buffers and its semaphores come last.
+    shared_names: buffers of ``second`` -> buffers of ``first``. Its other buffers and its semaphores come last.
     """
     first_bases = {buffer.name: buffer.base for buffer in first.buffers}
     builder = ProgramBuilder.like(first)
@@ -409,7 +409,7 @@ _PER_TILE = 1 << 25
 
 
 class Flags(NamedTuple):
-    """``each`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
+    """``per_crew`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
 
     first: int
     per_crew: int

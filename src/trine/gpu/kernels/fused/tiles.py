@@ -177,7 +177,7 @@ def make_tiles(grid: TileGrid) -> Tiles:
 
 
 class StripShape(NamedTuple):
-    """A block shape of ``tall`` x ``wide`` lines; the blocks numbered ``chosen`` have it.
+    """A block shape of ``tall`` x ``wide`` lines; ``blocks``: the numbers of the blocks that have it.
 
     amount: lines per strip; strips: number of strips. A strip is a column (down) or a row of the block, or the whole
     block if its rows are contiguous.
@@ -200,7 +200,7 @@ class StripShape(NamedTuple):
 
 
 def strip_shapes(tall: Int64, wide: Int64, row_lines: int) -> Iterator[StripShape]:
-    """Yield blocks by shape; ``whole``: lines per row of the matrix (0: rows are never contiguous).
+    """Yield blocks by shape; ``row_lines``: lines per row of the matrix (0: rows are never contiguous).
 
     Strips have the maximum length: an operation's wavefronts share its lines, and operands cost memory.
     """

@@ -62,7 +62,7 @@ class NodeGrid(NamedTuple):
         return node * self.locals + (rank + sign * distance) % self.locals
 
     def distance(self, origin: int, destination: int) -> int:
-        """Return the distance from rank ``here`` to rank ``there``."""
+        """Return the distance from rank ``origin`` to rank ``destination``."""
         node = (destination // self.locals - origin // self.locals) % self.nodes
         return node * self.locals + (destination - origin) % self.locals
 
@@ -147,7 +147,7 @@ class FlagTable(NamedTuple):
 class MoeBuilder(ProgramBuilder):
     """Builder of the kernels of all ranks, or only of rank 0 if the others' are the same in relative terms.
 
-    ``written``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
+    ``written_ranks``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
     """
 
     def __init__(self, name: str, options: KernelOptions, top_nodes: int) -> None:
@@ -217,7 +217,7 @@ class MoeBuilder(ProgramBuilder):
         self.add(isa.FENCE, 0, (), label)
 
     def release(self, flags: FlagTable, targets: Sequence[tuple[int, int]], label: str, amount: int = 1) -> None:
-        """Add ``amount`` to flags (rank, which)."""
+        """Add ``amount`` to flags (rank, number)."""
         self.add(isa.RELEASE, amount, [flags.operand(isa.WRITE, *target) for target in targets], label)
 
     def notify(self, flags: FlagTable, target: tuple[int, int], distance: int, label: str) -> None:
@@ -241,7 +241,7 @@ class MoeBuilder(ProgramBuilder):
             self.acquire(flags, rank, number, numbers.count(number), label)
 
     def meet(self, flags: FlagTable, rank: int, number: int, num_workgroups: int, label: str) -> None:
-        """Synchronise ``of`` workgroups of a rank: the first counts arrivals and releases the others."""
+        """Synchronise ``num_workgroups`` workgroups of a rank: the first counts arrivals and releases the others."""
         if num_workgroups == 1:
             return
         if number:
@@ -270,7 +270,7 @@ class MoeBuilder(ProgramBuilder):
 
 
 class SeenChunks:
-    """The number of chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
+    """Count of the chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
 
     def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:
         self._builder, self._flags, self._rank, self._numbers = builder, flags, rank, numbers
@@ -290,7 +290,7 @@ def chunks_of(count: int, chunk: int) -> list[range]:
 
 
 def in_turns(chunks: Sequence[Sequence[range]], first: int = 0) -> Iterator[tuple[int, range]]:
-    """Yield (source, chunk) of all sources in turns, from source ``first`` on."""
+    """Yield (source, chunk), sources round-robin, from source ``first`` on."""
     for number in range(max(map(len, chunks))):
         for turn in range(len(chunks)):
             source = (turn + first) % len(chunks)

@@ -46,7 +46,7 @@ Job = Callable[[], None]
 
 
 class _Nodes(ChannelBuilder):
-    """Base of both kernels. ``to``: a distance in nodes; ``mate``: a distance to a rank within the node."""
+    """Base of both kernels. ``node``: a distance in nodes; ``peer``: a distance to a rank within the node."""
 
     def __init__(self, options: KernelOptions, combines: bool) -> None:
         name, top = NAMES[combines], moe_of(options).top_nodes
@@ -85,19 +85,16 @@ class _Nodes(ChannelBuilder):
         """Return the tokens of a rank's channel that go to a node."""
         key = rank if len(self.routes) > 1 else 0, channel, node
         if key not in self._node_tokens:
-            node_size, routes = self.grid.locals, self.routes_of(rank)
-            tokens = self.tokens_of(channel)
-            self._node_tokens[key] = [
-                t for t in tokens if any(place[0] // node_size == node for place in routes.tokens[t])
-            ]
+            size, routes, tokens = self.grid.locals, self.routes_of(rank), self.tokens_of(channel)
+            self._node_tokens[key] = [t for t in tokens if any(place[0] // size == node for place in routes.tokens[t])]
         return self._node_tokens[key]
 
     def chunks(self, rank: int, channel: int, node: int) -> list[range]:
-        """Return the chunks of the tokens of :meth:`crossing`."""
+        """Return the chunks of the tokens of :meth:`tokens_to_node`."""
         return chunks_of(len(self.tokens_to_node(rank, channel, node)), self.chunk)
 
     def receivers(self, rank: int, token: int, node: int) -> list[int]:
-        """Return the ranks of node ``to`` that receive the token, as distances from the rank on the token's rail."""
+        """Return the ranks of ``node`` that receive the token, as distances from the rank on the token's rail."""
         node_size = self.grid.locals
         return [d % node_size for d in self.routes_of(rank).distances(token) if d // node_size == node]
 
@@ -105,7 +102,7 @@ class _Nodes(ChannelBuilder):
         return self.grid.at(rank, node * self.grid.locals, sign)
 
     def output_row(self, rank: int, owner: int, token: int) -> int:
-        """Return the output row of a token at rank ``here``; rows are ordered by owner distance, then token number."""
+        """Return the output row of a token at ``rank``; rows are ordered by owner distance, then token number."""
         key = rank if len(self.routes) > 1 else 0
         if key not in self._output_rows:
             owners = [(d, self.grid.at(rank, d, -1) if len(self.routes) > 1 else 0) for d in range(self.num_ranks)]
@@ -120,13 +117,13 @@ class _Nodes(ChannelBuilder):
         self.add(WAITCNT, 0, (), label)
 
     def publish(self, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:
-        """Move tails of another rank, behind the rows that the warp has written there."""
+        """Advance tails of another rank, after the rows that the warp has written there."""
         self.drain("tail")
         self.fence("tail")
         self.release(flags, [(rank, number) for number in numbers], "tail")
 
     def load_origin(self, label: str) -> None:
-        """Load a token's origin, stored beside it: it decides whether the token is copied, and its destination."""
+        """Load a token's origin, stored beside it: the warp copies only some tokens, each to a row by origin."""
         self.add(DELAY, LOAD_CYCLES, (), label)
 
     def warp_copy(self, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
@@ -169,9 +166,7 @@ class _Nodes(ChannelBuilder):
 
     def _write_kernel(self, rank: int) -> None:
         """Write the jobs of each channel's two SMs, one warp per job, after the exchange of counts."""
-        jobs = [
-            jobs_of(rank, channel) for channel in range(self.channels) for jobs_of in (self.forwarders, self.senders)
-        ]
+        jobs = [build(rank, channel) for channel in range(self.channels) for build in (self.forwarders, self.senders)]
         for warp in range(max(map(len, jobs))):
             for sm_jobs in jobs:
                 if warp < len(sm_jobs):
@@ -283,7 +278,7 @@ class _NodesDispatch(_Nodes):
                 self.publish(self.node_tails, target, [self.node_tails.at(channel, peer)])
 
     def receive(self, rank: int, channel: int, peer: int) -> None:
-        """Receive from the rank of the node that has this rank at distance ``mate``."""
+        """Receive from the rank of the node that has this rank at distance ``peer``."""
         source, num_received = self.grid.at(rank, peer, -1), 0
         for node, _, numbers in self.forwarded_chunks(source, channel, peer):
             if not numbers:
@@ -312,12 +307,12 @@ class _NodesCombine(_Nodes):
         self.warps = max(1, FORWARDERS // nodes)
         self.x = self.rows("input", self.lines, self.num_ranks * self.moe.tokens)
         self.output = self.rows("output", self.lines, self.moe.tokens)
-        self.node_flags = self.flags("near", self.channels, nodes, node_size, self.warps)
+        self.row_flags = self.flags("near", self.channels, nodes, node_size, self.warps)
         self.sum_flags = self.flags("added", self.channels, nodes, self.warps)
         self.chunk_flags = self.flags("there", self.channels, nodes, RECEIVERS)
 
     def forwarded_tokens(self, rank: int, channel: int, node: int, peer: int) -> list[int]:
-        """Return the numbers of the tokens that ``rank`` forwarded from the node ``to`` nodes back to ``mate``."""
+        """Return the numbers of the tokens that ``rank`` forwarded from the node ``node`` nodes back to ``peer``."""
         owner = self.rail_rank(rank, node, -1)
         tokens = self.tokens_to_node(owner, channel, node)
         return [i for i, token in enumerate(tokens) if peer in self.receivers(owner, token, node)]
@@ -334,7 +329,7 @@ class _NodesCombine(_Nodes):
         return jobs
 
     def send(self, rank: int, channel: int, peer: int) -> None:
-        """Return rows to the rank of the node that has this rank at distance ``mate``, nodes in turns."""
+        """Return rows to the rank of the node that has this rank at distance ``peer``, nodes in turns."""
         forwarder = self.grid.at(rank, peer, -1)
         lists = [self.forwarded_tokens(forwarder, channel, node, peer) for node in range(self.grid.nodes)]
         for node, chunk in in_turns([chunks_of(len(numbers), self.node_chunk) for numbers in lists]):
@@ -343,22 +338,22 @@ class _NodesCombine(_Nodes):
             for i in chunk:
                 source = self.x.at(rank, self.output_row(rank, owner, tokens[lists[node][i]]))
                 self.warp_copy(source, self.queues.at(forwarder, channel, node, peer, i), "send")
-            numbers = [self.node_flags.at(channel, node, peer, warp) for warp in range(self.warps)]
-            self.publish(self.node_flags, forwarder, numbers)
+            numbers = [self.row_flags.at(channel, node, peer, warp) for warp in range(self.warps)]
+            self.publish(self.row_flags, forwarder, numbers)
 
     def receive(self, rank: int, channel: int, warp: int) -> None:
         """Add up the nodes' rows for every RECEIVERS-th token of the channel."""
         lists = [self.tokens_to_node(rank, channel, node) for node in range(self.grid.nodes)]
         numbers = [self.chunk_flags.at(channel, node, warp) for node in range(self.grid.nodes)]
-        seen_chunks = SeenChunks(self, self.chunk_flags, rank, numbers)
+        polls = SeenChunks(self, self.chunk_flags, rank, numbers)
         for token in self.tokens_of(channel)[warp::RECEIVERS]:
             places = [(node, tokens.index(token)) for node, tokens in enumerate(lists) if token in tokens]
             for node, number in places:
-                seen_chunks.wait(node, number // self.chunk + 1)
+                polls.wait(node, number // self.chunk + 1)
             rows = [self.receive_rows.at(rank, channel, node, number) for node, number in places]
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", ADD_LINES * len(rows))
         for node, tokens in enumerate(lists):
-            seen_chunks.wait(node, len(chunks_of(len(tokens), self.chunk)))
+            polls.wait(node, len(chunks_of(len(tokens), self.chunk)))
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
         """Return the jobs of the forwarding SM: per node, warps that add up this node's rows, and one that puts."""
@@ -369,26 +364,24 @@ class _NodesCombine(_Nodes):
         return jobs
 
     def forward(self, rank: int, channel: int, node: int, warp: int) -> None:
-        """Add up this warp's share of the tokens that came from the node ``to`` nodes back."""
+        """Add up this warp's share of the tokens that came from the node ``node`` nodes back."""
         peers = range(self.grid.locals)
         lists = [self.forwarded_tokens(rank, channel, node, peer) for peer in peers]
-        seen_chunks = SeenChunks(
-            self, self.node_flags, rank, [self.node_flags.at(channel, node, peer, warp) for peer in peers]
-        )
+        polls = SeenChunks(self, self.row_flags, rank, [self.row_flags.at(channel, node, peer, warp) for peer in peers])
         buffer = self.send_rows if node else self.receive_rows
         for number in range(warp, len(self.tokens_to_node(self.rail_rank(rank, node, -1), channel, node)), self.warps):
             places = [(peer, numbers.index(number)) for peer, numbers in enumerate(lists) if number in numbers]
             for peer, i in places:
-                seen_chunks.wait(peer, i // self.node_chunk + 1)
+                polls.wait(peer, i // self.node_chunk + 1)
             rows = [self.queues.at(rank, channel, node, peer, i) for peer, i in places]
             self.reduce(self.lines, rows, buffer.at(rank, channel, node, number), "forward", ADD_LINES * len(rows))
             self.drain("forward")
             self.release(self.sum_flags, [(rank, self.sum_flags.at(channel, node, warp))], "forward")
         for peer, numbers in enumerate(lists):
-            seen_chunks.wait(peer, len(chunks_of(len(numbers), self.node_chunk)))
+            polls.wait(peer, len(chunks_of(len(numbers), self.node_chunk)))
 
     def put_back(self, rank: int, channel: int, node: int) -> None:
-        """Put the chunks of sums back to the node ``to`` nodes back, each when its sums are complete."""
+        """Put the chunks of sums to the node ``node`` nodes back, each when its sums are complete."""
         owner = self.rail_rank(rank, node, -1)
         for chunk in self.chunks(owner, channel, node):
             flags = [self.sum_flags.at(channel, node, number % self.warps) for number in chunk]
