@@ -97,14 +97,14 @@ class CollectiveBuilder(ProgramBuilder):
 
         Workgroups without lines get no operations. Raises InputError above MAX_OPERANDS operands.
         """
-        each, more = divmod(lines, self.options.workgroups)
+        per_group, remainder = divmod(lines, self.options.workgroups)
         first = 0
         # With bookkeeping, one line per workgroup for the state that a library's kernels keep
         if self.options.bookkeeping and self._words is None:
             self._words = self.scratch("words", self.options.workgroups, 1)
         words = self._words
         for number in range(self.options.workgroups):
-            count = each + (number < more)
+            count = per_group + (number < remainder)
             if count:
                 group = Workgroup(self, number, first, count)
                 group.enter(words)
@@ -145,8 +145,8 @@ class SignalTable(NamedTuple):
     base: int
     line_bytes: int
 
-    def operand(self, role: int, distance: int, workgroup: int, which: int) -> Operand:
-        number = workgroup * self.per_workgroup + which
+    def operand(self, role: int, distance: int, workgroup: int, index: int) -> Operand:
+        number = workgroup * self.per_workgroup + index
         return Operand(role, distance, self.base + number * self.line_bytes, semaphore=self.first + number)
 
 
@@ -246,12 +246,12 @@ class Workgroup:
             self.add(isa.FENCE, 0, (), label)
 
     def signal(self, signals: SignalTable, peers: Iterable[tuple[int, int]], label: str) -> None:
-        """Release a semaphore at each (distance, which)."""
-        self.add(isa.RELEASE, 1, [signals.operand(isa.WRITE, d, self.number, which) for d, which in peers], label)
+        """Release a semaphore at each (distance, index)."""
+        self.add(isa.RELEASE, 1, [signals.operand(isa.WRITE, d, self.number, index) for d, index in peers], label)
 
-    def wait(self, signals: SignalTable, which: int, amount: int, label: str) -> None:
+    def wait(self, signals: SignalTable, index: int, amount: int, label: str) -> None:
         """Acquire ``amount`` of a semaphore; the other wavefronts do not wait with wavefront 0."""
-        self.add(isa.ACQUIRE, amount, (signals.operand(isa.READ, 0, self.number, which),), label)
+        self.add(isa.ACQUIRE, amount, (signals.operand(isa.READ, 0, self.number, index),), label)
 
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)

@@ -182,8 +182,8 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
         first.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        others = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
-        group.reduce(sources, group.write(result), *others, label="reduce")
+        peer_targets = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
+        group.reduce(sources, group.write(result), *peer_targets, label="reduce")
         second.meet(group, last=True)
         if sums is not None:
             for d in order:

@@ -77,13 +77,13 @@ class KernelOptions:
         check_whole("unroll", self.unroll, 0, 4096)
         if self.line_bytes % 16:
             raise InputError(f"must be a multiple of 16, got {self.line_bytes}", field="line_bytes")
-        for field, value, known in (
+        for field, value, choices in (
             ("protocol", self.protocol, PROTOCOLS),
             ("sync", self.sync, SYNCS),
             ("waits", self.waits, WAITS),
         ):
-            if value not in known:
-                raise InputError(f"unknown {field} {value!r}{nearest(value, known)}", field=field)
+            if value not in choices:
+                raise InputError(f"unknown {field} {value!r}{nearest(value, choices)}", field=field)
 
     @property
     def flagged(self) -> bool:

@@ -25,7 +25,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), gather.target(group, 0), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
-        gather.go_on(group)
+        gather.forward(group)
     return builder.finished()
 
 
@@ -48,7 +48,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
     barrier = RankBarrier(builder, NEXT, usual="none")
     for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result), gather.target(group, 0))
-        gather.go_on(group)
+        gather.forward(group)
     return builder.finished()
 
 
@@ -121,17 +121,17 @@ class _Gather:
             return group.write(self.result, 1, -step)
         return group.write(self.packets, 1, step)
 
-    def go_on(self, group: Workgroup) -> None:
+    def forward(self, group: Workgroup) -> None:
         """Forward the chunk that arrived in the previous step, for every step."""
         for step in range(1, self.steps + 1):
             last = step == self.steps
             self.signal.meet(group, last=last)
-            further = () if last else (self.target(group, step),)
+            targets = () if last else (self.target(group, step),)
             if self.packets is not None:
-                came = group.read(self.packets, chunk=step - 1)
-                group.copy(came, group.write(self.result, chunk=-step), *further, label="unpack" if last else "pass on")
-            elif further:
-                group.copy(group.read(self.result, chunk=-step), *further, label="pass on")
+                data = group.read(self.packets, chunk=step - 1)
+                group.copy(data, group.write(self.result, chunk=-step), *targets, label="unpack" if last else "pass on")
+            elif targets:
+                group.copy(group.read(self.result, chunk=-step), *targets, label="pass on")
 
 
 def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, signal: Signal, steps: int) -> None:
@@ -140,9 +140,9 @@ def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, si
         chunk = -2 - step
         if step:
             signal.meet(group)
-        before = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
+        partial_sum = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
         target = group.write(result) if step == steps - 1 else group.write(sums, chunk=step)
-        group.reduce((group.read(source, chunk=chunk), before), target, label="reduce")
+        group.reduce((group.read(source, chunk=chunk), partial_sum), target, label="reduce")
 
 
 def _get_chunks(group: Workgroup, result: Region, signal: Signal, first: int, steps: int) -> None:

@@ -88,10 +88,10 @@ def _parse(text: str, file: str) -> _Element:
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
-        wanted, where = CHILDREN[stack[-1].tag], f"{file}:{parser.CurrentLineNumber}"
-        if tag != wanted:
+        expected, where = CHILDREN[stack[-1].tag], f"{file}:{parser.CurrentLineNumber}"
+        if tag != expected:
             place = f"inside <{stack[-1].tag}>" if stack[-1].tag else "at the top"
-            hint = nearest(tag[:80], [wanted]) if wanted else ""
+            hint = nearest(tag[:80], [expected]) if expected else ""
             raise SpecError(f"unknown element <{tag[:80]}> {place}{hint}", file=where)
         if count > MAX_OPERATIONS:
             raise SpecError(f"more than {MAX_OPERATIONS} elements", file=where)
@@ -143,9 +143,9 @@ class _XmlReader:
         in_place = bool(root.integer("inplace", 0, 1))
         gpus = tuple(self._gpu(gpu, rank) for rank, gpu in enumerate(root.children))
         loop, maximum = root.integer("nchunksperloop", 1, MAX_CHUNKS), root.integer("maxBytes", 0, MAX_BYTES)
-        wanted = chunks_of_size(collective, gpus)
-        if collective != "custom" and wanted and loop != wanted:
-            raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {wanted} chunks")
+        chunks = chunks_of_size(collective, gpus)
+        if collective != "custom" and chunks and loop != chunks:
+            raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {chunks} chunks")
         return KernelPlan(
             name=root.attributes["name"][:1000],
             collective=collective,
@@ -198,8 +198,8 @@ class _XmlReader:
         name = step.choice("type", STEPS)
         action, sources, targets = STEPS[name]
         step.integer("hasdep", 0, 1)
-        depends_on, at = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
-        if (depends_on < 0) != (at < 0):
+        depends_on, step_number = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
+        if (depends_on < 0) != (step_number < 0):
             raise step.fail("depid", "depid and deps must be given together")
         return KernelOp(
             action=action,
@@ -207,7 +207,7 @@ class _XmlReader:
             sources=tuple(self._operand(step, where, "recv", ends) for where in sources),
             targets=tuple(self._operand(step, where, "send", ends) for where in targets),
             reduce_op="sum" if len(sources) > 1 else None,
-            dependencies=() if depends_on < 0 else ((depends_on, at),),
+            dependencies=() if depends_on < 0 else ((depends_on, step_number),),
         )
 
     def _operand(self, step: _Element, where: str, end: str, ends: dict[str, int | None]) -> KernelOperand:
@@ -291,11 +291,11 @@ class PlanSummary:
         """Return the summary as text, one line for each property."""
         low, high = self.blocks_per_gpu
         blocks = f"{low}" if low == high else f"{low} to {high}"
-        most = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
+        limit = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
         return [
             f"plan         {self.name} ({self.format})",
             f"collective   {self.collective}{' in place' if self.in_place else ''}, {self.num_ranks} ranks",
-            f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {most}",
+            f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {limit}",
             f"blocks       {blocks} a GPU, {self.threads_per_block or '?'} threads each",
             f"operations   {_counts(self.operations)}",
             f"connections  {_counts(self.connections)}; multicast groups: {self.multicast_groups}",

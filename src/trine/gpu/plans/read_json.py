@@ -40,20 +40,20 @@ def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
     protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
-    read = tuple(_GpuReader(gpu, rank, len(gpus), words, groups, notes).read() for rank, gpu in enumerate(gpus))
+    kernel_gpus = tuple(_GpuReader(gpu, rank, len(gpus), words, groups, notes).read() for rank, gpu in enumerate(gpus))
     plan = ir.KernelPlan(
         name=top.text("name"),
         collective=collective,
         format=words.format,
         protocol=protocol,
         in_place=in_place,
-        gpus=read,
+        gpus=kernel_gpus,
         groups=tuple(groups),
         threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
         double_scratch=top.boolean("use_double_scratch_buffer", False),
         min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
         max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, read),
+        chunks_of_size=chunks_of_size(collective, kernel_gpus),
         notes=tuple(notes),
         file=file,
         reuse_scratch=False if words.by_buffers else top.boolean("reuse_resources", False),
@@ -113,8 +113,8 @@ class _GpuReader:
     def _connections(self) -> tuple[ir.Connection, ...]:
         """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
         words = self.words
-        found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
-        seen: Counter[tuple[str, int]] = Counter()
+        by_kind: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
+        counts: Counter[tuple[str, int]] = Counter()
         for channel in self.gpu.mappings("channels"):
             kind = words.kinds[channel.text(words.kind, words.kinds)]
             if kind == ir.SWITCH:
@@ -128,13 +128,13 @@ class _GpuReader:
                 if self.rank in peers:
                     raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
                 for peer in peers:
-                    pair = seen[kind, peer]
-                    found[kind].append(
+                    pair = counts[kind, peer]
+                    by_kind[kind].append(
                         ir.Connection(kind=kind, peer=peer, pair=pair, local_buffer=local, remote_buffer=remote)
                     )
-                    seen[kind, peer] += 1
+                    counts[kind, peer] += 1
             channel.done()
-        return (*found[ir.MEMORY], *found[ir.PORT])
+        return (*by_kind[ir.MEMORY], *by_kind[ir.PORT])
 
     def _switch_buffer(self, channel: PlanFields) -> str:
         if self.words.by_buffers:
@@ -158,11 +158,11 @@ class _GpuReader:
         item.done()
         group = ir.MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
         ordinal = sum(self.groups[number] == group for number in self.own_groups)
-        known = [number for number, other in enumerate(self.groups) if other == group]
-        if ordinal == len(known):
-            known.append(len(self.groups))
+        numbers = [number for number, existing in enumerate(self.groups) if existing == group]
+        if ordinal == len(numbers):
+            numbers.append(len(self.groups))
             self.groups.append(group)
-        self.own_groups.append(known[ordinal])
+        self.own_groups.append(numbers[ordinal])
 
     def _remote_buffer(self, item: PlanFields) -> ir.RemoteBuffer:
         peer = item.integer("rank", 0, self.num_ranks - 1)
@@ -215,11 +215,11 @@ class _BlockReader:
     def _read_channels(self) -> None:
         for item in self.block.mappings("channels"):
             key = self._key(item, item)
-            known = self._known(key)
+            numbers = self._known(key)
             if not self.words.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
                 item.buffer("buff")
             for index in item.integers(self.words.listed, 0, MAX_CHUNKS):
-                number = pick(item, known, index, f"{key[0]} channel", self.words.listed)
+                number = pick(item, numbers, index, f"{key[0]} channel", self.words.listed)
                 self.channels.setdefault(key, []).append(number)
             item.done()
 
@@ -448,12 +448,12 @@ class _BlockReader:
             result = self._operand(kind, self.gpu.groups[group].buffer, index, count, group)
         elif kind.place == ir.LOCAL:
             result, rank = self._operand(kind, item.buffer("type"), index, count), self.gpu.rank
-            if item.has("rank") and (named := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
-                raise item.fail(f"a local buffer of GPU {rank} names rank {named}", "rank")
+            if item.has("rank") and (rank_in_file := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
+                raise item.fail(f"a local buffer of GPU {rank} names rank {rank_in_file}", "rank")
         else:
             assert via is not None
-            known, which = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
-            remote = self.gpu.remote[pick(item, known, which, f"{via} buffer", "buffer_id")]
+            numbers, index_of_buffer = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
+            remote = self.gpu.remote[pick(item, numbers, index_of_buffer, f"{via} buffer", "buffer_id")]
             result = replace(self._operand(kind, remote.buffer, index, count), rank=remote.rank, via=via)
         _checked(item, kind, result.buffer)
         item.done()

@@ -216,11 +216,11 @@ def buffer_chunks(plan: ir.KernelPlan, rank: int, buffer: str) -> int:
     gpu = plan.gpus[rank]
     if buffer == ir.SCRATCH:
         return gpu.scratch_chunks
-    own, other = gpu.input_chunks, gpu.output_chunks
+    chunks, partner_chunks = gpu.input_chunks, gpu.output_chunks
     if buffer == ir.OUTPUT:
-        own, other = other, own
+        chunks, partner_chunks = partner_chunks, chunks
     if not plan.in_place:
-        return own
+        return chunks
     if plan.collective in ("all_reduce", "all_to_all", "broadcast", "reduce", "send_recv", "custom"):
-        return max(own, other)
-    return own or plan.chunks_of_size
+        return max(chunks, partner_chunks)
+    return chunks or plan.chunks_of_size
