@@ -117,8 +117,8 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     ).of(plain_model(options.gpu_model, cluster, group, is_plan=options.is_plan))
 
 
-def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
-    """Return the ``given`` GPU model, or the model of the group's GPUs. For plans, a proxy posts the puts.
+def plain_model(choice: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
+    """Return the chosen GPU model, or the model of the group's GPUs. For plans, a proxy posts the puts.
 
     Raises PlanError or SpecError for mixed or unknown GPUs, and InputError for an unknown model.
     """
@@ -126,10 +126,10 @@ def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import posted_by_proxy
 
-    if given is None:
+    if choice is None:
         model = gpu_model_of(cluster, group)
     else:
-        model = given if isinstance(given, GpuModel) else load_gpu_model(given)
+        model = choice if isinstance(choice, GpuModel) else load_gpu_model(choice)
     return posted_by_proxy(model) if is_plan else model
 
 
