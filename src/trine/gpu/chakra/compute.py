@@ -67,12 +67,12 @@ class _Work:
 
 
 def fit_kernels(
-    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, run_alone: Alone
 ) -> dict[tuple[int, int], ComputeKernel | None]:
     """Return kernels for these durations (ps) and bytes; alone, each takes its duration within 1 % (mostly 0.2 %).
 
     A kernel moves fewer bytes if memory cannot move all of them in time. None: the duration is too short for a kernel.
-    max_turns: maximum turns of a workgroup (:func:`turns_for`). alone: runs one-rank programs.
+    max_turns: maximum turns of a workgroup (:func:`turns_for`). run_alone: runs one-rank programs.
 
     Raises InputError if a workgroup has more wavefronts than fit in a compute unit.
     """
@@ -82,14 +82,14 @@ def fit_kernels(
             f"{shape.wavefronts}",
             field="compute_wavefronts",
         )
-    kernels = _fit(targets, model, shape, max_turns, alone)
+    kernels = _fit(targets, model, shape, max_turns, run_alone)
     unfit = [key for key, kernel in kernels.items() if kernel is None and key[1]]
-    without_bytes = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, alone)
+    without_bytes = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, run_alone)
     return kernels | {key: without_bytes[key[0], 0] for key in unfit}
 
 
 def _fit(
-    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, run_alone: Alone
 ) -> dict[tuple[int, int], ComputeKernel | None]:
     searches = {key: _Search(key, model, shape, max_turns) for key in dict.fromkeys(targets)}
     for _ in range(_MAX_TRIES):
@@ -97,7 +97,7 @@ def _fit(
         if not open_searches:
             break
         programs = [search.program() for search in open_searches]
-        for search, program, took_ps in zip(open_searches, programs, alone(programs), strict=True):
+        for search, program, took_ps in zip(open_searches, programs, run_alone(programs), strict=True):
             search.note(program, took_ps)
     return {key: search.kernel for key, search in searches.items()}
 

@@ -118,12 +118,12 @@ def kernel_name(op: str, algorithm: str) -> str:
 
     Raises InputError: unknown collective or algorithm; names the nearest.
     """
-    known = known_kernels(op)
-    if not known:
+    algorithms = known_kernels(op)
+    if not algorithms:
         raise InputError(f"no GPU program for collective {op!r}{nearest(op, known_ops())}", field="op")
     algorithm = FAMILIES.get((op, algorithm), (algorithm,))[0]
-    if algorithm not in known:
-        raise InputError(f"{op} has no GPU program {algorithm!r}{nearest(algorithm, known)}", field="algorithm")
+    if algorithm not in algorithms:
+        raise InputError(f"{op} has no GPU program {algorithm!r}{nearest(algorithm, algorithms)}", field="algorithm")
     return f"{op}/{algorithm}"
 
 
@@ -204,7 +204,7 @@ def automatic(options: KernelOptions) -> str:
         if options.num_ranks == 2 or options.size_bytes * options.num_ranks <= ONESHOT_BYTES:
             return "oneshot"
         return "twoshot-put" if options.flagged else "twoshot"
-    known = known_kernels(options.op)
-    if not known:
+    algorithms = known_kernels(options.op)
+    if not algorithms:
         kernel_name(options.op, AUTO)
-    raise InputError(f"{options.op} needs an algorithm: {', '.join(known)}", field="algorithm")
+    raise InputError(f"{options.op} needs an algorithm: {', '.join(algorithms)}", field="algorithm")

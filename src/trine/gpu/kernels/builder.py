@@ -234,7 +234,7 @@ class Workgroup:
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, COUNT_CYCLES, (), label)
 
-    def seen(self, label: str) -> None:
+    def delay_after_wait(self, label: str) -> None:
         """Add a library kernel's delay after the signals have arrived."""
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, SEEN_CYCLES, (), label)

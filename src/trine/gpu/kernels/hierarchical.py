@@ -161,7 +161,7 @@ class _Rail:
         """Wait for the next put of the rank ``node`` nodes back; ``last``: this workgroup does not use the data."""
         assert self._arrived is not None
         group.wait(self._arrived, node - 1, 1, "rail wait")
-        group.seen("rail wait")
+        group.delay_after_wait("rail wait")
         if not last:
             group.barrier("rail wait")
 

@@ -361,7 +361,7 @@ class PerRankBuilder(CollectiveBuilder):
         """Wait for signals; ``last``: this workgroup does not use the data they announce."""
         group.count("wait")
         group.wait(signals, index, count, "wait")
-        group.seen("wait")
+        group.delay_after_wait("wait")
         if not last:
             group.barrier("wait")
 

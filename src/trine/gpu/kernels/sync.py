@@ -93,7 +93,7 @@ class _Signals:
         group.count(label)
         for index, amount in [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]:
             group.wait(self._semaphores, index, amount, label)
-        group.seen(label)
+        group.delay_after_wait(label)
 
     def _peers(self, group: Workgroup, peers: Peers | None) -> Iterable[tuple[int, int]]:
         if peers is not None:

@@ -105,11 +105,11 @@ def describe(value: Value | None, plan: KernelPlan) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanGoal:
-    """The cells of a rank that must hold ``wanted`` at the end, one value per cell."""
+    """The cells of a rank that must hold ``expected`` at the end, one value per cell."""
 
     rank: int
     cells: range
-    wanted: list[Value]
+    expected: list[Value]
 
 
 def input_range(plan: KernelPlan, memory: PlanMemory, rank: int) -> range:
@@ -149,7 +149,7 @@ def _goal(plan: KernelPlan, memory: PlanMemory, rank: int, size: int, root: int)
         expected = [single(root, unit) for unit in range(size)]
     else:
         raise InputError(f"no proof for {plan.collective!r}: its result is not defined", file=plan.file)
-    return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(expected)), wanted=expected)
+    return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(expected)), expected=expected)
 
 
 def _result_cells(plan: KernelPlan, memory: PlanMemory, rank: int, length: int) -> range:

@@ -62,10 +62,10 @@ class _Element:
             raise self.fail(name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")
         return number
 
-    def choice(self, name: str, known: Collection[str]) -> str:
+    def choice(self, name: str, choices: Collection[str]) -> str:
         value = self.attributes[name]
-        if value not in known:
-            raise self.fail(name, f"unknown {value[:80]!r}{nearest(value[:80], known)}")
+        if value not in choices:
+            raise self.fail(name, f"unknown {value[:80]!r}{nearest(value[:80], choices)}")
         return value
 
 
@@ -189,8 +189,8 @@ class _XmlReader:
             raise block.fail("id", f"thread blocks must come in the order of their ids, this is number {number}")
         ends = {name: self._connection(block, name) for name in ("send", "recv")}
         operations = tuple(self._step(step, n, ends) for n, step in enumerate(block.children))
-        used = dict.fromkeys(number for number in ends.values() if number is not None)
-        return ThreadBlock(id=number, operations=operations, connections=tuple(used))
+        connections = dict.fromkeys(number for number in ends.values() if number is not None)
+        return ThreadBlock(id=number, operations=operations, connections=tuple(connections))
 
     def _step(self, step: _Element, number: int, ends: dict[str, int | None]) -> KernelOp:
         if step.integer("s", 0, MAX_OPERATIONS) != number:

@@ -396,7 +396,7 @@ class SymbolicRun:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _check_goal(self, goal: PlanGoal) -> None:
-        for cell, expected in zip(goal.cells, goal.wanted, strict=True):
+        for cell, expected in zip(goal.cells, goal.expected, strict=True):
             if self.values[cell] != expected:
                 raise self._wrong(
                     f"rank {goal.rank} ends with {describe(self.values[cell], self.plan)} in "

@@ -215,7 +215,7 @@ class _BlockReader:
     def _read_channels(self) -> None:
         for item in self.block.mappings("channels"):
             key = self._key(item, item)
-            numbers = self._known(key)
+            numbers = self._channel_numbers(key)
             if not self.words.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
                 item.buffer("buff")
             for index in item.integers(self.words.listed, 0, MAX_CHUNKS):
@@ -228,7 +228,7 @@ class _BlockReader:
         remote = ends.buffer("dst") if self.words.by_buffers else None
         return self.words.kinds[item.text(self.words.listed_kind, self.words.kinds)], local, remote
 
-    def _known(self, key: ChannelKey) -> tuple[int, ...]:
+    def _channel_numbers(self, key: ChannelKey) -> tuple[int, ...]:
         """Return the GPU's channels of this key, in order."""
         kind, local, remote = key
         if kind == ir.SWITCH:
@@ -247,8 +247,8 @@ class _BlockReader:
                 self.buffers[kind].append(number)
             item.done()
 
-    def _operation(self, op: PlanFields, inside: bool = False) -> ir.KernelOp:
-        """Return one operation; ``inside``: of a pipeline."""
+    def _operation(self, op: PlanFields, in_pipeline: bool = False) -> ir.KernelOp:
+        """Return one operation; ``in_pipeline``: it is in a pipeline."""
         name = op.text("name", (*self.words.moves, *self.words.controls))
         if name in self.words.moves:
             result = self._move(op, name, self.words.moves[name])
@@ -256,11 +256,11 @@ class _BlockReader:
             action, relaxed = SIGNALS[name]
             result = ir.KernelOp(action=action, name=name, relaxed=relaxed, connections=self._signalled(op, action))
         else:
-            result = self._control(op, name, inside)
+            result = self._control(op, name, in_pipeline)
         op.done()
         return result
 
-    def _control(self, op: PlanFields, name: str, inside: bool) -> ir.KernelOp:
+    def _control(self, op: PlanFields, name: str, in_pipeline: bool) -> ir.KernelOp:
         if name == "nop":
             return ir.KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
         if name == "barrier":
@@ -270,7 +270,7 @@ class _BlockReader:
             )
             return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
-            return self._pipeline(op, inside)
+            return self._pipeline(op, in_pipeline)
         numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
         for number in numbers:
             pick(op, tuple(range(len(self.gpu.semaphores))), number, "semaphore", "semaphore_ids")
@@ -283,13 +283,13 @@ class _BlockReader:
             item.done()
         return tuple(result)
 
-    def _pipeline(self, op: PlanFields, inside: bool) -> ir.KernelOp:
-        if inside:
+    def _pipeline(self, op: PlanFields, in_pipeline: bool) -> ir.KernelOp:
+        if in_pipeline:
             raise op.fail("a pipeline inside a pipeline")
         context = op.mapping("iter_context")
         unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
         context.done()
-        body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
+        body = tuple(self._operation(item, in_pipeline=True) for item in op.mappings("ops"))
         return ir.KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
     # Channels of operations.
@@ -297,11 +297,11 @@ class _BlockReader:
     def _signalled(self, op: PlanFields, action: str) -> tuple[int, ...]:
         """Return the connections that a signal, wait or flush names."""
         if not self.words.by_buffers:
-            return self._named(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
+            return self._named_connections(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
         op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
         return tuple(number for number, _ in self._through(op, "i" if action == ir.WAIT else "o"))
 
-    def _named(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    def _named_connections(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Return the connections of channel_ids."""
         kind = op.text("channel_type", kinds)
         ids = op.integers("channel_ids", 0, MAX_CHUNKS)
@@ -319,8 +319,8 @@ class _BlockReader:
         result = []
         for item in op.mappings(f"{side}_cids"):
             index, chunk = item.integer("id", 0, MAX_CHUNKS), item.integer("off", 0, MAX_CHUNKS)
-            what = f"{key[0]} channel from {key[1]} to {key[2]}"
-            result.append((pick(item, channels, index, what, "id"), chunk))
+            description = f"{key[0]} channel from {key[1]} to {key[2]}"
+            result.append((pick(item, channels, index, description, "id"), chunk))
             item.done()
         if not result:
             raise op.fail("names no channel", f"{side}_cids")
@@ -337,7 +337,7 @@ class _BlockReader:
             raise op.fail(f"{name} goes through ports, not {kind!r}", self.words.listed_kind)
         sides = move.sources, move.targets
         if via == ir.PORT and name == "ppkt":  # a port sends packets that already lie in memory
-            sides = Side((PACKET,) * len(move.sources.first), PACKET), move.targets
+            sides = Side((PACKET,) * len(move.sources.required), PACKET), move.targets
         sources, targets = (
             self._by_channel(op, end, side, count) if by_buffers else self._by_buffer(op, end, side, via)
             for end, side in zip(("src", "dst"), sides, strict=True)
@@ -376,7 +376,7 @@ class _BlockReader:
     def _move_channels(self, op: PlanFields, via: str | None, targets: tuple[ir.KernelOperand, ...]) -> tuple[int, ...]:
         """Return the port connection of each target; other channels follow from the buffers."""
         if via == ir.PORT:
-            connections = self._named(op, (ir.PORT,))
+            connections = self._named_connections(op, (ir.PORT,))
             if len(connections) != len(targets):
                 raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
             for number, target in zip(connections, targets, strict=True):
@@ -403,22 +403,22 @@ class _BlockReader:
 
     def _by_channel(self, op: PlanFields, end: str, side: Side, count: int) -> tuple[ir.KernelOperand, ...]:
         result, letter = [], "i" if end == "src" else "o"
-        for kind in side.first:
+        for kind in side.required:
             if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:
                 raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
             buffer = _checked(op, kind, op.buffer(f"{end}buff"))
             group = None if kind.place == ir.LOCAL else self._group(op, f"{letter}_cids", buffer)
             result.append(self._operand(kind, buffer, op.integer(f"{end}off", 0, MAX_CHUNKS), count, group))
-        if side.more is not None and side.more.place == ir.LOCAL:
+        if side.repeated is not None and side.repeated.place == ir.LOCAL:
             for item in op.mappings(f"{end}s"):
-                buffer = _checked(item, side.more, item.buffer("buff"))
-                result.append(self._operand(side.more, buffer, item.integer("off", 0, MAX_CHUNKS), count))
+                buffer = _checked(item, side.repeated, item.buffer("buff"))
+                result.append(self._operand(side.repeated, buffer, item.integer("off", 0, MAX_CHUNKS), count))
                 item.done()
-        elif side.more is not None:
+        elif side.repeated is not None:
             for number, chunk in self._through(op, letter):
                 peer = self.gpu.connections[number]
-                buffer = _checked(op, side.more, str(peer.remote_buffer))
-                remote = self._operand(side.more, buffer, chunk, count)
+                buffer = _checked(op, side.repeated, str(peer.remote_buffer))
+                remote = self._operand(side.repeated, buffer, chunk, count)
                 result.append(replace(remote, rank=peer.peer, via=peer.kind, connection=number))
         return tuple(result)
 
@@ -434,10 +434,10 @@ class _BlockReader:
 
     def _by_buffer(self, op: PlanFields, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
         items = op.mappings(f"{end}_buff")
-        further = len(items) - len(side.first)
-        if further < 0 or (further and side.more is None):
+        further = len(items) - len(side.required)
+        if further < 0 or (further and side.repeated is None):
             raise op.fail(f"has {len(items)} buffers, which does not fit this operation", f"{end}_buff")
-        kinds = side.first if side.more is None else (*side.first, *(side.more,) * further)
+        kinds = side.required if side.repeated is None else (*side.required, *(side.repeated,) * further)
         return tuple(self._listed(item, kind, via) for item, kind in zip(items, kinds, strict=True))
 
     def _listed(self, item: PlanFields, kind: OperandKind, via: str | None) -> ir.KernelOperand:

@@ -55,12 +55,12 @@ class Journal:
         self.notes: list[str] = []
         self.num_taken = 0
         self._lock = Lock()
-        self._known = _read(self.path)
+        self._rows = _read(self.path)
 
     def row(self, key: str) -> Row | None:
         """Return the stored row of a run, or None."""
         with self._lock:
-            row = self._known.get(key)
+            row = self._rows.get(key)
             self.num_taken += row is not None
         return row
 
@@ -69,7 +69,7 @@ class Journal:
         text = json.dumps(row, separators=(",", ":"))
         line = json.dumps({"key": key, "sum": _sum(text), "row": row}, separators=(",", ":")) + "\n"
         with self._lock:
-            self._known[key] = row
+            self._rows[key] = row
             try:
                 self._append(line.encode())
             except OSError as error:

@@ -330,7 +330,7 @@ def _two_kernels(plan: FusedPlan) -> GpuProgram:
     chunk_bytes = grid.chunk_lines * options.line_bytes
     result = plan.builder.buffer("result", grid.chunks * chunk_bytes)
     compute(plan, TileTarget(result, 0, plan.tiles.chunk, plan.stride(chunk_bytes)))
-    return behind(
+    return chain_programs(
         plan.builder.finished(plan.grid.workgroups),
         collective_kernel(options, grid),
         {"input": "result"},
@@ -377,7 +377,7 @@ def _flags_uncached(program: GpuProgram) -> GpuProgram:
     return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
 
 
-def behind(first: GpuProgram, second: GpuProgram, shared_names: dict[str, str], name: str) -> GpuProgram:
+def chain_programs(first: GpuProgram, second: GpuProgram, shared_names: dict[str, str], name: str) -> GpuProgram:
     """Return the kernels of ``first``, then of ``second``, in one memory.
 
     shared_names: buffers of ``second`` -> buffers of ``first``. Its other buffers and its semaphores come last.
