@@ -57,7 +57,7 @@ def compare_fidelity(
     """
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
-    usual = CollectiveOptions() if operator is None else operator
+    operator_options = CollectiveOptions() if operator is None else operator
     runs = LoadStoreRuns(op, cluster, group, options)
 
     def ask(sizes: Sequence[int], choices: CollectiveOptions) -> CollectiveResult:
@@ -66,11 +66,11 @@ def compare_fidelity(
 
     rows: list[ComparedRow] = []
     with observing(progress=progress, on_compile=on_compile, on_stage=on_stage):
-        answer = ask(sizes, usual)
+        answer = ask(sizes, operator_options)
         try:
             for size, operator_time in zip(sizes, answer.rows, strict=True):
                 min_bytes = min(size, runs.programs.plan_bytes() or 16 * len(runs.ranks))
-                parts = _operator_parts(operator_time, min_bytes, answer.network is not None, usual, ask)
+                parts = _operator_parts(operator_time, min_bytes, answer.network is not None, operator_options, ask)
                 rows.append(_row(runs, size, operator_time, parts))
                 if not rows[-1].parts:
                     break

@@ -96,8 +96,8 @@ class LoadStoreCosts(StepCosts):
             return None
         why = self._why_not(kind, ranks, algorithm)
         if why is not None:
-            instead = "has the library's costs" if self._has_library else "costs its link time only"
-            self._skipped[f"{kind}: {why}, so it {instead}"] = None
+            fallback = "has the library's costs" if self._has_library else "costs its link time only"
+            self._skipped[f"{kind}: {why}, so it {fallback}"] = None
             return None
         group_class = self._classes_of(np.array([ranks], np.int64))[2][0]
         self._answered[kind] = None

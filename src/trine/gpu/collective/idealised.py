@@ -37,16 +37,16 @@ def split(runs: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
     name, size = row.time.algorithm, row.time.size_bytes
     program = runs.programs.program(name, size)
     model = runs.model
-    wide = without_bandwidth(model)
-    quick = without_work(wide)
-    free = without_limits(quick)
+    no_bandwidth = without_bandwidth(model)
+    no_work = without_work(no_bandwidth)
+    no_limits = without_limits(no_work)
     min_bytes = runs.programs.smallest_bytes(name, size)
     small = program if min_bytes == size else runs.programs.program(name, min_bytes)
     plans = (
-        (_own_unroll(small), free, ", one line each"),
-        (_own_unroll(program), free, ", no limits"),
-        (program, quick, ", CUs that take no time"),
-        (program, wide, ", NoC and memory that take no time"),
+        (_own_unroll(small), no_limits, ", one line each"),
+        (_own_unroll(program), no_limits, ", no limits"),
+        (program, no_work, ", CUs that take no time"),
+        (program, no_bandwidth, ", NoC and memory that take no time"),
     )
     times, finished = [model.launch_ps], True
     for code, gpu, note in plans:
@@ -94,10 +94,10 @@ def _whys(row: LoadStoreRow, min_bytes: int, model: GpuModel) -> tuple[str, ...]
     busiest = max(row.result.links, key=lambda link: link.busiest_ps, default=None)
     wire = "no links"
     if busiest is not None:
-        carried = (busiest.data_bytes + busiest.control_bytes) // busiest.lanes
+        lane_bytes = (busiest.data_bytes + busiest.control_bytes) // busiest.lanes
         wire = (
             f"the busiest lane, of {busiest.name}, is busy for {format_time(busiest.busiest_ps)} "
-            f"(its {busiest.lanes} carry {format_bytes(carried)} each on average, with headers)"
+            f"(its {busiest.lanes} carry {format_bytes(lane_bytes)} each on average, with headers)"
         )
     kinds = [f"busiest {use.kind}: {format_time(use.busiest_ps)}" for use in row.result.kinds if use.kind != "lane"]
     smallest = "the whole message" if min_bytes == row.time.size_bytes else format_bytes(min_bytes)

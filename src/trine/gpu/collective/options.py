@@ -141,5 +141,5 @@ def usual_wavefronts(model: GpuModel) -> int:
 def refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
     """Raise InputError if a workgroup has more wavefronts than fit on a compute unit of ``model``."""
     if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
-        holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
-        raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")
+        limit = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
+        raise InputError(f"a workgroup is on one CU, and {limit}, got {wavefronts}", field="wavefronts")

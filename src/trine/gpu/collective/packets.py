@@ -89,15 +89,15 @@ def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
         raise InputError(f"must be from 1 to {MAX_PACKET_BYTES}, got {packet_bytes}", field="packet_bytes")
     if not 0 <= header_bytes <= MAX_PACKET_BYTES:
         raise InputError(f"must be from 0 to {MAX_PACKET_BYTES}, got {header_bytes}", field="header_bytes")
-    usual = load_gpu_model("astra3-generic")
+    base_model = load_gpu_model("astra3-generic")
     return replace(  # no kernel runs: the chip's inside makes no difference, and the smallest has the smallest tables
-        usual,
+        base_model,
         packet_bytes=packet_bytes,
         packet_header_bytes=header_bytes,
         num_cus=1,
-        noc=replace(usual.noc, rows=1, cols=1),
-        memory=replace(usual.memory, num_channels=1),
-        ports=replace(usual.ports, count=1),
+        noc=replace(base_model.noc, rows=1, cols=1),
+        memory=replace(base_model.memory, num_channels=1),
+        ports=replace(base_model.ports, count=1),
     )
 
 

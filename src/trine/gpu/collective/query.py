@@ -88,16 +88,16 @@ def _unused_options(runs: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterat
     def same_without(name: str) -> bool:
         cleared: dict[str, Any] = {name: None}
         options = replace(runs.options, **cleared, fold="auto", verify=False)
-        without = LoadStoreRuns(runs.op, runs.cluster, runs.ranks, options)
-        return all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
+        runs_without = LoadStoreRuns(runs.op, runs.cluster, runs.ranks, options)
+        return all(runs_without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
 
     yield from unused_options({name: getattr(runs.options, name) for name in names}, same_without, "at these sizes")
 
 
 def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
     """Return the programs' notes without duplicates, and the reason for skipped algorithms."""
-    stated = dict.fromkeys(note for row in rows for note in row.notes)
+    notes = dict.fromkeys(note for row in rows for note in row.notes)
     skipped = [name for row in rows for name, ps in row.tried if ps is None]
     if skipped:
-        stated[f"{skipped[0]} skipped at {len(skipped)} of {len(rows)} sizes: its bytes alone take longer"] = None
-    return tuple(stated)
+        notes[f"{skipped[0]} skipped at {len(skipped)} of {len(rows)} sizes: its bytes alone take longer"] = None
+    return tuple(notes)

@@ -353,9 +353,9 @@ def _parts(row: ComparedRow) -> list[str]:
     times = f"{format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11}"
     lines.append(f"  {'all':30} {times} {_signed(total):>11}")
     largest = max(row.parts, key=lambda part: abs(part.difference_ps))
-    words = WORDS[largest.name]
+    title = WORDS[largest.name]
     lines += textwrap.wrap(
-        f"most of the difference: {words}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
+        f"most of the difference: {title}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
     )
     return lines
 

@@ -130,8 +130,8 @@ class Programs:
             return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
         if self.plan is not None:
             return max(len(gpu.blocks) for gpu in self.plan.gpus)
-        usual = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
-        return usual if self.options.workgroups is None else self.options.workgroups
+        default = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
+        return default if self.options.workgroups is None else self.options.workgroups
 
     @property
     def wavefronts(self) -> int | None:
@@ -180,15 +180,15 @@ class Programs:
         options = self._kernel_options(size_bytes)
         if not self.is_even and f"{self.op}/{name}" in ACROSS:
             sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
-            instead = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
+            hint = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
             raise InputError(
-                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{instead}",
+                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{hint}",
                 field="algorithm",
             )
         program = kernel_of(options, name)
         if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
             return program
-        return through_nics(program, lambda one, other: self.domains[one] != self.domains[other])
+        return through_nics(program, lambda source, target: self.domains[source] != self.domains[target])
 
     def _kernel_options(self, size_bytes: int) -> KernelOptions:
         options = self.options

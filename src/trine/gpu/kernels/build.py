@@ -164,9 +164,9 @@ def kernel_of(options: KernelOptions, algorithm: str) -> GpuProgram:
             f"protocol {options.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )
-    for field, usual in (("sync", "auto"), ("waits", JOINT)) if op in _SETTLED else ():
-        if getattr(options, field) != usual:
-            raise InputError(f"programs of {op} wait as they need to: leave it at {usual!r}", field=field)
+    for field, default in (("sync", "auto"), ("waits", JOINT)) if op in _SETTLED else ():
+        if getattr(options, field) != default:
+            raise InputError(f"programs of {op} wait as they need to: leave it at {default!r}", field=field)
     if options.flagged and op in _SETTLED:
         raise InputError(f"programs of {op} signal behind their data: take protocol 'simple'", field="protocol")
     if options.flagged and name in ACROSS:

@@ -64,7 +64,7 @@ class CollectiveBuilder(ProgramBuilder):
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
         self.options = options
-        self._words: Region | None = None
+        self._state_lines: Region | None = None
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
         """Add a payload buffer of ``chunks`` chunks by rank, or of one; ``name``: ``input`` or ``output``."""
@@ -100,16 +100,16 @@ class CollectiveBuilder(ProgramBuilder):
         per_group, remainder = divmod(lines, self.options.workgroups)
         first = 0
         # With bookkeeping, one line per workgroup for the state that a library's kernels keep
-        if self.options.bookkeeping and self._words is None:
-            self._words = self.scratch("words", self.options.workgroups, 1)
-        words = self._words
+        if self.options.bookkeeping and self._state_lines is None:
+            self._state_lines = self.scratch("words", self.options.workgroups, 1)
+        state_lines = self._state_lines
         for number in range(self.options.workgroups):
             count = per_group + (number < remainder)
             if count:
                 group = Workgroup(self, number, first, count)
-                group.enter(words)
+                group.enter(state_lines)
                 yield group
-                group.leave(words)
+                group.leave(state_lines)
             first += count
             self.end_workgroup()
 
@@ -213,21 +213,21 @@ class Workgroup:
         self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.BARRIER, 0, (), label)
 
-    def enter(self, words: Region | None) -> None:
-        """Add a library kernel's prologue, before the first data access; ``words``: a line per workgroup, or None."""
-        if words is None:
+    def enter(self, state_lines: Region | None) -> None:
+        """Add a library kernel's prologue, before the first access; ``state_lines``: one per workgroup, or None."""
+        if state_lines is None:
             return
         for cycles, label in ((FLAG_CYCLES, "flag"), (CHANNEL_CYCLES, "channels")):
             self.add(isa.DELAY, cycles, (), label)
-            self.add(isa.LOAD, 1, [words.operand((isa.READ, isa.READ), 0, self.number, 0)], label)
+            self.add(isa.LOAD, 1, [state_lines.operand((isa.READ, isa.READ), 0, self.number, 0)], label)
             self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.DELAY, DATA_CYCLES, (), "channels")
 
-    def leave(self, words: Region | None) -> None:
+    def leave(self, state_lines: Region | None) -> None:
         """Add a library kernel's epilogue: a barrier, then one thread increments the flag for the next launch."""
-        if words is not None:
+        if state_lines is not None:
             self.barrier("next flag")
-            self.add(isa.STORE, 1, [words.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
+            self.add(isa.STORE, 1, [state_lines.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
 
     def count(self, label: str) -> None:
         """Add a library kernel's increment, in memory, of the number of signals to wait for."""

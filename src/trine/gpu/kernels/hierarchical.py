@@ -173,8 +173,8 @@ class _Rail:
 class _NodeBarrier:
     """Barriers at start and end: among the ranks of a node if they read from each other; among all ranks on request."""
 
-    def __init__(self, builder: _NodeBuilder, usual: str) -> None:
-        syncs = builder.options.syncs(usual)
+    def __init__(self, builder: _NodeBuilder, default: str) -> None:
+        syncs = builder.options.syncs(default)
         is_wide = builder.options.sync != "auto"
         self._builder = builder
         self._meetings = [

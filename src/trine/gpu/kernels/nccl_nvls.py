@@ -74,9 +74,9 @@ def nccl_nvls(options: KernelOptions) -> GpuProgram:
 
     Raises InputError if the options set how ranks wait, because the kernel determines that itself.
     """
-    for field, usual in (("sync", "auto"), ("waits", JOINT)):
-        if getattr(options, field) != usual:
-            raise InputError(f"NCCL's NVLS waits as it needs to: leave it at {usual!r}", field=field)
+    for field, default in (("sync", "auto"), ("waits", JOINT)):
+        if getattr(options, field) != default:
+            raise InputError(f"NCCL's NVLS waits as it needs to: leave it at {default!r}", field=field)
     return _Kernel(options).built()
 
 
@@ -100,7 +100,7 @@ class _Kernel:
         slots = self.channels * STEPS * self.ranks
         self.up = self.builder.scratch("to be added up", slots, self.chunk)
         self.down = self.builder.scratch("multicast", slots, self.chunk)
-        self.words = self.builder.scratch("words", 5 * self.channels, 1)
+        self.state_lines = self.builder.scratch("words", 5 * self.channels, 1)
         self.signals = self.builder.signals(4 * STEPS + 4)
         self.rounds = 0
 
@@ -129,7 +129,7 @@ class _Kernel:
                         self._enter(program, name)
                         for step, part in steps:
                             group(step, part)
-                        program.leave(self.words)
+                        program.leave(self.state_lines)
                     self.builder.end_workgroup()
         return self.builder.finished()
 
@@ -140,12 +140,12 @@ class _Kernel:
         group.barrier("start")
         group.add(isa.DELAY, _WORK + FETCH_CYCLES, (), "work")
         group.barrier("work")
-        self._word(group, "function")
+        self._load_word(group, "function")
         group.add(isa.DELAY, _RUN + 2 * FETCH_CYCLES, (), "connect")
         loads = {"scatter": (_SEND, 3), "gather": (_RECEIVE, 4), "reduce": (_RECEIVE + _SEND, 7)}
-        cycles, words = loads[name]
-        for _ in range(words):
-            self._word(group, "connect")
+        cycles, num_loads = loads[name]
+        for _ in range(num_loads):
+            self._load_word(group, "connect")
         group.add(isa.DELAY, cycles, (), "connect")
         self._step(group, name)
         group.add(isa.DELAY, _CHECKS + FETCH_CYCLES, (), "connect")
@@ -155,10 +155,10 @@ class _Kernel:
         """Load the step counters of the connections: in reduce from all ranks through the switch, for receives and for
         sends; in other groups this rank's only."""
         if name != "reduce":
-            self._word(group, "step")
+            self._load_word(group, "step")
             return
         rows = [
-            self.words.operand(((isa.READ_SUM, isa.READ_MEMBER)[d > 0],) * 2, d, group.number, 0)
+            self.state_lines.operand(((isa.READ_SUM, isa.READ_MEMBER)[d > 0],) * 2, d, group.number, 0)
             for d in range(self.ranks)
         ]
         for has in (self.scatters, self.gathers):
@@ -166,9 +166,9 @@ class _Kernel:
                 group.add(isa.LOAD, 1, rows, "step")
                 group.add(isa.WAITCNT, 0, (), "step")
 
-    def _word(self, group: Workgroup, label: str) -> None:
+    def _load_word(self, group: Workgroup, label: str) -> None:
         """Load a word from memory and wait for it."""
-        group.add(isa.LOAD, 1, [self.words.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
+        group.add(isa.LOAD, 1, [self.state_lines.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
         group.add(isa.WAITCNT, 0, (), label)
 
     def _scatter(self, step: int, part: Workgroup) -> None:

@@ -105,7 +105,7 @@ class KernelOptions:
         part_bytes = -(-self.size_bytes // parts)
         return -(-part_bytes // self.step_bytes)
 
-    def syncs(self, usual: str) -> tuple[bool, bool]:
-        """Return whether ranks synchronise at the start and at the end; ``usual`` is the algorithm's default."""
-        sync = usual if self.sync == "auto" else self.sync
+    def syncs(self, default: str) -> tuple[bool, bool]:
+        """Return whether ranks synchronise at the start and at the end; ``default``: the algorithm's default."""
+        sync = default if self.sync == "auto" else self.sync
         return sync in ("start", "both"), sync in ("end", "both")

@@ -57,11 +57,11 @@ def _serve_one(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
         if count >= peers:
             distances = (number % peers + 1,)
             share, shares = number // peers, (count - number % peers + peers - 1) // peers
-        first, some = slice_of(lines, share, shares)
+        first, num_lines = slice_of(lines, share, shares)
         own_first, own_lines = slice_of(lines, number, count)
         yield PeerWork(
-            remote=tuple((Workgroup(builder, number, first, some), d) for d in distances if some),
-            own=(Workgroup(builder, number, own_first, own_lines),) if own_lines else (),
+            remote=tuple((Workgroup(builder, number, first, num_lines), d) for d in distances if num_lines),
+            local=(Workgroup(builder, number, own_first, own_lines),) if own_lines else (),
             peers=[(d, index) for index, d in enumerate(distances)],
         )
         builder.end_workgroup()

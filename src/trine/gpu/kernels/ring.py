@@ -21,7 +21,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
     gather = _Gather(builder, result, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), gather.target(group, 0), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
@@ -34,7 +34,7 @@ def reduce_scatter(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     reduce = _Reduction(builder, source, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result))
     return builder.finished()
@@ -45,7 +45,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result), gather.target(group, 0))
         gather.forward(group)
@@ -56,7 +56,7 @@ def all_gather_get(options: KernelOptions) -> GpuProgram:
     """Build an all-gather: each rank reads the previous rank's input, then that rank's arrivals, ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
         group.copy(group.read(source), group.write(result), label="copy")
@@ -69,7 +69,7 @@ def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
     return builder.finished()
@@ -80,7 +80,7 @@ def all_reduce_get(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
         _get_chunks(group, result, signal, first=0, steps=ranks - 1)

@@ -14,12 +14,12 @@ Peers = Sequence[tuple[int, int]]
 class RankBarrier:
     """Start and end barriers for an algorithm whose ranks access rank + d, for all ``distances``.
 
-    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``usual``: the
+    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``default``: the
     algorithm's default barriers. ``peers``: the peers of one workgroup; None: all distances.
     """
 
-    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], usual: str) -> None:
-        at_start, at_end = builder.options.syncs(usual)
+    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], default: str) -> None:
+        at_start, at_end = builder.options.syncs(default)
         self._ready = _Signals(builder, distances) if at_start else None
         self._done = _Signals(builder, distances) if at_end else None
 

@@ -252,9 +252,9 @@ def _read_json(text: str, file: str) -> KernelPlan:
             f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
-    for words in (V1, V2):
-        if isinstance(first, Mapping) and words.chunks[0] in first:
-            return read_plan(data, file, words)
+    for vocabulary in (V1, V2):
+        if isinstance(first, Mapping) and vocabulary.chunks[0] in first:
+            return read_plan(data, file, vocabulary)
     raise SpecError(
         "is not a plan: gpus[0] has neither 'inputChunks' (MSCCL++ up to v0.7) nor 'input_chunks' (from v0.8 on)",
         file=file,

@@ -16,7 +16,7 @@ from trine.gpu.plans.reading import (
     chunks_of_size,
     pick,
 )
-from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanWords, Side
+from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.
@@ -26,8 +26,8 @@ SIGNALLING_PUTS = ("pws", "pwsf")
 ChannelKey = tuple[str, str | None, str | None]
 
 
-def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
-    """Read the plain data of an MSCCL++ file; ``words``: the vocabulary of its generation.
+def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelPlan:
+    """Read the plain data of an MSCCL++ file in the vocabulary of its generation.
 
     Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
     operation.
@@ -40,24 +40,24 @@ def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
     protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
-    kernel_gpus = tuple(_GpuReader(gpu, rank, len(gpus), words, groups, notes).read() for rank, gpu in enumerate(gpus))
+    kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
     plan = ir.KernelPlan(
         name=top.text("name"),
         collective=collective,
-        format=words.format,
+        format=vocabulary.format,
         protocol=protocol,
         in_place=in_place,
-        gpus=kernel_gpus,
+        gpus=kernels,
         groups=tuple(groups),
         threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
         double_scratch=top.boolean("use_double_scratch_buffer", False),
         min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
         max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, kernel_gpus),
+        chunks_of_size=chunks_of_size(collective, kernels),
         notes=tuple(notes),
         file=file,
-        reuse_scratch=False if words.by_buffers else top.boolean("reuse_resources", False),
-        alignment=16 if words.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
+        reuse_scratch=False if vocabulary.by_buffers else top.boolean("reuse_resources", False),
+        alignment=16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
     )
     top.done()
     return plan
@@ -74,11 +74,11 @@ class _GpuReader:
         gpu: PlanFields,
         rank: int,
         num_ranks: int,
-        words: PlanWords,
+        vocabulary: PlanVocabulary,
         groups: list[ir.MulticastGroup],
         notes: dict[str, None],
     ) -> None:
-        self.gpu, self.rank, self.num_ranks, self.words = gpu, rank, num_ranks, words
+        self.gpu, self.rank, self.num_ranks, self.vocabulary = gpu, rank, num_ranks, vocabulary
         self.groups, self.notes = groups, notes
         if gpu.integer("id", 0, num_ranks - 1) != rank:
             raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
@@ -90,12 +90,12 @@ class _GpuReader:
     def read(self) -> ir.KernelGpu:
         """Return the GPU. Raises SpecError for unknown keys and values out of range."""
         gpu, chunk_groups = self.gpu, 1
-        if self.words.by_buffers:
+        if self.vocabulary.by_buffers:
             chunk_groups = gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1)
         else:
             self.remote = tuple(self._remote_buffer(item) for item in gpu.mappings("remote_buffers", []))
             self.semaphores = tuple(self._semaphore(item) for item in gpu.mappings("semaphores", []))
-        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks)
+        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.vocabulary.chunks)
         result = ir.KernelGpu(
             rank=self.rank,
             input_chunks=inputs,
@@ -112,21 +112,21 @@ class _GpuReader:
 
     def _connections(self) -> tuple[ir.Connection, ...]:
         """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
-        words = self.words
+        vocabulary = self.vocabulary
         by_kind: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
         counts: Counter[tuple[str, int]] = Counter()
         for channel in self.gpu.mappings("channels"):
-            kind = words.kinds[channel.text(words.kind, words.kinds)]
+            kind = vocabulary.kinds[channel.text(vocabulary.kind, vocabulary.kinds)]
             if kind == ir.SWITCH:
                 buffer = self._switch_buffer(channel)
-                for item in channel.mappings(words.groups):
+                for item in channel.mappings(vocabulary.groups):
                     self._join_group(item, buffer)
             else:
-                local = channel.buffer("srcbuff") if words.by_buffers else None
-                remote = channel.buffer("dstbuff") if words.by_buffers else None
-                peers = channel.integers(words.peers, 0, self.num_ranks - 1)
+                local = channel.buffer("srcbuff") if vocabulary.by_buffers else None
+                remote = channel.buffer("dstbuff") if vocabulary.by_buffers else None
+                peers = channel.integers(vocabulary.peers, 0, self.num_ranks - 1)
                 if self.rank in peers:
-                    raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
+                    raise channel.fail(f"GPU {self.rank} is connected to itself", vocabulary.peers)
                 for peer in peers:
                     pair = counts[kind, peer]
                     by_kind[kind].append(
@@ -137,7 +137,7 @@ class _GpuReader:
         return (*by_kind[ir.MEMORY], *by_kind[ir.PORT])
 
     def _switch_buffer(self, channel: PlanFields) -> str:
-        if self.words.by_buffers:
+        if self.vocabulary.by_buffers:
             return channel.buffer("buff")
         if not channel.has("buff"):
             return channel.buffer("buffer_type")
@@ -189,15 +189,15 @@ class _BlockReader:
     """Reader of a thread block; its operations index the block's channels and remote buffers."""
 
     def __init__(self, gpu: _GpuReader, block: PlanFields, number: int) -> None:
-        self.gpu, self.words, self.block, self.number = gpu, gpu.words, block, number
+        self.gpu, self.vocabulary, self.block, self.number = gpu, gpu.vocabulary, block, number
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
         self.channels: dict[ChannelKey, list[int]] = {}
         self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
-        if not self.words.by_buffers:
-            self.channels = {(kind, None, None): [] for kind in self.words.kinds}
+        if not self.vocabulary.by_buffers:
+            self.channels = {(kind, None, None): [] for kind in self.vocabulary.kinds}
         self._read_channels()
-        if not self.words.by_buffers:
+        if not self.vocabulary.by_buffers:
             self._read_buffers()
 
     def read(self) -> ir.ThreadBlock:
@@ -216,17 +216,17 @@ class _BlockReader:
         for item in self.block.mappings("channels"):
             key = self._key(item, item)
             numbers = self._channel_numbers(key)
-            if not self.words.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
+            if not self.vocabulary.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
                 item.buffer("buff")
-            for index in item.integers(self.words.listed, 0, MAX_CHUNKS):
-                number = pick(item, numbers, index, f"{key[0]} channel", self.words.listed)
+            for index in item.integers(self.vocabulary.listed, 0, MAX_CHUNKS):
+                number = pick(item, numbers, index, f"{key[0]} channel", self.vocabulary.listed)
                 self.channels.setdefault(key, []).append(number)
             item.done()
 
     def _key(self, ends: PlanFields, item: PlanFields) -> ChannelKey:
-        local = ends.buffer("src") if self.words.by_buffers else None
-        remote = ends.buffer("dst") if self.words.by_buffers else None
-        return self.words.kinds[item.text(self.words.listed_kind, self.words.kinds)], local, remote
+        local = ends.buffer("src") if self.vocabulary.by_buffers else None
+        remote = ends.buffer("dst") if self.vocabulary.by_buffers else None
+        return self.vocabulary.kinds[item.text(self.vocabulary.listed_kind, self.vocabulary.kinds)], local, remote
 
     def _channel_numbers(self, key: ChannelKey) -> tuple[int, ...]:
         """Return the GPU's channels of this key, in order."""
@@ -249,9 +249,9 @@ class _BlockReader:
 
     def _operation(self, op: PlanFields, in_pipeline: bool = False) -> ir.KernelOp:
         """Return one operation; ``in_pipeline``: it is in a pipeline."""
-        name = op.text("name", (*self.words.moves, *self.words.controls))
-        if name in self.words.moves:
-            result = self._move(op, name, self.words.moves[name])
+        name = op.text("name", (*self.vocabulary.moves, *self.vocabulary.controls))
+        if name in self.vocabulary.moves:
+            result = self._move(op, name, self.vocabulary.moves[name])
         elif name in SIGNALS:
             action, relaxed = SIGNALS[name]
             result = ir.KernelOp(action=action, name=name, relaxed=relaxed, connections=self._signalled(op, action))
@@ -266,7 +266,7 @@ class _BlockReader:
         if name == "barrier":
             number, count = (
                 op.integer("barrier_id", 0, MAX_CHUNKS),
-                op.integer(self.words.barrier_blocks, 1, MAX_CHUNKS),
+                op.integer(self.vocabulary.barrier_blocks, 1, MAX_CHUNKS),
             )
             return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
@@ -278,7 +278,7 @@ class _BlockReader:
 
     def _dependencies(self, op: PlanFields) -> tuple[tuple[int, int], ...]:
         result = []
-        for item in op.mappings("deps", []) if self.words.by_buffers else ():
+        for item in op.mappings("deps", []) if self.vocabulary.by_buffers else ():
             result.append((item.integer("tb", 0, MAX_CHUNKS), item.integer("step", 0, MAX_CHUNKS)))
             item.done()
         return tuple(result)
@@ -296,7 +296,7 @@ class _BlockReader:
 
     def _signalled(self, op: PlanFields, action: str) -> tuple[int, ...]:
         """Return the connections that a signal, wait or flush names."""
-        if not self.words.by_buffers:
+        if not self.vocabulary.by_buffers:
             return self._named_connections(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
         op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
         return tuple(number for number, _ in self._through(op, "i" if action == ir.WAIT else "o"))
@@ -329,12 +329,12 @@ class _BlockReader:
     # Moves.
 
     def _move(self, op: PlanFields, name: str, move: Move) -> ir.KernelOp:
-        by_buffers = self.words.by_buffers
+        by_buffers = self.vocabulary.by_buffers
         count = op.integer("cnt", 1, MAX_CHUNKS) if by_buffers else 0
-        kind = op.text(self.words.listed_kind, move.channels) if move.channels else ""
-        via = self.words.kinds.get(kind)
+        kind = op.text(self.vocabulary.listed_kind, move.channels) if move.channels else ""
+        via = self.vocabulary.kinds.get(kind)
         if name in SIGNALLING_PUTS and via != ir.PORT:
-            raise op.fail(f"{name} goes through ports, not {kind!r}", self.words.listed_kind)
+            raise op.fail(f"{name} goes through ports, not {kind!r}", self.vocabulary.listed_kind)
         sides = move.sources, move.targets
         if via == ir.PORT and name == "ppkt":  # a port sends packets that already lie in memory
             sides = Side((PACKET,) * len(move.sources.required), PACKET), move.targets
@@ -434,10 +434,10 @@ class _BlockReader:
 
     def _by_buffer(self, op: PlanFields, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
         items = op.mappings(f"{end}_buff")
-        further = len(items) - len(side.required)
-        if further < 0 or (further and side.repeated is None):
+        num_repeated = len(items) - len(side.required)
+        if num_repeated < 0 or (num_repeated and side.repeated is None):
             raise op.fail(f"has {len(items)} buffers, which does not fit this operation", f"{end}_buff")
-        kinds = side.required if side.repeated is None else (*side.required, *(side.repeated,) * further)
+        kinds = side.required if side.repeated is None else (*side.required, *(side.repeated,) * num_repeated)
         return tuple(self._listed(item, kind, via) for item, kind in zip(items, kinds, strict=True))
 
     def _listed(self, item: PlanFields, kind: OperandKind, via: str | None) -> ir.KernelOperand:

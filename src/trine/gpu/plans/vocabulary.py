@@ -43,7 +43,7 @@ class Move(NamedTuple):
         return self.action == ir.REDUCE and (self.sources.repeated is not None or MULTICAST in self.sources.required)
 
 
-class PlanWords(NamedTuple):
+class PlanVocabulary(NamedTuple):
     """Vocabulary of one generation.
 
     by_buffers: channels are identified by the buffers at both ends, and remote operands name a channel; else remote
@@ -80,7 +80,7 @@ _KINDS_V1 = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.M
 _ANY = (*_KINDS_V1, "none")
 
 #: April 2024 to v0.7.0, July 2025
-V1 = PlanWords(
+V1 = PlanVocabulary(
     format="mscclpp-1",
     by_buffers=True,
     kinds=_KINDS_V1,
@@ -112,7 +112,7 @@ V1 = PlanWords(
 )
 
 #: v0.8.0, October 2025, to 1f5f065, August 2026
-V2 = PlanWords(
+V2 = PlanVocabulary(
     format="mscclpp-2",
     by_buffers=False,
     kinds={kind: kind for kind in (ir.MEMORY, ir.PORT, ir.SWITCH)},

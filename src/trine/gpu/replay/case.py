@@ -127,14 +127,14 @@ def _cluster(name: str, ranks: int) -> Cluster:
 
 def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> ReplayCase:
     rows, cols, inner = USUAL_SIZES[str(options.kernel).partition("-")[0]]
-    usual: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
+    defaults: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
     line = machine["model"].line_bytes
     if options.kernel == "gemv-allreduce" and not GEMV_TILE[1] * (options.dtype_bytes or 4) % line:
-        usual["tile"] = GEMV_TILE
+        defaults["tile"] = GEMV_TILE
     # other ranks are built only if all ranks are simulated
-    only = None if options.symmetric else target
-    sizes = {**usual, **options.sizes}
-    built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
+    only_rank = None if options.symmetric else target
+    sizes = {**defaults, **options.sizes}
+    built = build_fused(str(options.kernel), ranks, only_rank=only_rank, fused=options.fused, line_bytes=line, **sizes)
     tasks = None if options.fused else fused_tasks(built)
     return ReplayCase(
         program=built.program, target=target, built=built, tasks=tasks, **machine

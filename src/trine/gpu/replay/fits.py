@@ -68,10 +68,10 @@ def spreads_of(rows: Sequence[Row], varied: Sequence[str]) -> tuple[Spread, ...]
     """Group rows that differ only in their seed; ``varied``: the other options that vary."""
     by_name: dict[str, list[float]] = {}
     for row in rows:
-        words = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
+        parts = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
         if "wakeup" in varied:
-            words.append(f"wake-up {format_time(float(str(row['wakeup_s'])) * PS_PER_S)}")
-        by_name.setdefault(", ".join([*words, str(row["sync"])]), []).append(float(str(row["time_s"])))
+            parts.append(f"wake-up {format_time(float(str(row['wakeup_s'])) * PS_PER_S)}")
+        by_name.setdefault(", ".join([*parts, str(row["sync"])]), []).append(float(str(row["time_s"])))
     return tuple(Spread(name, len(times), len(set(times)), min(times), max(times)) for name, times in by_name.items())
 
 

@@ -216,7 +216,7 @@ class EidolonResult(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.warnings, *(f"not modelled: {words}" for words in self.not_modelled))
+        return (*self.warnings, *(f"not modelled: {text}" for text in self.not_modelled))
 
     def summary(self) -> str:
         """Return the answer on one screen."""
@@ -321,9 +321,9 @@ def _waits(result: EidolonResult) -> list[str]:
     if result.wait_ps is None:
         return [_row("waiting", "none", "no wavefront acquires")]
     gpu, waits = result.inside.gpus[0], result.waits_from_ps
-    since = "" if waits is None else f"; the last starts waiting at {format_time(waits)}"
+    last_wait = "" if waits is None else f"; the last starts waiting at {format_time(waits)}"
     lines = [
-        _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{since}"),
+        _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{last_wait}"),
         _row("wait of each", format_time(result.wait_ps), f"mean; {format_time(result.wait_total_ps)} of all"),
     ]
     asleep = " and none sleeps" if result.work.model.monitor is not None else ""
@@ -370,7 +370,7 @@ def _basis(result: EidolonResult) -> list[str]:
     return [
         *wrapped("evidence", f"{writes.detail} ({writes.kind}); numbers of GPU and cluster: {count_kinds(machine)}"),
         *wrapped("not modelled", "; ".join(result.not_modelled)),
-        *(line for words in result.warnings for line in wrapped("warning", words)),
+        *(line for text in result.warnings for line in wrapped("warning", text)),
         f"simulated {result.inside.simulated_gpus}, {events:,} events in {wall} ({rate}) by trine {__version__}",
     ]
 
@@ -439,5 +439,5 @@ def _simulator(result: EidolonResult) -> Row:
     }
 
 
-def _row(label: str, value: str, words: str = "") -> str:
-    return f"{label:{_LABEL}}{value:>14}  {words}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {words}"
+def _row(label: str, value: str, comment: str = "") -> str:
+    return f"{label:{_LABEL}}{value:>14}  {comment}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {comment}"

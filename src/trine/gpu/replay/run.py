@@ -111,11 +111,11 @@ def run_eidolon(
             return result
         default = Prepared(replace(options, flag_spacing=None)).run()
     change = format_time(abs(result.end_ps - default.end_ps))
-    words = (
+    warning = (
         f"flag_spacing {options.flag_spacing}: the time differs by {change} from {FLAG_SPACING} bytes; flags are not "
         "cached, so their spacing only decides which memory channel serves them"
     )
-    return replace(result, work=replace(result.work, warnings=(*result.work.warnings, words)))
+    return replace(result, work=replace(result.work, warnings=(*result.work.warnings, warning)))
 
 
 def _with_target(work: ReplayCase, target: int) -> ReplayCase:
@@ -151,8 +151,8 @@ class BegunKernel:
         kernels = assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
         assembler.connect(kernels + np.arange(program.num_kernels), program.kernel_rank.astype(np.int64))
         graph = assembler.build(rank_names=[f"rank {rank}" for rank in ranks])
-        carried = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
-        return KernelTasks(graph, carried)
+        kernel_of = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
+        return KernelTasks(graph, kernel_of)
 
     def replayed(self, target: int) -> EidolonResult:
         """Return rank ``target`` in detail; if all ranks are alike, ``work.target`` is the rank simulated for it.

@@ -100,8 +100,8 @@ class Sweep(Report):
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
             keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
-            words = [_value_text(key, row[key]) for key in keys]
-            groups.setdefault(", ".join([*words, str(row["sync"])]), []).append(row)
+            parts = [_value_text(key, row[key]) for key in keys]
+            groups.setdefault(", ".join([*parts, str(row["sync"])]), []).append(row)
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in groups.items()}
 
     def text(self, *, volatile: bool = True) -> str:

@@ -197,8 +197,8 @@ class Runs:
             return
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                for each in [pool.submit(self._run, number) for number in numbers]:
-                    each.result()
+                for future in [pool.submit(self._run, number) for number in numbers]:
+                    future.result()
             except BaseException as error:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)

@@ -120,14 +120,14 @@ def _from_distribution(options: EidolonOptions, work: ReplayCase, waiting_ps: in
     lands = "arrive" if resolved.writes.fabric == IDEAL else "leave"
     delay = options.delay
     if delay.kind == "constant":
-        words = f"{format_time(delay.first_ps)} after {moment}"
+        timing = f"{format_time(delay.first_ps)} after {moment}"
     else:
-        words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
+        timing = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
     delays = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
     late = "".join(f"; rank {peer} {time} later" for peer, time in delays.items())
     return PeerTraffic(
         outside=resolved.writes,
-        origin=f"flags {lands} {words}{late}",
+        origin=f"flags {lands} {timing}{late}",
         evidence="assumed",
         warnings=resolved.warnings,
     )

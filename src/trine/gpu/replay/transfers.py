@@ -140,10 +140,10 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
     for name in _COLUMNS:
         if columns[name].shape != rows or len(rows) != 1 or columns[name].dtype.kind not in "iu":
             raise SpecError("must be whole numbers, one a record", file=path, field=name)
-    words = columns["kind_names"].tolist()
-    if not isinstance(words, list) or KIND_NAMES[TRANSFER] not in words:
+    kind_names = columns["kind_names"].tolist()
+    if not isinstance(kind_names, list) or KIND_NAMES[TRANSFER] not in kind_names:
         raise SpecError(f"has no {KIND_NAMES[TRANSFER]!r}", file=path, field="kind_names")
-    return columns, columns["kind"] == words.index(KIND_NAMES[TRANSFER])
+    return columns, columns["kind"] == kind_names.index(KIND_NAMES[TRANSFER])
 
 
 def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:

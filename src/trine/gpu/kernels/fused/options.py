@@ -148,7 +148,7 @@ class FusedOptions:
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
         check_whole("line_bytes", self.line_bytes, 16, 4096)
-        usual: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
             "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
             "waits": SINGLE if self.fused else JOINT,
@@ -158,7 +158,7 @@ class FusedOptions:
             "seed": 0,
             "collective_workgroups": COLLECTIVE_WORKGROUPS,
         }
-        for name, value in usual.items():
+        for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "tile", tuple(self.tile))
@@ -166,7 +166,7 @@ class FusedOptions:
     def _refuse_idle(self, kind: FusedKind) -> None:
         """Raise InputError for options without effect."""
         in_tables = kind.compute == EMBEDDING
-        usual = {field.name: field.default for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
         for field, matters, why in (
             ("algorithm", kind.op == ALL_REDUCE, f"{self.name} has one algorithm"),
             ("flag_spacing", self.fused, _OWN_LINES),
@@ -176,7 +176,7 @@ class FusedOptions:
             ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
             ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
         ):
-            if getattr(self, field) != usual[field] and not matters:
+            if getattr(self, field) != defaults[field] and not matters:
                 raise InputError(f"cannot matter here: {why}", field=field)
 
     @property

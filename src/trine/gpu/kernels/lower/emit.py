@@ -90,8 +90,8 @@ class Emitter:
         """Add a copy, a sum (several sources) or a load (no targets). Multimem operands have several rows."""
         self._settle_conflicts(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
-        several = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
-        kind = isa.REDUCE if several else isa.COPY if targets else isa.LOAD
+        is_sum = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
+        kind = isa.REDUCE if is_sum else isa.COPY if targets else isa.LOAD
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:

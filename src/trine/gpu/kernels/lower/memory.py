@@ -171,8 +171,8 @@ class Addresses:
         """Return the addresses of an operand; for a multicast group, on each member, from this rank upwards."""
         if operand.group is None:
             return [self.span(step, operand)]
-        own, ranks = step.gpu.rank, self.plan.num_ranks
-        members = sorted(self.plan.groups[operand.group].ranks, key=lambda rank: (rank - own) % ranks)
+        reader, ranks = step.gpu.rank, self.plan.num_ranks
+        members = sorted(self.plan.groups[operand.group].ranks, key=lambda rank: (rank - reader) % ranks)
         return [self.span(step, operand, member) for member in members]
 
     def semaphore(self, number: int) -> int:

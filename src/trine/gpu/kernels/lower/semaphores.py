@@ -246,9 +246,9 @@ class Packets:
         self.flagged_writes.update(key for key, flag in zip(writes.keys, is_flagged, strict=True) if flag)
         self._gate(rank, reads, writes, loose_reads, semaphores)
 
-    def _check_written(self, rank: int, reads: _Ranges, lost: Bool) -> None:
-        if lost.any():
-            turn, _ = reads.keys[int(lost.argmax())]
+    def _check_written(self, rank: int, reads: _Ranges, is_unwritten: Bool) -> None:
+        if is_unwritten.any():
+            turn, _ = reads.keys[int(is_unwritten.argmax())]
             raise InputError(
                 f"thread block {self.blocks[turn.block][turn.step].block.id} of GPU {rank} polls packets that nobody "
                 f"writes, in {self.blocks[turn.block][turn.step].label!r}",
