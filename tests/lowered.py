@@ -167,5 +167,5 @@ def prove(plan: KernelPlan, size_bytes: int, seed: int = 0, line_bytes: int = 12
     machine.run(seed)
     for goal in goals(plan, memory):
         for number, address in addresses(goal.rank, goal.cells):
-            assert machine.memory[goal.rank].get(address) == goal.wanted[number], (goal.rank, address)
+            assert machine.memory[goal.rank].get(address) == goal.expected[number], (goal.rank, address)
     return machine

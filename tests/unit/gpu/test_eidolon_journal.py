@@ -119,7 +119,7 @@ def test_lines_that_are_not_whole_are_run_again(tmp_path, damage):
     found = sweep(BASE, grid, jobs=1, journal=journal)
     assert journal.num_taken == 1
     assert found.text(volatile=False) == whole.text(volatile=False)
-    assert len(Journal(path)._known) == 2
+    assert len(Journal(path)._rows) == 2
 
 
 def test_a_full_disk_under_the_journal_is_noted_and_the_sweep_goes_on(tmp_path):

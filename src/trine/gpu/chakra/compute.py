@@ -67,12 +67,12 @@ class _Work:
 
 
 def fit_kernels(
-    wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, run_alone: Alone
 ) -> dict[tuple[int, int], ComputeKernel | None]:
     """Return kernels for these durations (ps) and bytes; alone, each takes its duration within 1 % (mostly 0.2 %).
 
     A kernel moves fewer bytes if memory cannot move all of them in time. None: the duration is too short for a kernel.
-    max_turns: maximum turns of a workgroup (:func:`turns_for`). alone: runs one-rank programs.
+    max_turns: maximum turns of a workgroup (:func:`turns_for`). run_alone: runs one-rank programs.
 
     Raises InputError if a workgroup has more wavefronts than fit in a compute unit.
     """
@@ -82,24 +82,24 @@ def fit_kernels(
             f"{shape.wavefronts}",
             field="compute_wavefronts",
         )
-    found = _fit(wanted, model, shape, max_turns, alone)
-    unfit = [key for key, made in found.items() if made is None and key[1]]
-    without = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, alone)
-    return found | {key: without[key[0], 0] for key in unfit}
+    kernels = _fit(targets, model, shape, max_turns, run_alone)
+    unfit = [key for key, kernel in kernels.items() if kernel is None and key[1]]
+    without_bytes = _fit([(duration_ps, 0) for duration_ps, _ in unfit], model, shape, max_turns, run_alone)
+    return kernels | {key: without_bytes[key[0], 0] for key in unfit}
 
 
 def _fit(
-    wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
+    targets: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, run_alone: Alone
 ) -> dict[tuple[int, int], ComputeKernel | None]:
-    searches = {key: _Search(key, model, shape, max_turns) for key in dict.fromkeys(wanted)}
+    searches = {key: _Search(key, model, shape, max_turns) for key in dict.fromkeys(targets)}
     for _ in range(_MAX_TRIES):
-        going_on = [search for search in searches.values() if not search.is_over]
-        if not going_on:
+        open_searches = [search for search in searches.values() if not search.is_over]
+        if not open_searches:
             break
-        programs = [search.program() for search in going_on]
-        for search, program, took_ps in zip(going_on, programs, alone(programs), strict=True):
+        programs = [search.program() for search in open_searches]
+        for search, program, took_ps in zip(open_searches, programs, run_alone(programs), strict=True):
             search.note(program, took_ps)
-    return {key: search.found for key, search in searches.items()}
+    return {key: search.kernel for key, search in searches.items()}
 
 
 class _Dial:
@@ -136,11 +136,11 @@ class _Search:
         cycles = self.duration_ps // self._cycle_ps
         lines = min(wanted_bytes, movable_bytes(self.duration_ps, model)) // (_TENSORS * model.line_bytes)
         self._cycles, self._lines = _Dial(cycles, -1, 4 * cycles + 4), _Dial(lines, 0, lines + 1)
-        self._before: tuple[int, int] | None = None
+        self._last_try: tuple[int, int] | None = None
         self._best: ComputeKernel | None = None
 
     @property
-    def found(self) -> ComputeKernel | None:
+    def kernel(self) -> ComputeKernel | None:
         """Best kernel of the search; None if its error exceeds 1 %."""
         return self._best if self._best is not None and self._error_ps(self._best) * 100 <= self.duration_ps else None
 
@@ -152,15 +152,15 @@ class _Search:
     def note(self, program: GpuProgram, took_ps: int) -> None:
         """Record the time of a program and choose the next work."""
         moved_bytes = self._lines.value * _TENSORS * self._line_bytes
-        made = ComputeKernel(program=program, alone_ps=took_ps, moved_bytes=moved_bytes)
-        if self._best is None or self._error_ps(made) < self._error_ps(self._best):
-            self._best = made
-        self.is_over = self._error_ps(made) * 500 <= self.duration_ps
+        kernel = ComputeKernel(program=program, alone_ps=took_ps, moved_bytes=moved_bytes)
+        if self._best is None or self._error_ps(kernel) < self._error_ps(self._best):
+            self._best = kernel
+        self.is_over = self._error_ps(kernel) * 500 <= self.duration_ps
         if not self.is_over:
             self._turn(took_ps)
 
-    def _error_ps(self, made: ComputeKernel) -> int:
-        return abs(made.alone_ps - self.duration_ps)
+    def _error_ps(self, kernel: ComputeKernel) -> int:
+        return abs(kernel.alone_ps - self.duration_ps)
 
     def _turn(self, took_ps: int) -> None:
         """Change the cycles; if even 0 cycles are too long because of memory, change the lines."""
@@ -177,10 +177,10 @@ class _Search:
     def _guess(self, took_ps: int) -> int:
         """Return the next guess of the cycles; 0 if the last reduction hardly shortened the kernel."""
         cycles, missing_ps = self._cycles.value, self.duration_ps - took_ps
-        before, self._before = self._before, (cycles, took_ps)
-        if before is not None and missing_ps < 0 and before[0] > cycles:
-            hoped_ps = (before[0] - cycles) * self._cycle_ps
-            if 2 * (before[1] - took_ps) < hoped_ps:
+        last_try, self._last_try = self._last_try, (cycles, took_ps)
+        if last_try is not None and missing_ps < 0 and last_try[0] > cycles:
+            hoped_ps = (last_try[0] - cycles) * self._cycle_ps
+            if 2 * (last_try[1] - took_ps) < hoped_ps:
                 return 0
         change = max(1, round(abs(missing_ps) / self._cycle_ps))
         return max(0, cycles + (change if missing_ps > 0 else -change))
@@ -220,16 +220,16 @@ def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns
     turns = max(1, min(work.cycles // TURN_CYCLES, max_turns, max(per_wave, 1)))
     if not work.cycles:
         turns = min(max_turns, max(1, work.lines // (groups * shape.wavefronts)))
-    first = np.linspace(0, work.lines, groups * turns + 1).astype(np.int64).reshape(-1)
-    lines = np.diff(first)
+    bounds = np.linspace(0, work.lines, groups * turns + 1).astype(np.int64).reshape(-1)
+    lines = np.diff(bounds)
     cycles = np.tile(np.diff(np.arange(turns + 1, dtype=np.int64) * per_wave // turns), groups)
     kind = np.tile(np.array([REDUCE, COMPUTE], np.int64), groups * turns)
     amount = np.stack((lines, cycles), axis=1).ravel()
-    kept = amount > 0
-    counts = kept.reshape(groups, -1).sum(axis=1)
-    kind, amount = kind[kept], amount[kept]
+    is_nonzero = amount > 0
+    counts = is_nonzero.reshape(groups, -1).sum(axis=1)
+    kind, amount = kind[is_nonzero], amount[is_nonzero]
     reduces = kind == REDUCE
-    begins = first[:-1][lines > 0]
+    begins = bounds[:-1][lines > 0]
     tensor = np.arange(_TENSORS, dtype=np.int64) * work.lines
     builder = ProgramBuilder("compute", 1, line_bytes=line_bytes)
     labels = builder.label("tensors"), builder.label("arithmetic")

@@ -42,7 +42,7 @@ class LoadStoreGraph:
     task_kernel: Int32
 
 
-class _Carried(NamedTuple):
+class _TaskKernel(NamedTuple):
     """A task's kernel (-1: none), and its peer and size_bytes in results; peer -1: no transfer."""
 
     kernel: int = -1
@@ -75,10 +75,10 @@ class GraphBuilder:
         self._assembler = PlacedAssembler(placement)
         self._assembler.route((), 0)
         self._rows: list[TaskRow] = []
-        self._carried: list[_Carried] = []
+        self._task_kernels: list[_TaskKernel] = []
         self._collective: list[int] = []
         self._labels: list[tuple[int, ...]] = []
-        self._before: list[tuple[int, ...]] = []
+        self._predecessors: list[tuple[int, ...]] = []
         self._uses: list[CollectiveLabel] = []
         #: (group, turn) -> number of the collective, its first kernel
         self._collectives: dict[tuple[str, int], tuple[int, int]] = {}
@@ -92,8 +92,8 @@ class GraphBuilder:
         for rank in range(self._trace.num_ranks):
             self._add_rank(rank)
         graph = self._graph()
-        kernel = np.array([carried.kernel for carried in self._carried], np.int32)
-        return LoadStoreGraph(graph=graph, seen=self._seen(graph), task_kernel=kernel)
+        kernel = np.array([task_kernel.kernel for task_kernel in self._task_kernels], np.int32)
+        return LoadStoreGraph(graph=graph, seen=self._result_graph(graph), task_kernel=kernel)
 
     # -- kernels of collectives and messages, in the order of the programs ------------------------------------------
 
@@ -110,62 +110,62 @@ class GraphBuilder:
                     self._messages[rank, target, step.tag] = self._kernels.message(rank, target, step.size_bytes)
 
     def _add_collective(self, step: Collective, ranks: tuple[int, ...]) -> None:
-        first, algorithm = self._kernels.collective(step, ranks)
-        self._collectives[step.axis, int(step.key[0])] = len(self._uses), first
+        first_kernel, algorithm = self._kernels.collective(step, ranks)
+        self._collectives[step.axis, int(step.key[0])] = len(self._uses), first_kernel
         self._uses.append(CollectiveLabel.of(step, algorithm, ranks))
 
     # -- tasks of the ranks ------------------------------------------------------------------------------------------
 
     def _add_rank(self, rank: int) -> None:
         program = self._trace.programs[self._trace.program_of[rank]]
-        last: list[int] = []
+        last_tasks: list[int] = []
         previous: dict[str, int] = {}
         for step, tensor_bytes in zip(program.steps, program.tensor_bytes, strict=True):
-            before = [last[i] for i in step.after]
+            predecessors = [last_tasks[i] for i in step.after]
             if isinstance(step, Collective):
                 queue = step.queue or step.axis
-                before += [previous[queue]] if queue in previous else []
+                predecessors += [previous[queue]] if queue in previous else []
             number = self._collectives[step.axis, int(step.key[0])][0] if isinstance(step, Collective) else -1
             tasks = self._tasks(rank, step, tensor_bytes)
-            for row, carried in tasks:
+            for row, task_kernel in tasks:
                 if len(self._rows) >= MAX_TASKS:
                     raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
                 self._rows.append(row)
-                self._carried.append(carried)
+                self._task_kernels.append(task_kernel)
                 self._labels.append(step.label)
-                self._before.append(tuple(dict.fromkeys(before)))
+                self._predecessors.append(tuple(dict.fromkeys(predecessors)))
                 self._collective.append(number)
-                before = [len(self._rows) - 1]
+                predecessors = [len(self._rows) - 1]
             if isinstance(step, Collective):
                 previous[queue] = len(self._rows) - 1
-            last.append(len(self._rows) - 1)
+            last_tasks.append(len(self._rows) - 1)
 
-    def _tasks(self, rank: int, step: Step, tensor_bytes: int) -> list[tuple[TaskRow, _Carried]]:
+    def _tasks(self, rank: int, step: Step, tensor_bytes: int) -> list[tuple[TaskRow, _TaskKernel]]:
         """Return the tasks of a step, one after the other."""
         if isinstance(step, Compute):
             return [self._compute(rank, step, tensor_bytes)]
         if isinstance(step, HostCopy):
             route = self._assembler.to_host(rank) if step.to_host else self._assembler.from_host(rank)
-            return [(TaskRow(TRANSFER, rank, rank, size_bytes=step.size_bytes, route=route), _Carried())]
+            return [(TaskRow(TRANSFER, rank, rank, size_bytes=step.size_bytes, route=route), _TaskKernel())]
         row = TaskRow(COMPUTE, rank)
         if isinstance(step, Collective):
-            first = self._collectives[step.axis, int(step.key[0])][1]
+            first_kernel = self._collectives[step.axis, int(step.key[0])][1]
             row = row._replace(stream=self._assembler.stream(rank, f"communication {step.queue or step.axis}"))
-            carried = _Carried(first + self._members[step.axis][rank], rank, step.size_bytes)
+            task_kernel = _TaskKernel(first_kernel + self._members[step.axis][rank], rank, step.size_bytes)
         elif isinstance(step, Send):
             target = step.peer.position
-            carried = _Carried(self._messages[rank, target, step.tag] + SEND_KERNEL, target, step.size_bytes)
+            task_kernel = _TaskKernel(self._messages[rank, target, step.tag] + SEND_KERNEL, target, step.size_bytes)
         else:
-            carried = _Carried(self._messages[step.peer.position, rank, step.tag] + RECEIVE_KERNEL, rank)
+            task_kernel = _TaskKernel(self._messages[step.peer.position, rank, step.tag] + RECEIVE_KERNEL, rank)
         if not self._launch_ps:
-            return [(row, carried)]
-        return [(row._replace(duration_ps=self._launch_ps), _Carried(peer=rank)), (row, carried)]
+            return [(row, task_kernel)]
+        return [(row._replace(duration_ps=self._launch_ps), _TaskKernel(peer=rank)), (row, task_kernel)]
 
-    def _compute(self, rank: int, step: Compute, tensor_bytes: int) -> tuple[TaskRow, _Carried]:
+    def _compute(self, rank: int, step: Compute, tensor_bytes: int) -> tuple[TaskRow, _TaskKernel]:
         stream = self._assembler.stream(rank, step.stream)
         program = self._programs.get((step.duration_ps, tensor_bytes)) if is_kernel(step) else None
         kernel = -1 if program is None else self._kernels.add(program, (rank,), "compute")
-        return TaskRow(COMPUTE, rank, stream=stream, duration_ps=step.duration_ps), _Carried(kernel)
+        return TaskRow(COMPUTE, rank, stream=stream, duration_ps=step.duration_ps), _TaskKernel(kernel)
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class GraphBuilder:
         labels = np.array(self._labels, np.int32).reshape(len(self._rows), len(Label._fields)).T
         columns = dict(zip(Label._fields, labels, strict=True))
         self._assembler.rows(self._rows, collective=np.array(self._collective, np.int32), **columns)
-        self._assembler.connect_rows(*csr(self._before))
+        self._assembler.connect_rows(*csr(self._predecessors))
         placement = self._assembler.placement
         return self._assembler.build(
             rank_names=[placement.rank_name(rank) for rank in range(self._trace.num_ranks)],
@@ -182,11 +182,11 @@ class GraphBuilder:
             collectives=tuple(self._uses),
         )
 
-    def _seen(self, graph: TaskGraph) -> TaskGraph:
+    def _result_graph(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph with communication kernels, and their launches, as transfers."""
-        peer = np.array([carried.peer for carried in self._carried], np.int32)
+        peer = np.array([task_kernel.peer for task_kernel in self._task_kernels], np.int32)
         is_kernel = peer >= 0
-        size = np.array([carried.size_bytes for carried in self._carried], np.int64)
+        size = np.array([task_kernel.size_bytes for task_kernel in self._task_kernels], np.int64)
         return replace(
             graph,
             kind=np.where(is_kernel, TRANSFER, graph.kind).astype(np.int8),

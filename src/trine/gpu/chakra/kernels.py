@@ -72,38 +72,38 @@ class JobKernels:
         """
         _check(step)
         size = len(ranks)
-        apart = frozenset(
+        crossing_pairs = frozenset(
             (i, j) for i in range(size) for j in range(size) if i != j and self.crosses(ranks[i], ranks[j])
         )
-        key = step.kind, size, step.size_bytes, self._algorithm(step, bool(apart)), apart
+        key = step.kind, size, step.size_bytes, self._algorithm(step, bool(crossing_pairs)), crossing_pairs
         if key not in self._collectives:
             self._collectives[key] = self._build(*key)
         program = self._collectives[key]
         return self.add(program, ranks, step.kind), program.name.partition("/")[2]
 
     def _build(
-        self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, apart: frozenset[tuple[int, int]]
+        self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, crossing_pairs: frozenset[tuple[int, int]]
     ) -> GpuProgram:
         program = build_kernel(
             kind,
             num_ranks,
             size_bytes,
             algorithm=algorithm,
-            workgroups=self._choices.groups(size_bytes // num_ranks if apart else None),
+            workgroups=self._choices.groups(size_bytes // num_ranks if crossing_pairs else None),
             wavefronts=self._choices.wavefronts,
             protocol=self._choices.protocol,
             line_bytes=self._model.line_bytes,
         )
-        return through_nics(program, lambda i, j: (i, j) in apart) if apart else program
+        return through_nics(program, lambda i, j: (i, j) in crossing_pairs) if crossing_pairs else program
 
     def _algorithm(self, step: Collective, is_apart: bool) -> str:
-        chosen = self._choices.algorithms.get(step.kind, step.algorithm)
-        if chosen not in (None, AUTO, *known_kernels(step.kind)):
-            self.notes[f"the traces run {step.kind} by {chosen!r}, which is no kernel: trine uses auto"] = None
-            chosen = AUTO
-        if chosen in (None, AUTO):
+        algorithm = self._choices.algorithms.get(step.kind, step.algorithm)
+        if algorithm not in (None, AUTO, *known_kernels(step.kind)):
+            self.notes[f"the traces run {step.kind} by {algorithm!r}, which is no kernel: trine uses auto"] = None
+            algorithm = AUTO
+        if algorithm in (None, AUTO):
             return _APART[step.kind] if is_apart else AUTO
-        return str(chosen)
+        return str(algorithm)
 
     def message(self, source: int, target: int, size_bytes: int) -> int:
         """Add the kernels of a message; return the number of the sender's kernel, which the receiver's follows."""
@@ -133,10 +133,10 @@ class JobKernels:
 
 
 def _check(step: Collective) -> None:
-    known = [op for op in known_ops() if op not in (*ROOTED, *DETAILED)]
-    if step.kind not in known:
+    ops = [op for op in known_ops() if op not in (*ROOTED, *DETAILED)]
+    if step.kind not in ops:
         raise PlanError(
-            f"{step.kind} has no kernel at the load-store level, which knows {', '.join(known)}: run these "
+            f"{step.kind} has no kernel at the load-store level, which knows {', '.join(ops)}: run these "
             "traces with --fidelity operator"
         )
     if step.size_bytes < 1:
@@ -182,8 +182,8 @@ def message_program(
     else:
         groups = max(1, min(workgroups, lines))
         for group in range(groups):
-            first, last = lines * group // groups, lines * (group + 1) // groups
-            _by_stores(builder, first * line_bytes, last - first, line_bytes, signal_address)
+            first, end = lines * group // groups, lines * (group + 1) // groups
+            _by_stores(builder, first * line_bytes, end - first, line_bytes, signal_address)
     builder.end_kernel(SENDER, 1 if through_nic else wavefronts, "send")
     operand = Operand(READ, RECEIVER, signal_address, semaphore=builder.semaphores(1))
     builder.add(ACQUIRE, groups, [operand], _WAIT)

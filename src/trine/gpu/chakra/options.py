@@ -48,13 +48,13 @@ class KernelChoices:
         for op, algorithm in self.algorithms.items():
             from trine.gpu.kernels.build import DETAILED, ROOTED, known_kernels, known_ops
 
-            known = known_kernels(op)
-            if not known or op in (*ROOTED, *DETAILED):
+            algorithms = known_kernels(op)
+            if not algorithms or op in (*ROOTED, *DETAILED):
                 ops = [each for each in known_ops() if each not in (*ROOTED, *DETAILED)]
                 raise InputError(f"no kernel for {op!r}{nearest(op, ops)}", field="algorithms")
-            if algorithm not in (*known, AUTO):
+            if algorithm not in (*algorithms, AUTO):
                 raise InputError(
-                    f"{op} has no kernel {algorithm!r}{nearest(algorithm, (*known, AUTO))}", field="algorithms"
+                    f"{op} has no kernel {algorithm!r}{nearest(algorithm, (*algorithms, AUTO))}", field="algorithms"
                 )
 
     def groups(self, dma_bytes: int | None = None) -> int:

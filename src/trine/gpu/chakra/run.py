@@ -81,8 +81,8 @@ class LoadStoreResult(Result):
 
     def timeline(self) -> Timeline:
         """Return the timeline of tasks; ``.gpu.timeline`` returns the timeline of workgroups."""
-        shown = self if self.part is not None else replace(self, graph=self.drawn)
-        return super(LoadStoreResult, shown).timeline()
+        result = self if self.part is not None else replace(self, graph=self.drawn)
+        return super(LoadStoreResult, result).timeline()
 
 
 def _busy(size_bytes: int, bytes_per_s: int, time_ps: int) -> float:
@@ -91,28 +91,28 @@ def _busy(size_bytes: int, bytes_per_s: int, time_ps: int) -> float:
 
 def drawn_graph(seen: TaskGraph, ran: TaskGraph) -> TaskGraph:
     """Return the graph of the results, but with collectives as work on the streams that ran them."""
-    back = (ran.stream >= 0) & (seen.kind == TRANSFER)
+    is_collective = (ran.stream >= 0) & (seen.kind == TRANSFER)
     return replace(
         seen,
-        kind=np.where(back, ran.kind, seen.kind).astype(np.int8),
-        peer=np.where(back, ran.peer, seen.peer).astype(np.int32),
-        stream=np.where(back, ran.stream, seen.stream).astype(np.int32),
+        kind=np.where(is_collective, ran.kind, seen.kind).astype(np.int8),
+        peer=np.where(is_collective, ran.peer, seen.peer).astype(np.int32),
+        stream=np.where(is_collective, ran.stream, seen.stream).astype(np.int32),
     )
 
 
-def until(records: Records, end_ps: int) -> tuple[Records, int]:
+def end_unfinished(records: Records, end_ps: int) -> tuple[Records, int]:
     """Return the records of a run stopped at ``end_ps``, where unfinished tasks now end, and the number of those."""
 
-    def known(column: Int64) -> Int64:
+    def ended(column: Int64) -> Int64:
         return np.where(column < 0, end_ps, column)
 
-    left = int(np.count_nonzero(records.end_ps < 0))
+    num_unfinished = int(np.count_nonzero(records.end_ps < 0))
     return replace(
         records,
-        ready_ps=known(records.ready_ps),
-        start_ps=known(records.start_ps),
-        end_ps=known(records.end_ps),
-    ), left
+        ready_ps=ended(records.ready_ps),
+        start_ps=ended(records.start_ps),
+        end_ps=ended(records.end_ps),
+    ), num_unfinished
 
 
 #: Maximum number of lines that a job's compute nodes move, over all ranks: some minutes of simulation.
@@ -166,12 +166,12 @@ def simulate_chakra_loadstore(
         )
     with observing(progress=progress, on_compile=on_compile):
         job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices())
-        done = run_gpus(
+        run = run_gpus(
             job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0),
             tasks=KernelTasks(job.tasks.graph, job.tasks.task_kernel),
             options=GpuRunOptions(fold="off", engine=engine),
         )  # fmt: skip
-    return _result(trace, job, done, warnings, time.perf_counter() - began)
+    return _result(trace, job, run, warnings, time.perf_counter() - began)
 
 
 class LoadStoreJob(NamedTuple):
@@ -194,13 +194,13 @@ def loadstore_job(trace: ChakraTrace, cluster: Cluster, model: GpuModel, choices
     _check_lines(nodes, model)
     turns = turns_for(sum(nodes.values()), shape)
     with observing(progress=ignore):
-        found = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model))
+        compute_kernels = fit_kernels(nodes, model, shape, turns, _alone_on(cluster, model))
     kernels = JobKernels(cluster, trace.num_ranks, model, choices)
-    programs = {node: made.program for node, made in found.items() if made is not None}
+    programs = {node: kernel.program for node, kernel in compute_kernels.items() if kernel is not None}
     tasks = GraphBuilder(trace, cluster, kernels, model.launch_ps, programs).build()
     if not len(kernels):
         raise PlanError("nothing in these traces is a kernel: --fidelity operator")
-    notes = (*_notes(nodes, found, choices), *kernels.notes)
+    notes = (*_notes(nodes, compute_kernels, choices), *kernels.notes)
     return LoadStoreJob(kernels.program(os.path.basename(trace.prefix)), tasks, model, notes)
 
 
@@ -220,13 +220,13 @@ def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
 
 def _compute_nodes(trace: ChakraTrace) -> Counter[_Node]:
     """Count the nodes of each (duration, bytes) over all ranks."""
-    found: Counter[_Node] = Counter()
+    counts: Counter[_Node] = Counter()
     for number, count in Counter(trace.program_of).items():
         program = trace.programs[number]
         for step, size in zip(program.steps, program.tensor_bytes, strict=True):
             if isinstance(step, Compute) and is_kernel(step):
-                found[step.duration_ps, size] += count
-    return found
+                counts[step.duration_ps, size] += count
+    return counts
 
 
 def _check_lines(nodes: Mapping[_Node, int], model: GpuModel) -> None:
@@ -245,7 +245,7 @@ def _alone_on(cluster: Cluster, model: GpuModel) -> Alone:
     """Return a function that runs kernels of one rank one after another on the first GPU, and returns their times."""
     idle = replace(model, launch_ps=0)
 
-    def alone(programs: Sequence[GpuProgram]) -> Sequence[int]:
+    def run_alone(programs: Sequence[GpuProgram]) -> Sequence[int]:
         period, address = address_period(model), 0
         parts: list[PlacedProgram] = []
         builder = TaskGraphBuilder((), ())
@@ -255,26 +255,26 @@ def _alone_on(cluster: Cluster, model: GpuModel) -> Alone:
             builder.compute(0, "alone", 0)
         tasks = KernelTasks(builder.build(), np.arange(len(parts), dtype=np.int32))
         options = GpuRunOptions(fold="off")
-        done = run_gpus(join_programs(parts, 1), cluster, cluster.gpus[:1], idle, tasks=tasks, options=options)
-        records = done.whole().records
+        run = run_gpus(join_programs(parts, 1), cluster, cluster.gpus[:1], idle, tasks=tasks, options=options)
+        records = run.whole().records
         times: list[int] = (records.end_ps - records.start_ps).tolist()
         return times
 
-    return alone
+    return run_alone
 
 
 def _notes(
-    nodes: Mapping[_Node, int], found: Mapping[_Node, ComputeKernel | None], choices: KernelChoices
+    nodes: Mapping[_Node, int], kernels: Mapping[_Node, ComputeKernel | None], choices: KernelChoices
 ) -> list[str]:
-    short = [node for node, made in found.items() if made is None]
+    unfit = [node for node, kernel in kernels.items() if kernel is None]
     notes = []
-    if short:
-        longest = format_time(max(duration_ps for duration_ps, _ in short))
+    if unfit:
+        longest = format_time(max(duration_ps for duration_ps, _ in unfit))
         notes.append(
-            f"{sum(nodes[node] for node in short)} compute nodes of up to {longest} are too short to be kernels: they "
+            f"{sum(nodes[node] for node in unfit)} compute nodes of up to {longest} are too short to be kernels: they "
             "take their time without compute units"
         )
-    slow = [node for node, made in found.items() if made is not None and 100 * made.moved_bytes < 98 * node[1]]
+    slow = [node for node, kernel in kernels.items() if kernel is not None and 100 * kernel.moved_bytes < 98 * node[1]]
     large = [node for node in slow if node[1] > 2**16]
     if large:
         notes.append(
@@ -287,28 +287,28 @@ def _notes(
 
 
 def _result(
-    trace: ChakraTrace, job: LoadStoreJob, done: GpuRun, warnings: tuple[str, ...], wall_s: float
+    trace: ChakraTrace, job: LoadStoreJob, run: GpuRun, warnings: tuple[str, ...], wall_s: float
 ) -> LoadStoreResult:
-    records, left = until(done.records, done.gpu.end_ps)
-    said = [*warnings, *trace.notes, *job.notes]
-    if not done.finished:
+    records, left = end_unfinished(run.records, run.gpu.end_ps)
+    texts = [*warnings, *trace.notes, *job.notes]
+    if not run.finished:
         total = job.tasks.graph.num_tasks
-        said.insert(0, f"PARTIAL: stopped at {format_time(done.gpu.end_ps)}; {total - left} of {total} tasks had ended")
+        texts.insert(0, f"PARTIAL: stopped at {format_time(run.gpu.end_ps)}; {total - left} of {total} tasks had ended")
     gpu = GpuResult(
-        program=done.program, model=job.model, cluster=done.cluster, group=done.group, records=done.gpu,
-        fold=replace(done.fold, why_unfolded=WHY_UNFOLDED), finished=done.finished, wall_s=wall_s,
+        program=run.program, model=job.model, cluster=run.cluster, group=run.group, records=run.gpu,
+        fold=replace(run.fold, why_unfolded=WHY_UNFOLDED), finished=run.finished, wall_s=wall_s,
     )  # fmt: skip
-    facts = dict(trace_facts(trace, done.cluster, "loadstore", f"{done.program.num_kernels} kernels, rank by rank"))
+    facts = dict(trace_facts(trace, run.cluster, "loadstore", f"{run.program.num_kernels} kernels, rank by rank"))
     return LoadStoreResult(
         graph=job.tasks.seen,
         records=records,
         memory=None,
         plan=facts | {"gpu_model": job.model.name},
         evidence=_evidence(trace, gpu),
-        warnings=tuple(said),
+        warnings=tuple(texts),
         not_modelled=NOT_MODELLED,
         simulator=Simulator(
-            version=__version__, wall_s=wall_s, events=done.gpu.num_events, ranks_simulated=trace.num_ranks
+            version=__version__, wall_s=wall_s, events=run.gpu.num_events, ranks_simulated=trace.num_ranks
         ),
         gpu=gpu,
         drawn=drawn_graph(job.tasks.seen, job.tasks.graph),

@@ -57,21 +57,21 @@ def compare_fidelity(
     """
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
-    usual = CollectiveOptions() if operator is None else operator
-    asked = LoadStoreRuns(op, cluster, group, options)
+    operator_options = CollectiveOptions() if operator is None else operator
+    runs = LoadStoreRuns(op, cluster, group, options)
 
-    def ask(sizes: Sequence[int], how: CollectiveOptions) -> CollectiveResult:
+    def ask(sizes: Sequence[int], choices: CollectiveOptions) -> CollectiveResult:
         with observing(progress=ignore):  # it would count tasks, not requests
-            return collective(op, sizes, cluster, group, options=how, network=network)
+            return collective(op, sizes, cluster, group, options=choices, network=network)
 
     rows: list[ComparedRow] = []
     with observing(progress=progress, on_compile=on_compile, on_stage=on_stage):
-        answer = ask(sizes, usual)
+        answer = ask(sizes, operator_options)
         try:
-            for size, known in zip(sizes, answer.rows, strict=True):
-                least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
-                parts = _operator_parts(known, least, answer.network is not None, usual, ask)
-                rows.append(_row(asked, size, known, parts))
+            for size, operator_time in zip(sizes, answer.rows, strict=True):
+                min_bytes = min(size, runs.programs.plan_bytes() or 16 * len(runs.ranks))
+                parts = _operator_parts(operator_time, min_bytes, answer.network is not None, operator_options, ask)
+                rows.append(_row(runs, size, operator_time, parts))
                 if not rows[-1].parts:
                     break
         except KeyboardInterrupt:
@@ -79,25 +79,25 @@ def compare_fidelity(
                 raise
     stopped = len(rows) < len(sizes) or not rows[-1].parts
     return FidelityResult(
-        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
+        op=op, cluster=cluster, group=runs.ranks, model=runs.model, rows=tuple(rows), answer=answer,
         notes=answer.notes, stopped=stopped,
     )  # fmt: skip
 
 
 def shared_algorithm(op: str, algorithm: str) -> str:
     """Return the operator-level algorithm to compare with the load-store ``algorithm``: the same one if it exists."""
-    named = algorithm in known_algorithms(op) or not has_kernel(op, algorithm)
-    return algorithm if named else AUTO
+    is_shared = algorithm in known_algorithms(op) or not has_kernel(op, algorithm)
+    return algorithm if is_shared else AUTO
 
 
-def _row(asked: LoadStoreRuns, size: int, known: CollectiveTime, operator: dict[str, tuple[int, str]]) -> ComparedRow:
-    row = asked.row(size)
-    found = split(asked, row) if row.finished else None
-    if found is None or not found.finished:
-        return ComparedRow(operator=known, loadstore=row.time, parts=(), finished=row.finished)
-    inside = {name: (ps, why) for name, ps, why in found.parts}
-    parts = tuple(_part(name, operator.get(name), inside.get(name)) for name in PARTS)
-    return ComparedRow(operator=known, loadstore=row.time, parts=parts, finished=True)
+def _row(runs: LoadStoreRuns, size: int, time: CollectiveTime, operator: dict[str, tuple[int, str]]) -> ComparedRow:
+    row = runs.row(size)
+    time_split = split(runs, row) if row.finished else None
+    if time_split is None or not time_split.finished:
+        return ComparedRow(operator=time, loadstore=row.time, parts=(), finished=row.finished)
+    loadstore = {name: (ps, why) for name, ps, why in time_split.parts}
+    parts = tuple(_part(name, operator.get(name), loadstore.get(name)) for name in PARTS)
+    return ComparedRow(operator=time, loadstore=row.time, parts=parts, finished=True)
 
 
 def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str] | None) -> LevelPart:
@@ -112,31 +112,31 @@ def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str
 
 def _operator_parts(
     row: CollectiveTime,
-    least: int,
+    min_bytes: int,
     is_simulated: bool,
     options: CollectiveOptions,
     ask: Callable[[Sequence[int], CollectiveOptions], CollectiveResult],
 ) -> dict[str, tuple[int, str]]:
-    """Return the parts of an operator-level time; they sum to it. least: the smallest size, bytes."""
+    """Return the parts of an operator-level time; they sum to it. min_bytes: the smallest size."""
     if not is_simulated:
         return _summed(row.parts)
     (messages,) = (part for part in row.parts if part.name == "messages")
     # The time of the smallest messages with the same schedule
-    how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
-    small = ask([least], how).rows[0]
+    choice = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
+    small = ask([min_bytes], choice).rows[0]
     latency_ps = sum(part.time_ps for part in small.parts if part.name == "messages")
     return {
         LAUNCH: (row.time_ps - messages.time_ps, "as the library's formula has it"),
-        LATENCY: (latency_ps, f"the messages of {format_bytes(least)} by the same schedule"),
+        LATENCY: (latency_ps, f"the messages of {format_bytes(min_bytes)} by the same schedule"),
         LINKS: (messages.time_ps - latency_ps, f"the rest of {messages.why}"),
     }
 
 
 def _summed(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
-    found: dict[str, tuple[int, str]] = {}
+    sums: dict[str, tuple[int, str]] = {}
     for part in parts:
         name = _OF_FORMULA.get(part.name, OVERLAP)
-        time_ps, why = found.get(name, (0, ""))
+        time_ps, why = sums.get(name, (0, ""))
         if part.time_ps:
-            found[name] = time_ps + part.time_ps, f"{why}; {part.why}" if why else part.why
-    return found
+            sums[name] = time_ps + part.time_ps, f"{why}; {part.why}" if why else part.why
+    return sums

@@ -63,7 +63,7 @@ class LoadStoreCosts(StepCosts):
         self.durations = GroupDurations(cluster, self.options, DurationCache(folder))
         self._has_library = any(numbers.medium for numbers in cluster.link_table.numbers)
         self._answered: dict[str, None] = {}
-        self._left: dict[str, None] = {}
+        self._skipped: dict[str, None] = {}
 
     @property
     def software(self) -> str:
@@ -77,12 +77,12 @@ class LoadStoreCosts(StepCosts):
     @property
     def notes(self) -> tuple[str, ...]:
         """Collectives without load-store runs, and problems with the cache files."""
-        return (*self._left, *self.durations.kept.notes)
+        return (*self._skipped, *self.durations.cache.notes)
 
     def check_used(self) -> None:
         """Raise InputError if no collective used a load-store run."""
         if not self._answered:
-            why = "; ".join(self._left) or "the job has no collectives of several ranks"
+            why = "; ".join(self._skipped) or "the job has no collectives of several ranks"
             raise InputError(f"'loadstore' changes nothing: {why}", field="collective_costs")
 
     def duration(
@@ -96,8 +96,8 @@ class LoadStoreCosts(StepCosts):
             return None
         why = self._why_not(kind, ranks, algorithm)
         if why is not None:
-            instead = "has the library's costs" if self._has_library else "costs its link time only"
-            self._left[f"{kind}: {why}, so it {instead}"] = None
+            fallback = "has the library's costs" if self._has_library else "costs its link time only"
+            self._skipped[f"{kind}: {why}, so it {fallback}"] = None
             return None
         group_class = self._classes_of(np.array([ranks], np.int64))[2][0]
         self._answered[kind] = None
@@ -108,30 +108,30 @@ class LoadStoreCosts(StepCosts):
         if groups.shape[1] < 2:
             return []
         _, examples, _ = self._classes_of(groups)
-        found = [self._time(kind, size_bytes, tuple(groups[group].tolist())) for group in examples]
-        known = [time for time in found if time is not None]
-        if len(known) == len(found):
-            return known
+        times = [self._time(kind, size_bytes, tuple(groups[group].tolist())) for group in examples]
+        predictions = [time for time in times if time is not None]
+        if len(predictions) == len(times):
+            return predictions
         return super().predicted(kind, size_bytes, groups) if self._has_library else []
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
         as_one = algorithm == ONE_OPERATION
-        found = self.duration(kind, size, group, None if as_one else algorithm)
-        if found is None and self._has_library:
+        answer = self.duration(kind, size, group, None if as_one else algorithm)
+        if answer is None and self._has_library:
             return super()._find(kind, size, group, algorithm)
-        if found is None:
+        if answer is None:
             return self._chain(size, group) if as_one else (algorithm, 0)
-        wanted_ps, program = found
+        duration_ps, program = answer
         if as_one:
-            return self._as_one(group, wanted_ps, None)
+            return self._as_one(group, duration_ps, None)
         name = algorithm if algorithm is not None else _SCHEDULE.get(program, "direct")
-        return name, self._software_ps(self._times(kind, size, group, name), wanted_ps)
+        return name, self._software_ps(self._times(kind, size, group, name), duration_ps)
 
     def _time(self, kind: str, size: int, ranks: tuple[int, ...]) -> CollectiveTime | None:
-        found = self.duration(kind, size, ranks)
-        if found is None:
+        answer = self.duration(kind, size, ranks)
+        if answer is None:
             return None
-        time_ps, program = found
+        time_ps, program = answer
         return CollectiveTime(
             op=kind, size_bytes=size, sent_bytes=size, num_ranks=len(ranks), time_ps=time_ps, low_ps=time_ps,
             high_ps=time_ps, algorithm=program, protocol=self.options.wire_protocol,
@@ -140,12 +140,12 @@ class LoadStoreCosts(StepCosts):
         )  # fmt: skip
 
     def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
-        known = known_kernels(kind)
+        algorithms = known_kernels(kind)
         if kind in (*ROOTED, *DETAILED):
             return "no GPU program gives its costs"
-        if not known:
+        if not algorithms:
             return "there is no GPU program for it"
-        if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):
+        if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *algorithms):
             return f"there is no GPU program for the algorithm {algorithm!r}"
         if algorithm is None and self.options.algorithm != "auto" and not has_kernel(kind, self.options.algorithm):
             return f"there is no GPU program {self.options.algorithm!r} for it"

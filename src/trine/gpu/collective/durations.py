@@ -31,8 +31,8 @@ class GroupDurations:
     Callers pass each group with the name of its class (:class:`EquivalenceClasses`); each class is run once.
     """
 
-    def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache) -> None:
-        self.cluster, self.options, self.kept = cluster, options, kept
+    def __init__(self, cluster: Cluster, options: LoadStoreOptions, cache: DurationCache) -> None:
+        self.cluster, self.options, self.cache = cluster, options, cache
         self.num_runs = 0
         self._groups: dict[tuple[object, ...], _GroupSizes] = {}
         self._joined: dict[tuple[int, ...], bool] = {}
@@ -44,50 +44,50 @@ class GroupDurations:
 
         Raises KeyboardInterrupt if Ctrl-C stops a run.
         """
-        which = (kind, len(ranks), group_class, algorithm)
-        if which not in self._groups:
+        key = (kind, len(ranks), group_class, algorithm)
+        if key not in self._groups:
             options = self.options if algorithm is None else replace(self.options, algorithm=algorithm)
-            asked = LoadStoreRuns(kind, self.cluster, ranks, options)
-            self._groups[which] = _GroupSizes(asked, self._key(asked, group_class), self.kept)
-        group = self._groups[which]
-        before = group.num_runs
+            runs = LoadStoreRuns(kind, self.cluster, ranks, options)
+            self._groups[key] = _GroupSizes(runs, self._key(runs, group_class), self.cache)
+        group = self._groups[key]
+        runs_before = group.num_runs
         with observing(progress=ignore):  # it would count requests, not the tasks of the step
-            found = duration_ps(size_bytes, lambda size: group.at(size)[0]), group.at(around(size_bytes)[1])[1]
-        self.num_runs += group.num_runs - before
-        return found
+            answer = duration_ps(size_bytes, lambda size: group.at(size)[0]), group.at(around(size_bytes)[1])[1]
+        self.num_runs += group.num_runs - runs_before
+        return answer
 
     def are_joined(self, ranks: tuple[int, ...]) -> bool:
         """Return whether rank 0 and every other rank of the group reach each other over scale-up links alone."""
         if ranks not in self._joined:
             gpus = [self.cluster.gpus[rank] for rank in ranks]
-            alone = len(set(self.cluster.scale_up_components[gpus].tolist())) == 1
-            self._joined[ranks] = alone and self._reach_each_other(gpus)
+            is_connected = len(set(self.cluster.scale_up_components[gpus].tolist())) == 1
+            self._joined[ranks] = is_connected and self._reach_each_other(gpus)
         return self._joined[ranks]
 
     def _reach_each_other(self, gpus: Sequence[int]) -> bool:
         fabric = GpuFabric(self.cluster, gpus, model_for(self.options, self.cluster, gpus))
         try:
-            for other in range(1, len(gpus)):
-                fabric.paths(0, other)
-                fabric.paths(other, 0)
+            for rank in range(1, len(gpus)):
+                fabric.paths(0, rank)
+                fabric.paths(rank, 0)
         except InputError:
             return False
         return True
 
-    def _key(self, asked: LoadStoreRuns, group_class: bytes) -> dict[str, Any]:
+    def _key(self, runs: LoadStoreRuns, group_class: bytes) -> dict[str, Any]:
         """Return everything that a duration depends on."""
-        options, programs = asked.options, asked.programs
+        options, programs = runs.options, runs.programs
         model = {
-            name: value for name, value in asdict(asked.model).items() if name not in ("evidence", "sources", "notes")
+            name: value for name, value in asdict(runs.model).items() if name not in ("evidence", "sources", "notes")
         }
         return {
             "trine": __version__,
             "sources": hash_of_sources(_SOURCES),
             "cluster": self._fingerprint,
             "group": hashlib.sha256(group_class).hexdigest(),
-            "num_ranks": len(asked.ranks),
+            "num_ranks": len(runs.ranks),
             "model": model,
-            "op": asked.op,
+            "op": runs.op,
             "algorithm": options.algorithm,
             "protocol": programs.protocol,
             "workgroups": programs.workgroups,
@@ -103,20 +103,20 @@ class GroupDurations:
 class _GroupSizes:
     """Durations at the grid sizes, for one collective on the groups of one class."""
 
-    def __init__(self, asked: LoadStoreRuns, key: Mapping[str, Any], kept: DurationCache) -> None:
-        self.asked, self.key, self.kept = asked, key, kept
-        self.known: Known = kept.read(key)
+    def __init__(self, runs: LoadStoreRuns, key: Mapping[str, Any], cache: DurationCache) -> None:
+        self.runs, self.key, self.cache = runs, key, cache
+        self.durations: Durations = cache.read(key)
         self.num_runs = 0
 
     def at(self, size_bytes: int) -> tuple[int, str]:
-        if size_bytes not in self.known:
-            row = self.asked.row(size_bytes)
+        if size_bytes not in self.durations:
+            row = self.runs.row(size_bytes)
             if not row.finished:
                 raise KeyboardInterrupt
             self.num_runs += 1
-            self.known[size_bytes] = row.time.time_ps, row.time.algorithm
-            self.kept.add(self.key, size_bytes, *self.known[size_bytes])
-        return self.known[size_bytes]
+            self.durations[size_bytes] = row.time.time_ps, row.time.algorithm
+            self.cache.add(self.key, size_bytes, *self.durations[size_bytes])
+        return self.durations[size_bytes]
 
 
 @cache
@@ -137,7 +137,7 @@ _MAX_BYTES, _MAX_ENTRIES, _MAX_NAME = 1 << 20, 4096, 256
 MAX_FILES = 512
 
 #: size in bytes -> (duration in ps, the program)
-Known = dict[int, tuple[int, str]]
+Durations = dict[int, tuple[int, str]]
 
 
 def user_folder() -> Path | None:
@@ -156,29 +156,29 @@ class DurationCache:
         self.folder = folder
         self.notes: list[str] = []
 
-    def read(self, key: Mapping[str, Any]) -> Known:
+    def read(self, key: Mapping[str, Any]) -> Durations:
         """Return the durations of ``key``; empty if its file is missing, or damaged (with a note)."""
         path = self._path(key)
         if path is None or not path.exists():
             return {}
         try:
-            found = _durations(path, key)
+            durations = _durations(path, key)
         except OSError as error:
             self._note(f"cannot read {path} ({error.strerror or error}): it is not used")
             return {}
-        if found is None:
+        if durations is None:
             self._note(f"{path} is damaged: it is not used, and is written anew")
             return {}
-        return found
+        return durations
 
     def add(self, key: Mapping[str, Any], size_bytes: int, time_ps: int, name: str) -> None:
         """Add one duration to the cache; add a note if the file cannot be written."""
         path = self._path(key)
         if path is None:
             return
-        known = self.read(key)
-        known[size_bytes] = time_ps, name
-        rows = [[size, *known[size]] for size in sorted(known)][:_MAX_ENTRIES]
+        durations = self.read(key)
+        durations[size_bytes] = time_ps, name
+        rows = [[size, *durations[size]] for size in sorted(durations)][:_MAX_ENTRIES]
         data = {"format": _FORMAT, "version": _VERSION, "key": key, "durations": rows}
         try:
             # Write atomically: other processes may write the same file
@@ -200,7 +200,7 @@ class DurationCache:
             self.notes.append(text)
 
 
-def _durations(path: Path, key: Mapping[str, Any]) -> Known | None:
+def _durations(path: Path, key: Mapping[str, Any]) -> Durations | None:
     """Return the entries of a file, or None if it differs in any way from the output of :meth:`DurationCache.add`."""
     with path.open("rb") as file:
         text = read_at_most(file, _MAX_BYTES + 1)
@@ -224,8 +224,8 @@ def _is_row(row: object) -> bool:
     if not isinstance(row, list) or len(row) != 3:
         return False
     size, time_ps, name = row
-    whole = all(type(number) is int and 0 < number < 1 << 62 for number in (size, time_ps))
-    return whole and isinstance(name, str) and len(name) <= _MAX_NAME
+    are_whole = all(type(number) is int and 0 < number < 1 << 62 for number in (size, time_ps))
+    return are_whole and isinstance(name, str) and len(name) <= _MAX_NAME
 
 
 def _drop_old(folder: Path) -> None:
@@ -265,11 +265,11 @@ def around(size_bytes: int) -> tuple[int, int]:
     return (low, low) if low == size_bytes else (low, low + step)
 
 
-def duration_ps(size_bytes: int, at: Callable[[int], int]) -> int:
-    """Interpolate linearly; ``at`` returns the duration at a grid size. Never below the lower grid size's."""
+def duration_ps(size_bytes: int, duration_at: Callable[[int], int]) -> int:
+    """Interpolate linearly; ``duration_at`` returns the duration at a grid size. Never below the lower grid size's."""
     low, high = around(size_bytes)
-    first = at(low)
+    low_ps = duration_at(low)
     if low == high:
-        return first
-    rise = max(0, at(high) - first)
-    return first + rise * (size_bytes - low) // (high - low)
+        return low_ps
+    rise = max(0, duration_at(high) - low_ps)
+    return low_ps + rise * (size_bytes - low) // (high - low)

@@ -32,33 +32,33 @@ class TimeSplit:
     finished: bool
 
 
-def split(asked: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
+def split(runs: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
     """Return the parts of a row of :meth:`LoadStoreRuns.row` that still has its result; needs four more runs."""
     name, size = row.time.algorithm, row.time.size_bytes
-    program = asked.programs.program(name, size)
-    model = asked.model
-    wide = without_bandwidth(model)
-    quick = without_work(wide)
-    free = without_limits(quick)
-    least = asked.programs.smallest_bytes(name, size)
-    small = program if least == size else asked.programs.program(name, least)
+    program = runs.programs.program(name, size)
+    model = runs.model
+    no_bandwidth = without_bandwidth(model)
+    no_work = without_work(no_bandwidth)
+    no_limits = without_limits(no_work)
+    min_bytes = runs.programs.smallest_bytes(name, size)
+    small = program if min_bytes == size else runs.programs.program(name, min_bytes)
     plans = (
-        (_own_unroll(small), free, ", one line each"),
-        (_own_unroll(program), free, ", no limits"),
-        (program, quick, ", CUs that take no time"),
-        (program, wide, ", NoC and memory that take no time"),
+        (_own_unroll(small), no_limits, ", one line each"),
+        (_own_unroll(program), no_limits, ", no limits"),
+        (program, no_work, ", CUs that take no time"),
+        (program, no_bandwidth, ", NoC and memory that take no time"),
     )
     times, finished = [model.launch_ps], True
-    for code, gpu, what in plans:
-        done = asked.run(code, gpu, what=what)
-        finished &= done.finished
-        times.append(done.end_ps)
+    for code, gpu, note in plans:
+        run = runs.run(code, gpu, what=note)
+        finished &= run.finished
+        times.append(run.end_ps)
         if not finished:
             return TimeSplit(parts=(), finished=False)
     times.append(row.time.time_ps)
     ends = [0, *times]
     steps = [after - before for before, after in pairwise(ends)]
-    whys = _whys(row, least, model)
+    whys = _whys(row, min_bytes, model)
     return TimeSplit(
         parts=tuple(zip((LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE), steps, whys, strict=True)), finished=True
     )
@@ -88,19 +88,19 @@ def _own_unroll(program: GpuProgram) -> GpuProgram:
     return replace(program, op_unroll=program.op_unroll * 0)
 
 
-def _whys(row: LoadStoreRow, least: int, model: GpuModel) -> tuple[str, ...]:
+def _whys(row: LoadStoreRow, min_bytes: int, model: GpuModel) -> tuple[str, ...]:
     """Return a text for each part that explains its length."""
     assert row.result is not None
     busiest = max(row.result.links, key=lambda link: link.busiest_ps, default=None)
     wire = "no links"
     if busiest is not None:
-        carried = (busiest.data_bytes + busiest.control_bytes) // busiest.lanes
+        lane_bytes = (busiest.data_bytes + busiest.control_bytes) // busiest.lanes
         wire = (
             f"the busiest lane, of {busiest.name}, is busy for {format_time(busiest.busiest_ps)} "
-            f"(its {busiest.lanes} carry {format_bytes(carried)} each on average, with headers)"
+            f"(its {busiest.lanes} carry {format_bytes(lane_bytes)} each on average, with headers)"
         )
     kinds = [f"busiest {use.kind}: {format_time(use.busiest_ps)}" for use in row.result.kinds if use.kind != "lane"]
-    smallest = "the whole message" if least == row.time.size_bytes else format_bytes(least)
+    smallest = "the whole message" if min_bytes == row.time.size_bytes else format_bytes(min_bytes)
     return (
         "before the first workgroup",
         f"hops and synchronisation: {smallest}, one cache line for each workgroup and peer",

@@ -117,8 +117,8 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     ).of(plain_model(options.gpu_model, cluster, group, is_plan=options.is_plan))
 
 
-def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
-    """Return the ``given`` GPU model, or the model of the group's GPUs. For plans, a proxy posts the puts.
+def plain_model(choice: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
+    """Return the chosen GPU model, or the model of the group's GPUs. For plans, a proxy posts the puts.
 
     Raises PlanError or SpecError for mixed or unknown GPUs, and InputError for an unknown model.
     """
@@ -126,10 +126,10 @@ def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
     from trine.gpu.model.options import posted_by_proxy
 
-    if given is None:
+    if choice is None:
         model = gpu_model_of(cluster, group)
     else:
-        model = given if isinstance(given, GpuModel) else load_gpu_model(given)
+        model = choice if isinstance(choice, GpuModel) else load_gpu_model(choice)
     return posted_by_proxy(model) if is_plan else model
 
 
@@ -141,5 +141,5 @@ def usual_wavefronts(model: GpuModel) -> int:
 def refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
     """Raise InputError if a workgroup has more wavefronts than fit on a compute unit of ``model``."""
     if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
-        holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
-        raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")
+        limit = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
+        raise InputError(f"a workgroup is on one CU, and {limit}, got {wavefronts}", field="wavefronts")

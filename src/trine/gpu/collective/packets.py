@@ -74,13 +74,13 @@ def packet_collective(
     expanded = expand(schedule)
     ends = _ends(expanded, cluster, group, model)
     end_ps = int(ends.max(initial=0))
-    sent = schedule.size_bytes * bus_factor(schedule.kind, schedule.num_ranks)
+    sent_bytes = schedule.size_bytes * bus_factor(schedule.kind, schedule.num_ranks)
     return PacketRun(
         end_ps=end_ps,
-        bus_bytes_per_s=sent * PS_PER_S / end_ps if end_ps else 0.0,
+        bus_bytes_per_s=sent_bytes * PS_PER_S / end_ps if end_ps else 0.0,
         flow_start_ps=_starts(expanded, ends),
         flow_end_ps=ends,
-        flow_alone_ps=_alone(expanded, cluster, group, model),
+        flow_alone_ps=_alone_ps(expanded, cluster, group, model),
     )
 
 
@@ -89,31 +89,31 @@ def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
         raise InputError(f"must be from 1 to {MAX_PACKET_BYTES}, got {packet_bytes}", field="packet_bytes")
     if not 0 <= header_bytes <= MAX_PACKET_BYTES:
         raise InputError(f"must be from 0 to {MAX_PACKET_BYTES}, got {header_bytes}", field="header_bytes")
-    usual = load_gpu_model("astra3-generic")
+    base_model = load_gpu_model("astra3-generic")
     return replace(  # no kernel runs: the chip's inside makes no difference, and the smallest has the smallest tables
-        usual,
+        base_model,
         packet_bytes=packet_bytes,
         packet_header_bytes=header_bytes,
         num_cus=1,
-        noc=replace(usual.noc, rows=1, cols=1),
-        memory=replace(usual.memory, num_channels=1),
-        ports=replace(usual.ports, count=1),
+        noc=replace(base_model.noc, rows=1, cols=1),
+        memory=replace(base_model.memory, num_channels=1),
+        ports=replace(base_model.ports, count=1),
     )
 
 
 def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
     """Return the arrival of each transfer: int64[transfers]."""
     graph, _ = schedule_graph(expanded, cluster, group)
-    carried = np.full(graph.num_tasks, -1, np.int32)
-    done = run_gpus(
+    task_kernel = np.full(graph.num_tasks, -1, np.int32)
+    run = run_gpus(
         ProgramBuilder("transfers", len(group)).program(),
         cluster,
         group,
         model,
-        tasks=KernelTasks(graph, carried),
+        tasks=KernelTasks(graph, task_kernel),
         options=GpuRunOptions(fold="off"),
     )
-    return done.whole().records.end_ps[: expanded.num_transfers]
+    return run.whole().records.end_ps[: expanded.num_transfers]
 
 
 def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
@@ -121,26 +121,26 @@ def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
     starts = np.zeros(expanded.num_transfers, np.int64)
     waits = np.flatnonzero(np.diff(expanded.predecessor_ptr))
     if len(waits):
-        before = ends[expanded.predecessor_idx]
-        starts[waits] = np.maximum.reduceat(before, expanded.predecessor_ptr[waits])
+        predecessor_ends = ends[expanded.predecessor_idx]
+        starts[waits] = np.maximum.reduceat(predecessor_ends, expanded.predecessor_ptr[waits])
     return starts
 
 
-def _alone(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
+def _alone_ps(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
     """Return the duration of each transfer by itself: int64[transfers]; equal ones are simulated once."""
     kinds = np.stack((expanded.src.astype(np.int64), expanded.dst.astype(np.int64), expanded.size_bytes), axis=1)
-    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
-    times = [int(_ends(_only(expanded, int(row)), cluster, group, model)[0]) for row in first]
-    return np.array(times, np.int64)[which.reshape(-1)]
+    _, examples, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    times = [int(_ends(_single_transfer(expanded, int(row)), cluster, group, model)[0]) for row in examples]
+    return np.array(times, np.int64)[kind.reshape(-1)]
 
 
-def _only(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
+def _single_transfer(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
     """Return one transfer of the schedule, without dependencies."""
-    one = slice(row, row + 1)
+    single = slice(row, row + 1)
     names = ("src", "dst", "step", "chunk", "size_bytes", "reduce", "entry_src", "entry_dst")
     return replace(
         expanded,
-        **{name: getattr(expanded, name)[one] for name in names},
+        **{name: getattr(expanded, name)[single] for name in names},
         predecessor_ptr=np.zeros(2, np.int64),
         predecessor_idx=np.zeros(0, np.int32),
         completion_ptr=np.zeros_like(expanded.completion_ptr),

@@ -61,43 +61,43 @@ def loadstore_collective(
         sizes = [max(sum(row) for row in options.matrix)]
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
-    asked = LoadStoreRuns(op, cluster, group, options)
+    runs = LoadStoreRuns(op, cluster, group, options)
     rows: list[LoadStoreRow] = []
     with observing(progress=progress, on_compile=on_compile, on_stage=on_stage):
         try:
             for size in sizes:
-                rows = [*(replace(before, result=None) for before in rows), asked.row(size)]
+                rows = [*(replace(earlier, result=None) for earlier in rows), runs.row(size)]
                 if not rows[-1].finished:
                     break
         except KeyboardInterrupt:
             if not rows:
                 raise
         stopped = len(rows) < len(sizes) or not rows[-1].finished
-        notes = (*_notes(rows), *(() if stopped else _unused_options(asked, rows)))
+        notes = (*_notes(rows), *(() if stopped else _unused_options(runs, rows)))
     return LoadStoreCollectiveResult(
-        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), notes=notes, stopped=stopped
+        op=op, cluster=cluster, group=runs.ranks, model=runs.model, rows=tuple(rows), notes=notes, stopped=stopped
     )
 
 
-def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
+def _unused_options(runs: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
     """Yield a sentence for each option without effect on the times; if all sizes are small, trine runs without it."""
     if any(row.time.size_bytes * row.simulated > CHEAP_BYTES for row in rows):
         return
     names = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator")
 
     def same_without(name: str) -> bool:
-        others: dict[str, Any] = {name: None}
-        plain = replace(asked.options, **others, fold="auto", verify=False)
-        without = LoadStoreRuns(asked.op, asked.cluster, asked.ranks, plain)
-        return all(without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
+        cleared: dict[str, Any] = {name: None}
+        options = replace(runs.options, **cleared, fold="auto", verify=False)
+        runs_without = LoadStoreRuns(runs.op, runs.cluster, runs.ranks, options)
+        return all(runs_without.row(row.time.size_bytes).time.time_ps == row.time.time_ps for row in reversed(rows))
 
-    yield from unused_options({name: getattr(asked.options, name) for name in names}, same_without, "at these sizes")
+    yield from unused_options({name: getattr(runs.options, name) for name in names}, same_without, "at these sizes")
 
 
 def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
     """Return the programs' notes without duplicates, and the reason for skipped algorithms."""
-    stated = dict.fromkeys(note for row in rows for note in row.notes)
-    left = [name for row in rows for name, ps in row.tried if ps is None]
-    if left:
-        stated[f"{left[0]} skipped at {len(left)} of {len(rows)} sizes: its bytes alone take longer"] = None
-    return tuple(stated)
+    notes = dict.fromkeys(note for row in rows for note in row.notes)
+    skipped = [name for row in rows for name, ps in row.tried if ps is None]
+    if skipped:
+        notes[f"{skipped[0]} skipped at {len(skipped)} of {len(rows)} sizes: its bytes alone take longer"] = None
+    return tuple(notes)

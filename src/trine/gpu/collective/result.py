@@ -162,24 +162,24 @@ def _row(row: LoadStoreRow, width: int) -> str:
     time = row.time
     bandwidths = (time.algbw_bytes_per_s, time.busbw_bytes_per_s)
     rates = [f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}" for rate in bandwidths]
-    what = _decides(row) if row.finished else "PARTIAL: stopped then"
+    ending = _decides(row) if row.finished else "PARTIAL: stopped then"
     return (
         f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:{width}} "
-        f"{time.protocol:8} {time.channels:>6}  {what}"
+        f"{time.protocol:8} {time.channels:>6}  {ending}"
     )
 
 
 def _decides(row: LoadStoreRow) -> str:
-    found = row.bottleneck
-    return f"{found.name or found.what} {100 * found.share:.0f} %"
+    bottleneck = row.bottleneck
+    return f"{bottleneck.name or bottleneck.what} {100 * bottleneck.share:.0f} %"
 
 
 def _notes(answer: LoadStoreCollectiveResult) -> list[str]:
     """Return the notes; for a single size, only those that its full result does not repeat."""
     if len(answer.rows) > 1:
         return list(answer.notes)
-    said = (*answer.result.program.notes, *answer.result.notes)
-    return [note for note in answer.notes if note not in said]
+    result_notes = (*answer.result.program.notes, *answer.result.notes)
+    return [note for note in answer.notes if note not in result_notes]
 
 
 def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
@@ -191,19 +191,19 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
     return []
 
 
-def row_json(found: LoadStoreRow) -> Row:
+def row_json(row: LoadStoreRow) -> Row:
     """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
-    rates = to_row(found.time, "algbw_GBps busbw_GBps")
+    rates = to_row(row.time, "algbw_GBps busbw_GBps")
     return {
-        **to_row(found.time, "size_bytes time_us"),
-        **(rates if found.finished else dict.fromkeys(rates)),
-        **to_row(found.time, "algorithm protocol"),
-        "workgroups": found.time.channels,
-        "evidence": found.time.evidence,
-        "finished": found.finished,
-        "bottleneck": to_row(found.bottleneck),
-        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in found.tried],
-        "gpus_simulated": found.simulated,
+        **to_row(row.time, "size_bytes time_us"),
+        **(rates if row.finished else dict.fromkeys(rates)),
+        **to_row(row.time, "algorithm protocol"),
+        "workgroups": row.time.channels,
+        "evidence": row.time.evidence,
+        "finished": row.finished,
+        "bottleneck": to_row(row.bottleneck),
+        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in row.tried],
+        "gpus_simulated": row.simulated,
     }
 
 
@@ -310,11 +310,11 @@ class FidelityResult(_GroupReport):
 
     def table(self) -> str:
         """Return both times of each size, and their parts, as text."""
-        known = self.answer
-        how = f"links shared {known.network}" if known.network else f"{known.library} {known.version}"
+        answer = self.answer
+        method = f"links shared {answer.network}" if answer.network else f"{answer.library} {answer.version}"
         lines = [
             f"# {self.op} of {len(self.group)} ranks on {self.cluster.name}",
-            f"# operator: {how}, launch {known.launch}; load-store: GPU {self.model.name}",
+            f"# operator: {method}, launch {answer.launch}; load-store: GPU {self.model.name}",
             f"# {'size':>6} {'operator':>11} {'':22} {'load-store':>11} {'':22} {'ratio':>6}",
             f"# {'':>6} {'(us)':>11} {'':22} {'(us)':>11}",
         ]
@@ -329,12 +329,12 @@ class FidelityResult(_GroupReport):
 def _level_line(row: ComparedRow) -> str:
     ratio = "PARTIAL" if row.ratio is None else f"{row.ratio:.2f}"
     return (
-        f"  {format_size(row.size_bytes):>6} {row.operator.time_ps / 1e6:>11.2f} {_what(row.operator):22} "
-        f"{row.loadstore.time_ps / 1e6:>11.2f} {_what(row.loadstore):22} {ratio:>6}"
+        f"  {format_size(row.size_bytes):>6} {row.operator.time_ps / 1e6:>11.2f} {_algorithm_text(row.operator):22} "
+        f"{row.loadstore.time_ps / 1e6:>11.2f} {_algorithm_text(row.loadstore):22} {ratio:>6}"
     )
 
 
-def _what(time: CollectiveTime) -> str:
+def _algorithm_text(time: CollectiveTime) -> str:
     name = time.algorithm if len(time.algorithm) <= _NAME else f"{time.algorithm[: _NAME - 3]}..."
     return f"{name}/{time.protocol}"
 
@@ -350,12 +350,12 @@ def _parts(row: ComparedRow) -> list[str]:
         if part.operator_ps or part.loadstore_ps:
             lines.append(_part(part))
     total = row.loadstore.time_ps - row.operator.time_ps
-    both = f"{format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11}"
-    lines.append(f"  {'all':30} {both} {_signed(total):>11}")
+    times = f"{format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11}"
+    lines.append(f"  {'all':30} {times} {_signed(total):>11}")
     largest = max(row.parts, key=lambda part: abs(part.difference_ps))
-    words = WORDS[largest.name]
+    title = WORDS[largest.name]
     lines += textwrap.wrap(
-        f"most of the difference: {words}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
+        f"most of the difference: {title}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
     )
     return lines
 

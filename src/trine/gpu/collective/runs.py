@@ -99,9 +99,9 @@ class Programs:
     @property
     def is_low_latency(self) -> bool:
         """Whether a dispatch or combine uses the low-latency kernels, which suit few tokens."""
-        chosen = self.options.algorithm
-        few = self.moe is not None and is_low_latency(self.moe)
-        return few if chosen == AUTO else chosen == "low-latency"
+        algorithm = self.options.algorithm
+        has_few_tokens = self.moe is not None and is_low_latency(self.moe)
+        return has_few_tokens if algorithm == AUTO else algorithm == "low-latency"
 
     def model(self, model: GpuModel) -> GpuModel:
         """Return the GPU model for the programs: a dispatch or combine's normal kernels run on only some CUs."""
@@ -130,8 +130,8 @@ class Programs:
             return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
         if self.plan is not None:
             return max(len(gpu.blocks) for gpu in self.plan.gpus)
-        usual = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
-        return usual if self.options.workgroups is None else self.options.workgroups
+        default = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
+        return default if self.options.workgroups is None else self.options.workgroups
 
     @property
     def wavefronts(self) -> int | None:
@@ -145,7 +145,7 @@ class Programs:
 
         Raises InputError for invalid options or plans, and for an ``unroll`` without effect.
         """
-        program = self._made(name, size_bytes)
+        program = self._build(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
             raise InputError(f"has no effect: each operation of {name} sets its own, or none has lines", field="unroll")
         return program
@@ -166,13 +166,13 @@ class Programs:
 
     def oneshot_lower_bound_ps(self, size_bytes: int, cluster: Cluster, group: Sequence[int]) -> int:
         """Return a lower bound of one-shot's time: a GPU sends the whole payload to every other rank."""
-        out = [i for i, link in enumerate(cluster.links) if link.source == group[0] and link.link_class == SCALE_UP]
-        rate = sum(cluster.seen_by_messages(link)[0] for link in out)
+        links = [i for i, link in enumerate(cluster.links) if link.source == group[0] and link.link_class == SCALE_UP]
+        rate = sum(cluster.seen_by_messages(link)[0] for link in links)
         options = self._kernel_options(size_bytes)
-        sent = options.lines() * options.line_bytes * (self.num_ranks - 1)
-        return sent * PS_PER_S // rate if rate else 0
+        sent_bytes = options.lines() * options.line_bytes * (self.num_ranks - 1)
+        return sent_bytes * PS_PER_S // rate if rate else 0
 
-    def _made(self, name: str, size_bytes: int) -> GpuProgram:
+    def _build(self, name: str, size_bytes: int) -> GpuProgram:
         if self.plan is not None:
             from trine.gpu.kernels.lower.plan import lower_plan
 
@@ -180,15 +180,15 @@ class Programs:
         options = self._kernel_options(size_bytes)
         if not self.is_even and f"{self.op}/{name}" in ACROSS:
             sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
-            instead = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
+            hint = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
             raise InputError(
-                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{instead}",
+                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{hint}",
                 field="algorithm",
             )
         program = kernel_of(options, name)
         if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
             return program
-        return through_nics(program, lambda one, other: self.domains[one] != self.domains[other])
+        return through_nics(program, lambda source, target: self.domains[source] != self.domains[target])
 
     def _kernel_options(self, size_bytes: int) -> KernelOptions:
         options = self.options
@@ -338,30 +338,30 @@ class LoadStoreRuns:
 
     def _row(self, name: str, size_bytes: int, unfolded: list[InputError] | None) -> LoadStoreRow:
         began = time.perf_counter()
-        done = self._verified(self.programs.program(name, size_bytes), unfolded)
+        run = self._verified(self.programs.program(name, size_bytes), unfolded)
         factor = bus_factor(self.op, len(self.ranks))
-        notes = ("folded and unfolded runs gave the same times, waits and counts",) if done.fold.verified else ()
+        notes = ("folded and unfolded runs gave the same times, waits and counts",) if run.fold.verified else ()
         result = GpuResult(
-            program=done.program,
+            program=run.program,
             model=self.model,
             cluster=self.cluster,
             group=self.group,
-            records=done.gpu,
+            records=run.gpu,
             bus_factor=factor,
-            fold=done.fold,
-            finished=done.finished,
+            fold=run.fold,
+            finished=run.finished,
             wall_s=time.perf_counter() - began,
             notes=notes,
         )
         if self.op in MOE:  # tokens and experts determine the bytes sent
-            size_bytes = done.program.payload_bytes
-        answer = self._time(name, size_bytes, done, factor, result.bottleneck)
+            size_bytes = run.program.payload_bytes
+        answer = self._time(name, size_bytes, run, factor, result.bottleneck)
         return LoadStoreRow(
             time=answer,
             bottleneck=result.bottleneck,
-            finished=done.finished,
-            simulated=done.fold.classes,
-            notes=(*done.program.notes, *notes),
+            finished=run.finished,
+            simulated=run.fold.classes,
+            notes=(*run.program.notes, *notes),
             result=result,
         )
 
@@ -375,15 +375,15 @@ class LoadStoreRuns:
             unfolded.append(InputError(f"{program.name}: {problem}"))
             return self.run(program)
 
-    def _time(self, name: str, size: int, done: GpuRun, factor: float, bottleneck: Bottleneck) -> CollectiveTime:
+    def _time(self, name: str, size: int, run: GpuRun, factor: float, bottleneck: Bottleneck) -> CollectiveTime:
         return CollectiveTime(
             op=self.op,
             size_bytes=size,
             sent_bytes=size,
             num_ranks=len(self.ranks),
-            time_ps=done.end_ps,
-            low_ps=done.end_ps,
-            high_ps=done.end_ps,
+            time_ps=run.end_ps,
+            low_ps=run.end_ps,
+            high_ps=run.end_ps,
             algorithm=name,
             protocol=self.programs.protocol,
             channels=self.programs.workgroups,
@@ -407,8 +407,8 @@ def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
     names = cluster.link_names
     return tuple(
         (path.port_out, path.port_in, *((names[hop.link], *hop[1:]) for hop in path.hops))
-        for here in range(len(gpus))
-        for there in range(len(gpus))
-        if here != there
-        for path in fabric.paths(here, there)
+        for source in range(len(gpus))
+        for target in range(len(gpus))
+        if source != target
+        for path in fabric.paths(source, target)
     )

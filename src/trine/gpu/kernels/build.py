@@ -118,12 +118,12 @@ def kernel_name(op: str, algorithm: str) -> str:
 
     Raises InputError: unknown collective or algorithm; names the nearest.
     """
-    known = known_kernels(op)
-    if not known:
+    algorithms = known_kernels(op)
+    if not algorithms:
         raise InputError(f"no GPU program for collective {op!r}{nearest(op, known_ops())}", field="op")
     algorithm = FAMILIES.get((op, algorithm), (algorithm,))[0]
-    if algorithm not in known:
-        raise InputError(f"{op} has no GPU program {algorithm!r}{nearest(algorithm, known)}", field="algorithm")
+    if algorithm not in algorithms:
+        raise InputError(f"{op} has no GPU program {algorithm!r}{nearest(algorithm, algorithms)}", field="algorithm")
     return f"{op}/{algorithm}"
 
 
@@ -154,33 +154,33 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     return kernel_of(KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options), algorithm)
 
 
-def kernel_of(chosen: KernelOptions, algorithm: str) -> GpuProgram:
+def kernel_of(options: KernelOptions, algorithm: str) -> GpuProgram:
     """Build the program of :func:`build_kernel` from its options."""
-    op = chosen.op
-    name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
-    if chosen.flagged and name in SWITCHED:
+    op = options.op
+    name = kernel_name(op, automatic(options) if algorithm == AUTO else algorithm)
+    if options.flagged and name in SWITCHED:
         raise InputError(
             f"{name} goes through switches that add up and multicast whole lines, without flags in the lines: "
-            f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
+            f"protocol {options.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )
-    for field, usual in (("sync", "auto"), ("waits", JOINT)) if op in _SETTLED else ():
-        if getattr(chosen, field) != usual:
-            raise InputError(f"programs of {op} wait as they need to: leave it at {usual!r}", field=field)
-    if chosen.flagged and op in _SETTLED:
+    for field, default in (("sync", "auto"), ("waits", JOINT)) if op in _SETTLED else ():
+        if getattr(options, field) != default:
+            raise InputError(f"programs of {op} wait as they need to: leave it at {default!r}", field=field)
+    if options.flagged and op in _SETTLED:
         raise InputError(f"programs of {op} signal behind their data: take protocol 'simple'", field="protocol")
-    if chosen.flagged and name in ACROSS:
+    if options.flagged and name in ACROSS:
         raise InputError(
             f"{name} puts bytes through NICs, which set no flags in lines: take protocol 'simple'", field="protocol"
         )
-    if chosen.flagged and name in READING:
-        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in UNFLAGGED)
+    if options.flagged and name in READING:
+        algorithms = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in UNFLAGGED)
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "
-            f"{chosen.protocol!r} needs one of {others}",
+            f"{options.protocol!r} needs one of {algorithms}",
             field="protocol",
         )
-    return KERNELS.get(name)(chosen)
+    return KERNELS.get(name)(options)
 
 
 def automatic(options: KernelOptions) -> str:
@@ -204,7 +204,7 @@ def automatic(options: KernelOptions) -> str:
         if options.num_ranks == 2 or options.size_bytes * options.num_ranks <= ONESHOT_BYTES:
             return "oneshot"
         return "twoshot-put" if options.flagged else "twoshot"
-    known = known_kernels(options.op)
-    if not known:
+    algorithms = known_kernels(options.op)
+    if not algorithms:
         kernel_name(options.op, AUTO)
-    raise InputError(f"{options.op} needs an algorithm: {', '.join(known)}", field="algorithm")
+    raise InputError(f"{options.op} needs an algorithm: {', '.join(algorithms)}", field="algorithm")

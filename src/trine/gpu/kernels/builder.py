@@ -64,7 +64,7 @@ class CollectiveBuilder(ProgramBuilder):
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
         self.options = options
-        self._words: Region | None = None
+        self._state_lines: Region | None = None
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
         """Add a payload buffer of ``chunks`` chunks by rank, or of one; ``name``: ``input`` or ``output``."""
@@ -97,19 +97,19 @@ class CollectiveBuilder(ProgramBuilder):
 
         Workgroups without lines get no operations. Raises InputError above MAX_OPERANDS operands.
         """
-        each, more = divmod(lines, self.options.workgroups)
+        per_group, remainder = divmod(lines, self.options.workgroups)
         first = 0
         # With bookkeeping, one line per workgroup for the state that a library's kernels keep
-        if self.options.bookkeeping and self._words is None:
-            self._words = self.scratch("words", self.options.workgroups, 1)
-        words = self._words
+        if self.options.bookkeeping and self._state_lines is None:
+            self._state_lines = self.scratch("words", self.options.workgroups, 1)
+        state_lines = self._state_lines
         for number in range(self.options.workgroups):
-            count = each + (number < more)
+            count = per_group + (number < remainder)
             if count:
                 group = Workgroup(self, number, first, count)
-                group.enter(words)
+                group.enter(state_lines)
                 yield group
-                group.leave(words)
+                group.leave(state_lines)
             first += count
             self.end_workgroup()
 
@@ -145,8 +145,8 @@ class SignalTable(NamedTuple):
     base: int
     line_bytes: int
 
-    def operand(self, role: int, distance: int, workgroup: int, which: int) -> Operand:
-        number = workgroup * self.per_workgroup + which
+    def operand(self, role: int, distance: int, workgroup: int, index: int) -> Operand:
+        number = workgroup * self.per_workgroup + index
         return Operand(role, distance, self.base + number * self.line_bytes, semaphore=self.first + number)
 
 
@@ -213,28 +213,28 @@ class Workgroup:
         self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.BARRIER, 0, (), label)
 
-    def enter(self, words: Region | None) -> None:
-        """Add a library kernel's prologue, before the first data access; ``words``: a line per workgroup, or None."""
-        if words is None:
+    def enter(self, state_lines: Region | None) -> None:
+        """Add a library kernel's prologue, before the first access; ``state_lines``: one per workgroup, or None."""
+        if state_lines is None:
             return
         for cycles, label in ((FLAG_CYCLES, "flag"), (CHANNEL_CYCLES, "channels")):
             self.add(isa.DELAY, cycles, (), label)
-            self.add(isa.LOAD, 1, [words.operand((isa.READ, isa.READ), 0, self.number, 0)], label)
+            self.add(isa.LOAD, 1, [state_lines.operand((isa.READ, isa.READ), 0, self.number, 0)], label)
             self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.DELAY, DATA_CYCLES, (), "channels")
 
-    def leave(self, words: Region | None) -> None:
+    def leave(self, state_lines: Region | None) -> None:
         """Add a library kernel's epilogue: a barrier, then one thread increments the flag for the next launch."""
-        if words is not None:
+        if state_lines is not None:
             self.barrier("next flag")
-            self.add(isa.STORE, 1, [words.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
+            self.add(isa.STORE, 1, [state_lines.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
 
     def count(self, label: str) -> None:
         """Add a library kernel's increment, in memory, of the number of signals to wait for."""
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, COUNT_CYCLES, (), label)
 
-    def seen(self, label: str) -> None:
+    def delay_after_wait(self, label: str) -> None:
         """Add a library kernel's delay after the signals have arrived."""
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, SEEN_CYCLES, (), label)
@@ -246,12 +246,12 @@ class Workgroup:
             self.add(isa.FENCE, 0, (), label)
 
     def signal(self, signals: SignalTable, peers: Iterable[tuple[int, int]], label: str) -> None:
-        """Release a semaphore at each (distance, which)."""
-        self.add(isa.RELEASE, 1, [signals.operand(isa.WRITE, d, self.number, which) for d, which in peers], label)
+        """Release a semaphore at each (distance, index)."""
+        self.add(isa.RELEASE, 1, [signals.operand(isa.WRITE, d, self.number, index) for d, index in peers], label)
 
-    def wait(self, signals: SignalTable, which: int, amount: int, label: str) -> None:
+    def wait(self, signals: SignalTable, index: int, amount: int, label: str) -> None:
         """Acquire ``amount`` of a semaphore; the other wavefronts do not wait with wavefront 0."""
-        self.add(isa.ACQUIRE, amount, (signals.operand(isa.READ, 0, self.number, which),), label)
+        self.add(isa.ACQUIRE, amount, (signals.operand(isa.READ, 0, self.number, index),), label)
 
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)

@@ -38,7 +38,7 @@ class PeerWork(NamedTuple):
     """
 
     remote: tuple[tuple[Workgroup, int], ...]
-    own: tuple[Workgroup, ...]
+    local: tuple[Workgroup, ...]
     peers: Peers
 
     @property
@@ -69,14 +69,14 @@ def put(name: str, options: KernelOptions, own_chunks: int, division: Division =
     source, result, lines = builder.ends(own_chunks, ranks)
     slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
     distances = division.distances(options)
-    barrier, signal = RankBarrier(builder, distances, usual="none"), Signal(builder, distances)
+    barrier, signal = RankBarrier(builder, distances, default="none"), Signal(builder, distances)
     for work in division.works(builder, lines):
         if work.remote:
             barrier.start(work.group, work.peers)
         for group, d in work.remote:
             target = group.write(result, d) if slots is None else group.write(slots, d, d - 1)
             group.copy(group.read(source, chunk=d if own_chunks > 1 else 0), target, label="put")
-        for group in work.own:
+        for group in work.local:
             group.copy(group.read(source), group.write(result), label="copy")
         if work.remote:
             signal.send(work.group, work.peers)
@@ -93,13 +93,13 @@ def get(name: str, options: KernelOptions, own_chunks: int, division: Division =
     """Build a program that reads chunks of the peers' inputs into the output."""
     builder = CollectiveBuilder(name, options)
     source, result, lines = builder.ends(own_chunks, options.num_ranks)
-    barrier = RankBarrier(builder, division.distances(options), usual="both")
+    barrier = RankBarrier(builder, division.distances(options), default="both")
     for work in division.works(builder, lines):
         if work.remote:
             barrier.start(work.group, work.peers)
         for group, d in work.remote:
             group.copy(group.read(source, d), group.write(result, chunk=d), label="get")
-        for group in work.own:
+        for group in work.local:
             group.copy(group.read(source), group.write(result), label="copy")
         if work.remote:
             barrier.end(work.group, work.peers)
@@ -133,7 +133,7 @@ def _put_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgra
     builder = CollectiveBuilder(name, options)
     source, result, lines = builder.ends(chunks, 1)
     slots = builder.slots("scratch", options.num_ranks - 1, lines)
-    barrier, signal = RankBarrier(builder, options.distances, usual="none"), Signal(builder, options.distances)
+    barrier, signal = RankBarrier(builder, options.distances, default="none"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
         for d in order:
@@ -147,7 +147,7 @@ def _put_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgra
 def _get_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgram:
     builder = CollectiveBuilder(name, options)
     source, result, lines = builder.ends(chunks, 1)
-    barrier = RankBarrier(builder, options.distances, usual="both")
+    barrier = RankBarrier(builder, options.distances, default="both")
     for group in barrier.around(builder.workgroups(lines)):
         sources = [group.read(source, d) for d in (0, *group.rotated(options.distances))]
         group.reduce(sources, group.write(result), label="reduce")
@@ -159,7 +159,7 @@ def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/twoshot", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     # No barrier at the end: the signals that follow the sums already show that all reads are done.
-    barrier, signal = RankBarrier(builder, options.distances, usual="start"), Signal(builder, options.distances)
+    barrier, signal = RankBarrier(builder, options.distances, default="start"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = (0, *group.rotated(options.distances))
         sources, targets = [group.read(source, d) for d in order], [group.write(result, d) for d in order]
@@ -174,7 +174,7 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
     source, result, lines = builder.ends(ranks, ranks)
     slots = builder.slots("scratch", ranks - 1, lines)
     sums = builder.slots("sums", ranks - 1, lines) if options.flagged else None
-    barrier = RankBarrier(builder, options.distances, usual="none")
+    barrier = RankBarrier(builder, options.distances, default="none")
     first, second = Signal(builder, options.distances), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
@@ -182,8 +182,8 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
         first.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        others = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
-        group.reduce(sources, group.write(result), *others, label="reduce")
+        peer_targets = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
+        group.reduce(sources, group.write(result), *peer_targets, label="reduce")
         second.meet(group, last=True)
         if sums is not None:
             for d in order:
@@ -195,7 +195,7 @@ def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
     """Build an all-reduce: when all are ready, each rank reads and adds up its chunk from all, then gets all sums."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
-    barrier, signal = RankBarrier(builder, options.distances, usual="both"), Signal(builder, options.distances)
+    barrier, signal = RankBarrier(builder, options.distances, default="both"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
         group.reduce([group.read(source, d) for d in (0, *order)], group.write(result), label="reduce")

@@ -22,13 +22,13 @@ def all_gather(options: KernelOptions) -> GpuProgram:
     source, result, lines = builder.ends(1, ranks)
     barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), builder.node_signal()
     for group in barrier.around(builder.workgroups(lines)):
-        for node in builder.others:
+        for node in builder.other_nodes:
             rail.put(group, node, group.read(source), group.write(result, builder.place(node)))
         targets = [group.write(result, d) for d in builder.neighbours(group)]
         group.copy(group.read(source), group.write(result), *targets, label="put")
-        for node in builder.others:
+        for node in builder.other_nodes:
             rail.wait(group, node)
-            _pass_on(builder, group, result, node)
+            _forward(builder, group, result, node)
         done.meet(group, last=True)
     return builder.finished(builder.grid)
 
@@ -64,12 +64,12 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
                 targets = [piece.write(result, d) for d in builder.neighbours(piece)]
                 reduction.receive(piece, piece.write(result), *targets)
                 piece.settle()
-                for node in builder.others:
+                for node in builder.other_nodes:
                     rail.put(piece, node, piece.read(result), piece.write(result, builder.place(node)))
             if turn > 1:
-                for node in builder.others:
+                for node in builder.other_nodes:
                     rail.wait(pieces[turn - 2], node)
-                    _pass_on(builder, pieces[turn - 2], result, node)
+                    _forward(builder, pieces[turn - 2], result, node)
         done.meet(group, last=True)
     return builder.finished(builder.grid)
 
@@ -87,11 +87,11 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
         return (node - 1) * num_locals + local
 
     for group in barrier.around(builder.workgroups(lines)):
-        pieces = group.pieces() if builder.others else []
+        pieces = group.pieces() if builder.other_nodes else []
         for turn in range(len(pieces) + 1):
             if turn < len(pieces):
                 piece = pieces[turn]
-                for node in builder.others:
+                for node in builder.other_nodes:
                     for d in builder.neighbours(piece):
                         chunk = builder.place(node, d)
                         piece.copy(piece.read(source, chunk=chunk), piece.write(slots, d, slot(node, d)), label="stage")
@@ -99,17 +99,17 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
             if turn > 0:
                 piece = pieces[turn - 1]
                 staged[turn - 1].receive(piece, last=True)  # the waiting wavefront also issues the puts
-                for node in builder.others:
+                for node in builder.other_nodes:
                     target = builder.place(node)
                     for d in builder.neighbours(piece):
-                        came = piece.write(result, target, builder.place(0, -d))
-                        rail.put(piece, node, piece.read(slots, chunk=slot(node, d)), came, last=False)
+                        arrival = piece.write(result, target, builder.place(0, -d))
+                        rail.put(piece, node, piece.read(slots, chunk=slot(node, d)), arrival, last=False)
                     rail.put(piece, node, piece.read(source, chunk=target), piece.write(result, target))
         for d in builder.neighbours(group):
             group.copy(group.read(source, chunk=d), group.write(result, d), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
         done.meet(group, last=True)
-        for node in builder.others:
+        for node in builder.other_nodes:
             for _ in pieces:
                 rail.wait(group, node, last=True)
     return builder.finished(builder.grid)
@@ -122,7 +122,7 @@ class _NodeBuilder(CollectiveBuilder):
         super().__init__(name, options)
         self.grid = options.num_nodes, options.num_ranks // options.num_nodes
         #: node distances to the other nodes
-        self.others = range(1, options.num_nodes)
+        self.other_nodes = range(1, options.num_nodes)
 
     def place(self, node: int, local: int = 0) -> int:
         """Return the distance or chunk that lies ``node`` nodes and ``local`` ranks further on."""
@@ -131,8 +131,8 @@ class _NodeBuilder(CollectiveBuilder):
 
     def neighbours(self, group: Workgroup) -> list[int]:
         """Return the distances of the other ranks of the node; each workgroup starts with a different one."""
-        others = range(1, self.grid[1])
-        return group.rotated(others) if others else []
+        distances = range(1, self.grid[1])
+        return group.rotated(distances) if distances else []
 
     def node_signal(self) -> Signal:
         """Add a signal from each rank of a node to all others of the node."""
@@ -147,7 +147,7 @@ class _Rail:
 
     def __init__(self, builder: _NodeBuilder) -> None:
         self._builder = builder
-        self._arrived: SignalTable | None = builder.signals(len(builder.others)) if builder.others else None
+        self._arrived: SignalTable | None = builder.signals(len(builder.other_nodes)) if builder.other_nodes else None
 
     def put(self, group: Workgroup, node: int, source: Operand, target: Operand, *, last: bool = True) -> None:
         """Put a slice by the NIC; ``last``: with the signal."""
@@ -161,7 +161,7 @@ class _Rail:
         """Wait for the next put of the rank ``node`` nodes back; ``last``: this workgroup does not use the data."""
         assert self._arrived is not None
         group.wait(self._arrived, node - 1, 1, "rail wait")
-        group.seen("rail wait")
+        group.delay_after_wait("rail wait")
         if not last:
             group.barrier("rail wait")
 
@@ -173,12 +173,12 @@ class _Rail:
 class _NodeBarrier:
     """Barriers at start and end: among the ranks of a node if they read from each other; among all ranks on request."""
 
-    def __init__(self, builder: _NodeBuilder, usual: str) -> None:
-        asked = builder.options.syncs(usual)
+    def __init__(self, builder: _NodeBuilder, default: str) -> None:
+        syncs = builder.options.syncs(default)
         is_wide = builder.options.sync != "auto"
         self._builder = builder
         self._meetings = [
-            (builder.node_signal(), _Rail(builder) if is_wide else None) if wanted else None for wanted in asked
+            (builder.node_signal(), _Rail(builder) if is_wide else None) if is_synced else None for is_synced in syncs
         ]
 
     def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
@@ -191,17 +191,17 @@ class _NodeBarrier:
             yield group
             self._meet(group, 1)
 
-    def _meet(self, group: Workgroup, which: int) -> None:
-        meeting = self._meetings[which]
+    def _meet(self, group: Workgroup, side: int) -> None:
+        meeting = self._meetings[side]
         if meeting is None:
             return
         node, rail = meeting
-        node.send(group, first=which == 0)
-        node.receive(group, last=which == 1 and rail is None)
-        for other in self._builder.others if rail is not None else ():
-            rail.notify(group, other)  # type: ignore[union-attr]
-        for other in self._builder.others if rail is not None else ():
-            rail.wait(group, other)  # type: ignore[union-attr]
+        node.send(group, first=side == 0)
+        node.receive(group, last=side == 1 and rail is None)
+        for peer_node in self._builder.other_nodes if rail is not None else ():
+            rail.notify(group, peer_node)  # type: ignore[union-attr]
+        for peer_node in self._builder.other_nodes if rail is not None else ():
+            rail.wait(group, peer_node)  # type: ignore[union-attr]
 
 
 class _Reduction:
@@ -209,7 +209,7 @@ class _Reduction:
 
     def __init__(self, builder: _NodeBuilder, source: Region, lines: int) -> None:
         self._builder, self._source = builder, source
-        count = max(1, len(builder.others))
+        count = max(1, len(builder.other_nodes))
         self._sums = builder.scratch("sums", count, lines)
         self._slots = builder.scratch("scratch", count, lines)
         self._rail = _Rail(builder)
@@ -217,7 +217,7 @@ class _Reduction:
     def send(self, piece: Workgroup) -> None:
         """Reduce the chunk of each other node's rank on this rail inside the node, and put the sum there."""
         builder = self._builder
-        for node in builder.others:
+        for node in builder.other_nodes:
             self._add(piece, builder.place(node), piece.write(self._sums, chunk=node - 1))
             piece.settle()
             target = piece.write(self._slots, builder.place(node), node - 1)
@@ -226,19 +226,19 @@ class _Reduction:
     def receive(self, piece: Workgroup, *targets: Operand) -> None:
         """Wait for the sums of all other nodes, and add them to the node's sum of this rank's chunk."""
         builder = self._builder
-        for node in builder.others:
+        for node in builder.other_nodes:
             self._rail.wait(piece, node)
-        came = [piece.read(self._slots, chunk=node - 1) for node in builder.others]
-        self._add(piece, 0, *targets, more=came)
+        arrivals = [piece.read(self._slots, chunk=node - 1) for node in builder.other_nodes]
+        self._add(piece, 0, *targets, sums=arrivals)
 
-    def _add(self, piece: Workgroup, chunk: int, *targets: Operand, more: list[Operand] | None = None) -> None:
-        own = [piece.read(self._source, d, chunk) for d in (0, *self._builder.neighbours(piece))]
-        piece.reduce([*own, *(more or [])], *targets, label="reduce")
+    def _add(self, piece: Workgroup, chunk: int, *targets: Operand, sums: list[Operand] | None = None) -> None:
+        inputs = [piece.read(self._source, d, chunk) for d in (0, *self._builder.neighbours(piece))]
+        piece.reduce([*inputs, *(sums or [])], *targets, label="reduce")
 
 
-def _pass_on(builder: _NodeBuilder, group: Workgroup, result: Region, node: int) -> None:
+def _forward(builder: _NodeBuilder, group: Workgroup, result: Region, node: int) -> None:
     """Copy the chunk that arrived from the rank ``node`` nodes back to the other ranks of the node."""
-    came = builder.place(-node)
-    targets = [group.write(result, d, came) for d in builder.neighbours(group)]
+    chunk = builder.place(-node)
+    targets = [group.write(result, d, chunk) for d in builder.neighbours(group)]
     if targets:
-        group.copy(group.read(result, chunk=came), *targets, label="pass on")
+        group.copy(group.read(result, chunk=chunk), *targets, label="pass on")

@@ -74,9 +74,9 @@ def nccl_nvls(options: KernelOptions) -> GpuProgram:
 
     Raises InputError if the options set how ranks wait, because the kernel determines that itself.
     """
-    for field, usual in (("sync", "auto"), ("waits", JOINT)):
-        if getattr(options, field) != usual:
-            raise InputError(f"NCCL's NVLS waits as it needs to: leave it at {usual!r}", field=field)
+    for field, default in (("sync", "auto"), ("waits", JOINT)):
+        if getattr(options, field) != default:
+            raise InputError(f"NCCL's NVLS waits as it needs to: leave it at {default!r}", field=field)
     return _Kernel(options).built()
 
 
@@ -100,19 +100,19 @@ class _Kernel:
         slots = self.channels * STEPS * self.ranks
         self.up = self.builder.scratch("to be added up", slots, self.chunk)
         self.down = self.builder.scratch("multicast", slots, self.chunk)
-        self.words = self.builder.scratch("words", 5 * self.channels, 1)
+        self.state_lines = self.builder.scratch("words", 5 * self.channels, 1)
         self.signals = self.builder.signals(4 * STEPS + 4)
         self.rounds = 0
 
     def built(self) -> GpuProgram:
         """Return the program: scatter, reduce and gather of each channel, each with its rounds."""
-        each, more = divmod(self.lines, self.channels)
+        per_channel, remainder = divmod(self.lines, self.channels)
         first = 0
         for channel in range(self.channels):
-            count = each + (channel < more)
+            count = per_channel + (channel < remainder)
             parts = [
-                Workgroup(self.builder, channel, first + at, min(self.chunk, count - at))
-                for at in range(0, count, self.chunk)
+                Workgroup(self.builder, channel, first + offset, min(self.chunk, count - offset))
+                for offset in range(0, count, self.chunk)
             ]
             first, self.rounds = first + count, len(parts)
             for number, (has, name, group, turns) in enumerate(
@@ -125,11 +125,11 @@ class _Kernel:
                 for turn in turns:
                     steps = list(enumerate(parts))[turn :: len(turns)] if has else []
                     if steps:
-                        whole = Workgroup(self.builder, 5 * channel + 2 * number + turn, 0, 0)
-                        self._enter(whole, name)
+                        program = Workgroup(self.builder, 5 * channel + 2 * number + turn, 0, 0)
+                        self._enter(program, name)
                         for step, part in steps:
                             group(step, part)
-                        whole.leave(self.words)
+                        program.leave(self.state_lines)
                     self.builder.end_workgroup()
         return self.builder.finished()
 
@@ -140,12 +140,12 @@ class _Kernel:
         group.barrier("start")
         group.add(isa.DELAY, _WORK + FETCH_CYCLES, (), "work")
         group.barrier("work")
-        self._word(group, "function")
+        self._load_word(group, "function")
         group.add(isa.DELAY, _RUN + 2 * FETCH_CYCLES, (), "connect")
         loads = {"scatter": (_SEND, 3), "gather": (_RECEIVE, 4), "reduce": (_RECEIVE + _SEND, 7)}
-        cycles, words = loads[name]
-        for _ in range(words):
-            self._word(group, "connect")
+        cycles, num_loads = loads[name]
+        for _ in range(num_loads):
+            self._load_word(group, "connect")
         group.add(isa.DELAY, cycles, (), "connect")
         self._step(group, name)
         group.add(isa.DELAY, _CHECKS + FETCH_CYCLES, (), "connect")
@@ -155,10 +155,10 @@ class _Kernel:
         """Load the step counters of the connections: in reduce from all ranks through the switch, for receives and for
         sends; in other groups this rank's only."""
         if name != "reduce":
-            self._word(group, "step")
+            self._load_word(group, "step")
             return
         rows = [
-            self.words.operand(((isa.READ_SUM, isa.READ_MEMBER)[d > 0],) * 2, d, group.number, 0)
+            self.state_lines.operand(((isa.READ_SUM, isa.READ_MEMBER)[d > 0],) * 2, d, group.number, 0)
             for d in range(self.ranks)
         ]
         for has in (self.scatters, self.gathers):
@@ -166,9 +166,9 @@ class _Kernel:
                 group.add(isa.LOAD, 1, rows, "step")
                 group.add(isa.WAITCNT, 0, (), "step")
 
-    def _word(self, group: Workgroup, label: str) -> None:
+    def _load_word(self, group: Workgroup, label: str) -> None:
         """Load a word from memory and wait for it."""
-        group.add(isa.LOAD, 1, [self.words.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
+        group.add(isa.LOAD, 1, [self.state_lines.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
         group.add(isa.WAITCNT, 0, (), label)
 
     def _scatter(self, step: int, part: Workgroup) -> None:
@@ -232,52 +232,52 @@ class _Kernel:
 
     def _pieces(self, part: Workgroup, warps: int) -> list[tuple[int, Workgroup]]:
         """Split a part into (first line, piece); a piece is the data that a group has in flight at once."""
-        most = warps * _LINES
+        max_lines = warps * _LINES
         return [
-            (at, Workgroup(self.builder, part.number, part.first + at, min(most, part.lines - at)))
-            for at in range(0, part.lines, most)
+            (offset, Workgroup(self.builder, part.number, part.first + offset, min(max_lines, part.lines - offset)))
+            for offset in range(0, part.lines, max_lines)
         ]
 
     def _copy(
         self, piece: Workgroup, reads: Sequence[Operand], writes: Sequence[Operand], cost: _CopyCost, begins: int
     ) -> None:
         """Add loads, a wait, and stores. ``begins``: 1 at a rank's first piece of a step, 2 in the first step."""
-        before, between = cost.whole if piece.lines >= _LINES else cost.small
+        first_cycles, store_cycles = cost.whole if piece.lines >= _LINES else cost.small
         if begins:
-            piece.add(isa.DELAY, before + (begins - 1) * FETCH_CYCLES, (), "copy")
+            piece.add(isa.DELAY, first_cycles + (begins - 1) * FETCH_CYCLES, (), "copy")
         unroll = -(-piece.lines // self.options.wavefronts)
         self.builder.add(isa.LOAD, piece.lines, reads, "copy", unroll)
         piece.add(isa.WAITCNT, 0, (), "copy")
-        piece.add(isa.DELAY, between, (), "copy")
+        piece.add(isa.DELAY, store_cycles, (), "copy")
         self.builder.add(isa.STORE, piece.lines, writes, "copy", unroll)
 
-    def _begin(self, step: int, part: Workgroup, which: int) -> None:
+    def _begin(self, step: int, part: Workgroup, semaphore: int) -> None:
         """Wait until the stores of the previous step are issued."""
         if step:
-            part.wait(self.signals, which + step % 2, 1, "turn")
+            part.wait(self.signals, semaphore + step % 2, 1, "turn")
             part.barrier("turn")
 
-    def _end(self, step: int, part: Workgroup, which: int) -> None:
+    def _end(self, step: int, part: Workgroup, semaphore: int) -> None:
         """Let the next step begin once the stores of this one are issued, while this one is fenced. The first step
         fetches the code after the copies."""
         if step + 1 < self.rounds:
-            part.signal(self.signals, [(0, which + (step + 1) % 2)], "turn")
+            part.signal(self.signals, [(0, semaphore + (step + 1) % 2)], "turn")
         if step == 0:
             part.add(isa.DELAY, FETCH_CYCLES, (), "signal")
 
-    def _signal(self, part: Workgroup, which: int) -> None:
+    def _signal(self, part: Workgroup, semaphore: int) -> None:
         """Signal each rank, from the threads that serve it."""
-        part.signal(self.signals, [(d, which) for d in range(self.ranks)], "signal")
+        part.signal(self.signals, [(d, semaphore) for d in range(self.ranks)], "signal")
 
-    def _multicast(self, part: Workgroup, which: int) -> None:
+    def _multicast(self, part: Workgroup, semaphore: int) -> None:
         """Signal all ranks at once through the switch."""
         rows = [
-            self.signals.operand((isa.WRITE_ALL, isa.WRITE_MEMBER)[d > 0], d, part.number, which)
+            self.signals.operand((isa.WRITE_ALL, isa.WRITE_MEMBER)[d > 0], d, part.number, semaphore)
             for d in range(self.ranks)
         ]
         part.add(isa.RELEASE, 1, rows, "signal")
 
-    def _wait(self, part: Workgroup, which: int) -> None:
+    def _wait(self, part: Workgroup, semaphore: int) -> None:
         """Wait for the signals of all ranks."""
-        part.wait(self.signals, which, self.ranks, "wait")
+        part.wait(self.signals, semaphore, self.ranks, "wait")
         part.barrier("wait")

@@ -46,15 +46,15 @@ class _NicRewriter:
 
     def __init__(self, program: GpuProgram, crosses: Crosses) -> None:
         self._program, self._crosses = program, crosses
-        last = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
-        self._base = -(-(last + program.line_bytes) // ALIGN_BYTES) * ALIGN_BYTES
+        end = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
+        self._base = -(-(end + program.line_bytes) // ALIGN_BYTES) * ALIGN_BYTES
         self._staged = [0] * program.num_ranks
         self._operations = operations_of(program)
 
     def staging(self) -> list[Buffer]:
         """Return the buffer of sums to be sent, if any."""
-        most = max(self._staged)
-        return [Buffer(name=STAGING, base=self._base, size_bytes=most)] if most else []
+        size = max(self._staged)
+        return [Buffer(name=STAGING, base=self._base, size_bytes=size)] if size else []
 
     def workgroup(self, rank: int, group: int) -> Iterator[Operation]:
         """Yield the operations of a workgroup of ``rank``."""
@@ -64,16 +64,16 @@ class _NicRewriter:
         for place, operation in enumerate(operations):
             if operation.kind == isa.WAITCNT and not has_lines and self._signals_by_nic(rank, operations[place + 1 :]):
                 continue
-            for made in self._rewritten(rank, operation):
-                has_lines = made.kind in isa.DATA_OPS or (has_lines and made.kind != isa.WAITCNT)
-                yield made
+            for result in self._rewritten(rank, operation):
+                has_lines = result.kind in isa.DATA_OPS or (has_lines and result.kind != isa.WAITCNT)
+                yield result
 
     def _signals_by_nic(self, rank: int, following: Sequence[Operation]) -> bool:
         """Return whether the next operation after barriers is a release whose targets are all behind NICs."""
-        after = next((operation for operation in following if operation.kind not in (isa.BARRIER, isa.FENCE)), None)
-        if after is None or after.kind != isa.RELEASE:
+        follower = next((operation for operation in following if operation.kind not in (isa.BARRIER, isa.FENCE)), None)
+        if follower is None or follower.kind != isa.RELEASE:
             return False
-        return all(self._leaves(rank, operand) for operand in after.operands)
+        return all(self._leaves(rank, operand) for operand in follower.operands)
 
     def _leaves(self, rank: int, operand: Operand) -> bool:
         return operand.rank != rank and self._crosses(rank, operand.rank)
@@ -81,48 +81,48 @@ class _NicRewriter:
     def _rewritten(self, rank: int, operation: Operation) -> Iterator[Operation]:
         reads = tuple(operand for operand in operation.operands if operand.role in isa.READ_ROLES)
         writes = operation.operands[len(reads) :]
-        away = tuple(operand for operand in writes if self._leaves(rank, operand))
+        remote = tuple(operand for operand in writes if self._leaves(rank, operand))
         if any(operand.role >= isa.READ_SUM and self._leaves(rank, operand) for operand in operation.operands):
             raise self._refused("has multimem operations with ranks behind a NIC, and no switch adds up over one")
         if any(self._leaves(rank, operand) for operand in reads):
             raise self._refused("reads from behind a NIC, and loads do not cross one: take an algorithm that puts")
-        if not away or operation.kind == isa.DMA:
+        if not remote or operation.kind == isa.DMA:
             yield operation
             return
-        if any(operand.role == isa.WRITE_FLAGGED for operand in away):
+        if any(operand.role == isa.WRITE_FLAGGED for operand in remote):
             raise self._refused("has flags in lines that cross a NIC: take protocol 'simple'")
-        inside = tuple(operand for operand in writes if operand not in away)
+        local = tuple(operand for operand in writes if operand not in remote)
         if operation.kind == isa.RELEASE:
-            yield from self._release(operation, inside, away)
+            yield from self._release(operation, local, remote)
         else:
-            yield from self._data(rank, operation, (reads, inside, away))
+            yield from self._data(rank, operation, (reads, local, remote))
 
     def _release(
-        self, operation: Operation, inside: tuple[Operand, ...], away: tuple[Operand, ...]
+        self, operation: Operation, local: tuple[Operand, ...], remote: tuple[Operand, ...]
     ) -> Iterator[Operation]:
         if operation.amount != 1:
             raise self._refused(f"releases {operation.amount} behind a NIC, but a dma adds 1")
-        if inside:
-            yield operation._replace(operands=inside)
-        for target in away:
+        if local:
+            yield operation._replace(operands=local)
+        for target in remote:
             yield operation._replace(kind=isa.DMA, amount=0, operands=(target,))
 
     def _data(self, rank: int, operation: Operation, parts: tuple[tuple[Operand, ...], ...]) -> Iterator[Operation]:
         """Send a copy of local memory directly; first write other copies, and sums, to local memory."""
-        reads, inside, away = parts
+        reads, local, remote = parts
         if operation.kind == isa.STORE:
             raise self._refused("stores data behind a NIC that is in no memory")
         if operation.kind == isa.COPY and reads[0].rank == rank and reads[0].role == isa.READ:
             source = reads[0]
-            if inside:
-                yield operation._replace(operands=(source, *inside))
+            if local:
+                yield operation._replace(operands=(source, *local))
         else:
-            own = next((operand for operand in inside if operand.rank == rank and operand.role == isa.WRITE), None)
-            source = own or self._staging(rank, operation.amount)
-            yield operation._replace(operands=(*reads, *inside, *(() if own else (source,))))
+            own_write = next((operand for operand in local if operand.rank == rank and operand.role == isa.WRITE), None)
+            source = own_write or self._staging(rank, operation.amount)
+            yield operation._replace(operands=(*reads, *local, *(() if own_write else (source,))))
             yield operation._replace(kind=isa.WAITCNT, amount=0, unroll=0, operands=())
             yield operation._replace(kind=isa.BARRIER, amount=0, unroll=0, operands=())
-        for target in away:
+        for target in remote:
             yield self._dma(operation, source, target)
 
     def _staging(self, rank: int, lines: int) -> Operand:

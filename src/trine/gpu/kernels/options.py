@@ -77,13 +77,13 @@ class KernelOptions:
         check_whole("unroll", self.unroll, 0, 4096)
         if self.line_bytes % 16:
             raise InputError(f"must be a multiple of 16, got {self.line_bytes}", field="line_bytes")
-        for field, value, known in (
+        for field, value, choices in (
             ("protocol", self.protocol, PROTOCOLS),
             ("sync", self.sync, SYNCS),
             ("waits", self.waits, WAITS),
         ):
-            if value not in known:
-                raise InputError(f"unknown {field} {value!r}{nearest(value, known)}", field=field)
+            if value not in choices:
+                raise InputError(f"unknown {field} {value!r}{nearest(value, choices)}", field=field)
 
     @property
     def flagged(self) -> bool:
@@ -105,7 +105,7 @@ class KernelOptions:
         part_bytes = -(-self.size_bytes // parts)
         return -(-part_bytes // self.step_bytes)
 
-    def syncs(self, usual: str) -> tuple[bool, bool]:
-        """Return whether ranks synchronise at the start and at the end; ``usual`` is the algorithm's default."""
-        sync = usual if self.sync == "auto" else self.sync
+    def syncs(self, default: str) -> tuple[bool, bool]:
+        """Return whether ranks synchronise at the start and at the end; ``default``: the algorithm's default."""
+        sync = default if self.sync == "auto" else self.sync
         return sync in ("start", "both"), sync in ("end", "both")

@@ -57,12 +57,12 @@ def _serve_one(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
         if count >= peers:
             distances = (number % peers + 1,)
             share, shares = number // peers, (count - number % peers + peers - 1) // peers
-        first, some = slice_of(lines, share, shares)
-        own_first, own = slice_of(lines, number, count)
+        first, num_lines = slice_of(lines, share, shares)
+        own_first, own_lines = slice_of(lines, number, count)
         yield PeerWork(
-            remote=tuple((Workgroup(builder, number, first, some), d) for d in distances if some),
-            own=(Workgroup(builder, number, own_first, own),) if own else (),
-            peers=[(d, which) for which, d in enumerate(distances)],
+            remote=tuple((Workgroup(builder, number, first, num_lines), d) for d in distances if num_lines),
+            local=(Workgroup(builder, number, own_first, own_lines),) if own_lines else (),
+            peers=[(d, index) for index, d in enumerate(distances)],
         )
         builder.end_workgroup()
 
@@ -70,10 +70,10 @@ def _serve_one(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
 _ONE_PEER = Division(_served, _serve_one)
 
 
-def slice_of(lines: int, number: int, of: int) -> tuple[int, int]:
-    """Return (first, lines) of one of ``of`` slices; the first slices get the remainder, one line each."""
-    each, more = divmod(lines, of)
-    return number * each + min(number, more), each + (number < more)
+def slice_of(lines: int, number: int, num_slices: int) -> tuple[int, int]:
+    """Return (first, lines) of one of ``num_slices`` slices; the first slices get the remainder, one line each."""
+    per_slice, remainder = divmod(lines, num_slices)
+    return number * per_slice + min(number, remainder), per_slice + (number < remainder)
 
 
 MatrixLines = tuple[tuple[int, ...], ...]
@@ -94,18 +94,18 @@ def all_to_all_v_put(options: KernelOptions) -> GpuProgram:
             peer = (rank + distance) % builder.num_ranks
             first, lines = slice_of(parts[rank][peer], group.number, options.workgroups)
             if lines:
-                there = sum(columns[peer][:rank]) + first
+                offset = sum(columns[peer][:rank]) + first
                 Workgroup(builder, group.number, first, lines).copy(
                     Operand(READ, 0, source + (starts[peer] + first) * step, step),
-                    Operand(WRITE, distance, result + there * step, step),
+                    Operand(WRITE, distance, result + offset * step, step),
                     label="put" if distance else "copy",
                 )
                 peers += [distance] if distance else []
         builder.signal(group, arrived, peers)
-        come = [slice_of(lines, group.number, options.workgroups)[1] for lines in columns[rank]]
-        senders = sum(bool(lines) for other, lines in enumerate(come) if other != rank)
-        if senders:
-            builder.expect(group, arrived, senders, last=True)
+        received_lines = [slice_of(lines, group.number, options.workgroups)[1] for lines in columns[rank]]
+        num_senders = sum(bool(lines) for sender, lines in enumerate(received_lines) if sender != rank)
+        if num_senders:
+            builder.expect(group, arrived, num_senders, last=True)
     return builder.finished()
 
 

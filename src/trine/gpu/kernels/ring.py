@@ -21,11 +21,11 @@ def all_gather(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
     gather = _Gather(builder, result, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), gather.target(group, 0), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
-        gather.go_on(group)
+        gather.forward(group)
     return builder.finished()
 
 
@@ -34,7 +34,7 @@ def reduce_scatter(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     reduce = _Reduction(builder, source, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result))
     return builder.finished()
@@ -45,10 +45,10 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
-    barrier = RankBarrier(builder, NEXT, usual="none")
+    barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result), gather.target(group, 0))
-        gather.go_on(group)
+        gather.forward(group)
     return builder.finished()
 
 
@@ -56,7 +56,7 @@ def all_gather_get(options: KernelOptions) -> GpuProgram:
     """Build an all-gather: each rank reads the previous rank's input, then that rank's arrivals, ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
         group.copy(group.read(source), group.write(result), label="copy")
@@ -69,7 +69,7 @@ def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
     return builder.finished()
@@ -80,7 +80,7 @@ def all_reduce_get(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
+    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
         _get_chunks(group, result, signal, first=0, steps=ranks - 1)
@@ -121,17 +121,17 @@ class _Gather:
             return group.write(self.result, 1, -step)
         return group.write(self.packets, 1, step)
 
-    def go_on(self, group: Workgroup) -> None:
+    def forward(self, group: Workgroup) -> None:
         """Forward the chunk that arrived in the previous step, for every step."""
         for step in range(1, self.steps + 1):
             last = step == self.steps
             self.signal.meet(group, last=last)
-            further = () if last else (self.target(group, step),)
+            targets = () if last else (self.target(group, step),)
             if self.packets is not None:
-                came = group.read(self.packets, chunk=step - 1)
-                group.copy(came, group.write(self.result, chunk=-step), *further, label="unpack" if last else "pass on")
-            elif further:
-                group.copy(group.read(self.result, chunk=-step), *further, label="pass on")
+                data = group.read(self.packets, chunk=step - 1)
+                group.copy(data, group.write(self.result, chunk=-step), *targets, label="unpack" if last else "pass on")
+            elif targets:
+                group.copy(group.read(self.result, chunk=-step), *targets, label="pass on")
 
 
 def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, signal: Signal, steps: int) -> None:
@@ -140,9 +140,9 @@ def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, si
         chunk = -2 - step
         if step:
             signal.meet(group)
-        before = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
+        partial_sum = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
         target = group.write(result) if step == steps - 1 else group.write(sums, chunk=step)
-        group.reduce((group.read(source, chunk=chunk), before), target, label="reduce")
+        group.reduce((group.read(source, chunk=chunk), partial_sum), target, label="reduce")
 
 
 def _get_chunks(group: Workgroup, result: Region, signal: Signal, first: int, steps: int) -> None:

@@ -22,8 +22,8 @@ def broadcast_put(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("broadcast/put", options)
     source, result, lines = builder.ends(1, 1)
 
-    def put(group: Workgroup, *others: int) -> None:
-        group.copy(group.read(source), *(group.write(result, d) for d in (0, *others)), label="put")
+    def put(group: Workgroup, *peers: int) -> None:
+        group.copy(group.read(source), *(group.write(result, d) for d in (0, *peers)), label="put")
 
     return builder.root_writes(lines, put)
 
@@ -43,17 +43,17 @@ def broadcast_ring(options: KernelOptions) -> GpuProgram:
     """Build a broadcast: each rank forwards to the next, piece by piece."""
     builder, last = PerRankBuilder("broadcast/ring", options), options.num_ranks - 1
     source, result, lines = builder.ends(1, 1)
-    there = builder.signals(1)
+    arrivals = builder.signals(1)
     for rank, group in builder.kernels(lines):
         for piece in group.pieces():
             if rank == 0:
                 piece.copy(piece.read(source), piece.write(result, 1), piece.write(result), label="put")
-                builder.signal(piece, there, [1])
+                builder.signal(piece, arrivals, [1])
                 continue
-            builder.expect(piece, there, last=rank == last)
+            builder.expect(piece, arrivals, last=rank == last)
             if rank < last:
                 piece.copy(piece.read(result), piece.write(result, 1), label="pass on")
-                builder.signal(piece, there, [1])
+                builder.signal(piece, arrivals, [1])
     return builder.finished()
 
 
@@ -62,8 +62,8 @@ def reduce_get(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("reduce/get", options)
     source, result, lines = builder.ends(1, 1)
 
-    def get(group: Workgroup, *others: int) -> None:
-        group.reduce([group.read(source, d) for d in (0, *others)], group.write(result), label="reduce")
+    def get(group: Workgroup, *peers: int) -> None:
+        group.reduce([group.read(source, d) for d in (0, *peers)], group.write(result), label="reduce")
 
     return builder.root_reads(lines, get)
 
@@ -73,17 +73,17 @@ def reduce_ring(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("reduce/ring", options)
     source, result, lines = builder.ends(1, 1)
     sums = builder.scratch("scratch", 1, lines)
-    there = builder.signals(1)
+    arrivals = builder.signals(1)
     for rank, group in builder.kernels(lines):
         for piece in group.pieces():
             parts = [piece.read(source)]
             if rank < options.num_ranks - 1:
-                builder.expect(piece, there)
+                builder.expect(piece, arrivals)
                 parts.append(piece.read(sums))
             target = piece.write(sums, -1) if rank else piece.write(result)
             piece.reduce(parts, target, label="reduce")
             if rank:
-                builder.signal(piece, there, [-1])
+                builder.signal(piece, arrivals, [-1])
     return builder.finished()
 
 
@@ -91,10 +91,10 @@ def gather_put(options: KernelOptions) -> GpuProgram:
     """Build a gather: each rank writes its input into its place in the root's output, and signals."""
     builder = PerRankBuilder("gather/put", options)
     source, result, lines = builder.ends(1, options.num_ranks)
-    there = builder.signals(1)
+    arrivals = builder.signals(1)
     for rank, group in builder.kernels(lines):
         group.copy(group.read(source), group.write(result, -rank, rank), label="put")
-        builder.tell_root(group, there)
+        builder.tell_root(group, arrivals)
     return builder.finished()
 
 
@@ -103,8 +103,8 @@ def gather_get(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("gather/get", options)
     source, result, lines = builder.ends(1, options.num_ranks)
 
-    def get(group: Workgroup, *others: int) -> None:
-        for d in (*others, 0):
+    def get(group: Workgroup, *peers: int) -> None:
+        for d in (*peers, 0):
             group.copy(group.read(source, d), group.write(result, 0, d), label="get")
 
     return builder.root_reads(lines, get)
@@ -115,8 +115,8 @@ def scatter_put(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("scatter/put", options)
     source, result, lines = builder.ends(options.num_ranks, 1)
 
-    def put(group: Workgroup, *others: int) -> None:
-        for d in (*others, 0):
+    def put(group: Workgroup, *peers: int) -> None:
+        for d in (*peers, 0):
             group.copy(group.read(source, 0, d), group.write(result, d), label="put")
 
     return builder.root_writes(lines, put)
@@ -138,30 +138,30 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
     builder = PerRankBuilder("broadcast/hierarchical", options)
     num_locals = builder.num_locals
     source, result, lines = builder.ends(num_locals, num_locals)
-    there, rail, done = builder.signals(1), builder.signals(1), builder.signals(1)
+    arrivals, rail, done = builder.signals(1), builder.signals(1), builder.signals(1)
     for rank, group in builder.kernels(lines):
-        node, own = divmod(rank, num_locals)
-        mates = [d for d in builder.mates(group) if node or own + d != 0]
+        node, local = divmod(rank, num_locals)
+        peers = [d for d in builder.node_peers(group) if node or local + d != 0]
         for piece in group.pieces():
             origin = result
             if rank == 0:
                 origin = source
-                for d in builder.mates(piece):
+                for d in builder.node_peers(piece):
                     piece.copy(
                         piece.read(source, 0, d), piece.write(result, d, d), piece.write(result, 0, d), label="put"
                     )
-                    builder.signal(piece, there, [d])
+                    builder.signal(piece, arrivals, [d])
             else:
-                builder.expect(piece, there if node == 0 else rail, last=not mates)
+                builder.expect(piece, arrivals if node == 0 else rail, last=not peers)
             if node == 0:
-                for other in builder.others:
-                    builder.put(piece, other, piece.read(origin, 0, own), piece.write(result, 0, own), rail)
-            targets = [piece.write(result, d, own) for d in mates]
+                for receiver in builder.other_nodes:
+                    builder.put(piece, receiver, piece.read(origin, 0, local), piece.write(result, 0, local), rail)
+            targets = [piece.write(result, d, local) for d in peers]
             if rank == 0:
-                targets.append(piece.write(result, 0, own))
+                targets.append(piece.write(result, 0, local))
             if targets:
-                piece.copy(piece.read(origin, 0, own), *targets, label="pass on")
-        builder.signal(group, done, mates)
+                piece.copy(piece.read(origin, 0, local), *targets, label="pass on")
+        builder.signal(group, done, peers)
         if rank and num_locals > 1:
             builder.expect(group, done, num_locals - 1, last=True)
     return builder.finished()
@@ -170,65 +170,65 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
 def reduce_nodes(options: KernelOptions) -> GpuProgram:
     """Build a reduce: local rank l adds up its node's chunk l and puts it to the root's node, which adds the sums."""
     builder = PerRankBuilder("reduce/hierarchical", options)
-    num_locals, num_others = builder.num_locals, len(builder.others)
+    num_locals, num_slots = builder.num_locals, len(builder.other_nodes)
     source, result, lines = builder.ends(num_locals, num_locals)
-    sums, slots = builder.scratch("sums", 1, lines), builder.scratch("scratch", max(1, num_others), lines)
+    sums, slots = builder.scratch("sums", 1, lines), builder.scratch("scratch", max(1, num_slots), lines)
     ready, done = builder.signals(1), builder.signals(1)
-    rails, there = builder.signals(max(1, num_others)), builder.signals(1)
+    rails, arrivals = builder.signals(max(1, num_slots)), builder.signals(1)
     for rank, group in builder.kernels(lines):
-        node, own = divmod(rank, num_locals)
-        mates = builder.mates(group)
-        if mates:
-            group.signal(ready, [(d, 0) for d in mates], "ready")
-            builder.expect(group, ready, len(mates), last=node == 0 and num_others > 0)
+        node, local = divmod(rank, num_locals)
+        peers = builder.node_peers(group)
+        if peers:
+            group.signal(ready, [(d, 0) for d in peers], "ready")
+            builder.expect(group, ready, len(peers), last=node == 0 and num_slots > 0)
         for piece in group.pieces():
-            parts = [piece.read(source, d, own) for d in (0, *builder.mates(piece))]
+            parts = [piece.read(source, d, local) for d in (0, *builder.node_peers(piece))]
             if node:
                 piece.reduce(parts, piece.write(sums), label="reduce")
                 piece.settle()
                 target = piece.write(slots, 0, node - 1)
                 builder.put(piece, -node, piece.read(sums), target, rails, node - 1)
                 continue
-            for other in range(num_others):
-                builder.expect(piece, rails, which=other, last=other < num_others - 1)
-                parts.append(piece.read(slots, 0, other))
-            piece.reduce(parts, piece.write(result, -own, own), label="reduce")
-        if mates:
+            for slot in range(num_slots):
+                builder.expect(piece, rails, index=slot, last=slot < num_slots - 1)
+                parts.append(piece.read(slots, 0, slot))
+            piece.reduce(parts, piece.write(result, -local, local), label="reduce")
+        if peers:
             if node == 0:
                 group.settle()
-            group.signal(done, [(d, 0) for d in mates], "done")
-        if node == 0 and own:
-            group.signal(there, [(-own, 0)], "signal")
-        if mates:
-            builder.expect(group, done, len(mates), last=True)
+            group.signal(done, [(d, 0) for d in peers], "done")
+        if node == 0 and local:
+            group.signal(arrivals, [(-local, 0)], "signal")
+        if peers:
+            builder.expect(group, done, len(peers), last=True)
         if rank == 0 and num_locals > 1:
-            builder.expect(group, there, num_locals - 1, last=True)
+            builder.expect(group, arrivals, num_locals - 1, last=True)
     return builder.finished()
 
 
 def gather_nodes(options: KernelOptions) -> GpuProgram:
     """Build a gather: each rank puts its input to its rail's rank in the root's node, which writes it to the root."""
     builder, ranks = PerRankBuilder("gather/hierarchical", options), options.num_ranks
-    num_locals, num_others = builder.num_locals, len(builder.others)
+    num_locals, num_slots = builder.num_locals, len(builder.other_nodes)
     source, result, lines = builder.ends(1, ranks)
-    slots = builder.scratch("scratch", max(1, num_others), lines)
-    rails, there = builder.signals(max(1, num_others)), builder.signals(1)
+    slots = builder.scratch("scratch", max(1, num_slots), lines)
+    rails, arrivals = builder.signals(max(1, num_slots)), builder.signals(1)
     for rank, group in builder.kernels(lines):
-        node, own = divmod(rank, num_locals)
+        node, local = divmod(rank, num_locals)
         if node:
-            target = group.write(slots, 0, node - 1) if own else group.write(result, 0, rank)
+            target = group.write(slots, 0, node - 1) if local else group.write(result, 0, rank)
             builder.put(group, -node, group.read(source), target, rails, node - 1)
             continue
-        group.copy(group.read(source), group.write(result, -own, own), label="put")
-        for other in builder.others:
-            builder.expect(group, rails, which=other - 1, last=own == 0)
-            if own:
-                target = group.write(result, -own, other * num_locals + own)
-                group.copy(group.read(slots, 0, other - 1), target, label="pass on")
-        if own:
-            builder.signal(group, there, [-own])
+        group.copy(group.read(source), group.write(result, -local, local), label="put")
+        for sender in builder.other_nodes:
+            builder.expect(group, rails, index=sender - 1, last=local == 0)
+            if local:
+                target = group.write(result, -local, sender * num_locals + local)
+                group.copy(group.read(slots, 0, sender - 1), target, label="pass on")
+        if local:
+            builder.signal(group, arrivals, [-local])
         elif num_locals > 1:
-            builder.expect(group, there, num_locals - 1, last=True)
+            builder.expect(group, arrivals, num_locals - 1, last=True)
     return builder.finished()
 
 
@@ -237,25 +237,25 @@ def scatter_nodes(options: KernelOptions) -> GpuProgram:
     builder, ranks = PerRankBuilder("scatter/hierarchical", options), options.num_ranks
     num_locals = builder.num_locals
     source, result, lines = builder.ends(ranks, 1)
-    slots = builder.scratch("scratch", max(1, len(builder.others)), lines)
-    there, rail = builder.signals(1), builder.signals(1)
+    slots = builder.scratch("scratch", max(1, len(builder.other_nodes)), lines)
+    arrivals, rail = builder.signals(1), builder.signals(1)
     for rank, group in builder.kernels(lines):
         if rank >= num_locals:
             builder.expect(group, rail, last=True)
             continue
         if rank == 0:
-            for other in builder.others:
-                chunk = other * num_locals
-                builder.put(group, other, group.read(source, 0, chunk), group.write(result), rail)
-                for d in builder.mates(group):
-                    group.copy(group.read(source, 0, chunk + d), group.write(slots, d, other - 1), label="stage")
-            for d in (*builder.mates(group), 0):
+            for receiver in builder.other_nodes:
+                chunk = receiver * num_locals
+                builder.put(group, receiver, group.read(source, 0, chunk), group.write(result), rail)
+                for d in builder.node_peers(group):
+                    group.copy(group.read(source, 0, chunk + d), group.write(slots, d, receiver - 1), label="stage")
+            for d in (*builder.node_peers(group), 0):
                 group.copy(group.read(source, 0, d), group.write(result, d), label="put")
-            builder.signal(group, there, builder.mates(group))
+            builder.signal(group, arrivals, builder.node_peers(group))
             continue
-        builder.expect(group, there, last=True)  # the waiting wavefront also issues the puts
-        for other in builder.others:
-            builder.put(group, other, group.read(slots, 0, other - 1), group.write(result), rail)
+        builder.expect(group, arrivals, last=True)  # the waiting wavefront also issues the puts
+        for receiver in builder.other_nodes:
+            builder.put(group, receiver, group.read(slots, 0, receiver - 1), group.write(result), rail)
     return builder.finished()
 
 
@@ -270,7 +270,7 @@ class PerRankBuilder(CollectiveBuilder):
         self.rank = 0
         self.num_locals = options.num_ranks // options.num_nodes
         #: nodes other than the root's
-        self.others = range(1, options.num_nodes)
+        self.other_nodes = range(1, options.num_nodes)
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
         """Return a buffer for payload of ``chunks`` chunks; ``name``: ``input`` or ``output``."""
@@ -298,22 +298,22 @@ class PerRankBuilder(CollectiveBuilder):
         """Return the program of all ranks."""
         return self._built(None)
 
-    def mates(self, group: Workgroup) -> list[int]:
+    def node_peers(self, group: Workgroup) -> list[int]:
         """Return the distances of the other ranks of the node; each workgroup starts with a different one."""
         first = self.rank // self.num_locals * self.num_locals
-        others = [first + local - self.rank for local in range(self.num_locals) if first + local != self.rank]
-        return group.rotated(others) if others else []
+        peers = [first + local - self.rank for local in range(self.num_locals) if first + local != self.rank]
+        return group.rotated(peers) if peers else []
 
     def root_writes(self, lines: int, put: Move) -> GpuProgram:
         """Build the program of a root that writes to all ranks and signals."""
-        there = self.signals(1)
+        arrivals = self.signals(1)
         for rank, group in self.kernels(lines):
             if rank:
-                self.expect(group, there, last=True)
+                self.expect(group, arrivals, last=True)
                 continue
-            others = group.rotated(self.options.distances)
-            put(group, *others)
-            self.signal(group, there, others)
+            peers = group.rotated(self.options.distances)
+            put(group, *peers)
+            self.signal(group, arrivals, peers)
         return self.finished()
 
     def root_reads(self, lines: int, get: Move) -> GpuProgram:
@@ -324,10 +324,10 @@ class PerRankBuilder(CollectiveBuilder):
                 group.signal(ready, [(-rank, 0)], "ready")
                 self.expect(group, done, last=True)
                 continue
-            others = group.rotated(self.options.distances)
-            self.expect(group, ready, len(others))
-            get(group, *others)
-            self.signal(group, done, others)
+            peers = group.rotated(self.options.distances)
+            self.expect(group, ready, len(peers))
+            get(group, *peers)
+            self.signal(group, done, peers)
         return self.finished()
 
     def root_is_read(self, lines: int, get: Move) -> GpuProgram:
@@ -356,18 +356,18 @@ class PerRankBuilder(CollectiveBuilder):
             group.signal(signals, [(d, 0) for d in distances], "signal")
 
     def expect(
-        self, group: Workgroup, signals: SignalTable, count: int = 1, *, which: int = 0, last: bool = False
+        self, group: Workgroup, signals: SignalTable, count: int = 1, *, index: int = 0, last: bool = False
     ) -> None:
         """Wait for signals; ``last``: this workgroup does not use the data they announce."""
         group.count("wait")
-        group.wait(signals, which, count, "wait")
-        group.seen("wait")
+        group.wait(signals, index, count, "wait")
+        group.delay_after_wait("wait")
         if not last:
             group.barrier("wait")
 
     def put(
-        self, group: Workgroup, node: int, source: Operand, target: Operand, signals: SignalTable, which: int = 0
+        self, group: Workgroup, node: int, source: Operand, target: Operand, signals: SignalTable, index: int = 0
     ) -> None:
         """Put to the rank of the same rail ``node`` nodes further on, by the NIC, with a signal."""
-        there = signals.operand(WRITE, 0, group.number, which)
-        group.put(source, target._replace(rank=node * self.num_locals), there.semaphore)
+        signal = signals.operand(WRITE, 0, group.number, index)
+        group.put(source, target._replace(rank=node * self.num_locals), signal.semaphore)

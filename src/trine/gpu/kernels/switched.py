@@ -20,7 +20,7 @@ def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
     builder, ranks = CollectiveBuilder("all_reduce/nvls", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     # No barrier at the end: the signals that follow the sums already show that all reads are done.
-    barrier = RankBarrier(builder, options.distances, usual="start")
+    barrier = RankBarrier(builder, options.distances, default="start")
     signal = Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read_sum(source), *group.write_all(result), label="reduce and multicast")
@@ -34,7 +34,7 @@ def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
         return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("reduce_scatter/nvls", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
-    barrier = RankBarrier(builder, options.distances, usual="both")
+    barrier = RankBarrier(builder, options.distances, default="both")
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read_sum(source), group.write(result), label="reduce")
     return builder.finished()
@@ -46,7 +46,7 @@ def all_gather_nvls(options: KernelOptions) -> GpuProgram:
         return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("all_gather/nvls", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
-    barrier = RankBarrier(builder, options.distances, usual="none")
+    barrier = RankBarrier(builder, options.distances, default="none")
     signal = Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), *group.write_all(result), label="multicast")

@@ -14,12 +14,12 @@ Peers = Sequence[tuple[int, int]]
 class RankBarrier:
     """Start and end barriers for an algorithm whose ranks access rank + d, for all ``distances``.
 
-    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``usual``: the
+    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``default``: the
     algorithm's default barriers. ``peers``: the peers of one workgroup; None: all distances.
     """
 
-    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], usual: str) -> None:
-        at_start, at_end = builder.options.syncs(usual)
+    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], default: str) -> None:
+        at_start, at_end = builder.options.syncs(default)
         self._ready = _Signals(builder, distances) if at_start else None
         self._done = _Signals(builder, distances) if at_end else None
 
@@ -85,15 +85,15 @@ class _Signals:
 
     def send(self, group: Workgroup, peers: Peers | None, direction: int, label: str) -> None:
         """Send to rank + d, or to rank - d if ``direction`` is -1."""
-        targets = [(direction * d, 0 if self._joint else which) for d, which in self._peers(group, peers)]
+        targets = [(direction * d, 0 if self._joint else index) for d, index in self._peers(group, peers)]
         group.signal(self._semaphores, targets, label)
 
     def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
-        found = list(self._peers(group, peers))
+        served_peers = list(self._peers(group, peers))
         group.count(label)
-        for which, amount in [(0, len(found))] if self._joint else [(which, 1) for _, which in found]:
-            group.wait(self._semaphores, which, amount, label)
-        group.seen(label)
+        for index, amount in [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]:
+            group.wait(self._semaphores, index, amount, label)
+        group.delay_after_wait(label)
 
     def _peers(self, group: Workgroup, peers: Peers | None) -> Iterable[tuple[int, int]]:
         if peers is not None:

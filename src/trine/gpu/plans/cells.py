@@ -19,11 +19,11 @@ def in_place(plan: KernelPlan, layout: ChunkLayout, rank: int, buffer: str, star
     """Return buffer and start of a range's memory; in-place plans share it between input and output."""
     if not plan.in_place or buffer not in (INPUT, OUTPUT):
         return buffer, start
-    gpu, part = plan.gpus[rank], plan.chunks_of_size // plan.num_ranks
+    gpu, rank_chunks = plan.gpus[rank], plan.chunks_of_size // plan.num_ranks
     if plan.collective == "all_gather":
-        return OUTPUT, start + (layout.at((gpu.input_chunks or part) * rank) if buffer == INPUT else 0)
+        return OUTPUT, start + (layout.at((gpu.input_chunks or rank_chunks) * rank) if buffer == INPUT else 0)
     if plan.collective == "reduce_scatter":
-        return INPUT, start + (layout.at((gpu.output_chunks or part) * rank) if buffer == OUTPUT else 0)
+        return INPUT, start + (layout.at((gpu.output_chunks or rank_chunks) * rank) if buffer == OUTPUT else 0)
     return INPUT, start
 
 
@@ -105,11 +105,11 @@ def describe(value: Value | None, plan: KernelPlan) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanGoal:
-    """The cells of a rank that must hold ``wanted`` at the end, one value per cell."""
+    """The cells of a rank that must hold ``expected`` at the end, one value per cell."""
 
     rank: int
     cells: range
-    wanted: list[Value]
+    expected: list[Value]
 
 
 def input_range(plan: KernelPlan, memory: PlanMemory, rank: int) -> range:
@@ -134,22 +134,22 @@ def goals(plan: KernelPlan, memory: PlanMemory, root: int = 0) -> list[PlanGoal]
 
 def _goal(plan: KernelPlan, memory: PlanMemory, rank: int, size: int, root: int) -> PlanGoal:
     ranks = plan.num_ranks
-    everyone = sum(1 << (_BITS * other) for other in range(ranks))
+    all_inputs = sum(1 << (_BITS * source) for source in range(ranks))
     if plan.collective in ("all_reduce", "reduce_scatter"):
-        first, length = (0, size) if plan.collective == "all_reduce" else (rank * (size // ranks), size // ranks)
-        wanted = [(first + unit, everyone) for unit in range(length)]
+        start, length = (0, size) if plan.collective == "all_reduce" else (rank * (size // ranks), size // ranks)
+        expected = [(start + unit, all_inputs) for unit in range(length)]
     elif plan.collective == "all_gather":
-        wanted = [single(other, unit) for other in range(ranks) for unit in range(size)]
+        expected = [single(source, unit) for source in range(ranks) for unit in range(size)]
     elif plan.collective == "all_to_all":
-        part = size // ranks
-        wanted = [single(other, rank * part + unit) for other in range(ranks) for unit in range(part)]
+        chunk_units = size // ranks
+        expected = [single(source, rank * chunk_units + unit) for source in range(ranks) for unit in range(chunk_units)]
     elif plan.collective == "send_recv":
-        wanted = [single((rank - 1) % ranks, unit) for unit in range(size)]
+        expected = [single((rank - 1) % ranks, unit) for unit in range(size)]
     elif plan.collective == "broadcast":
-        wanted = [single(root, unit) for unit in range(size)]
+        expected = [single(root, unit) for unit in range(size)]
     else:
         raise InputError(f"no proof for {plan.collective!r}: its result is not defined", file=plan.file)
-    return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(wanted)), wanted=wanted)
+    return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(expected)), expected=expected)
 
 
 def _result_cells(plan: KernelPlan, memory: PlanMemory, rank: int, length: int) -> range:

@@ -31,12 +31,12 @@ class ChunkLayout:
 
     def at(self, chunk: int) -> int:
         """Return the start of a chunk."""
-        group, inside = divmod(chunk, self.group_chunks)
-        return group * self.group_units + self._split(self.group_units, inside, self.group_chunks)
+        group, chunk_in_group = divmod(chunk, self.group_chunks)
+        return group * self.group_units + self._split(self.group_units, chunk_in_group, self.group_chunks)
 
     def _split(self, units: int, part: int, num_parts: int) -> int:
-        whole, rest = divmod(units // self.alignment, num_parts)
-        return (part * whole + min(part, rest)) * self.alignment
+        part_units, remainder = divmod(units // self.alignment, num_parts)
+        return (part * part_units + min(part, remainder)) * self.alignment
 
     def unit(self, pipeline: KernelOp) -> int:
         return pipeline.unit_bytes * self.unit_scale[0] // self.unit_scale[1]
@@ -111,11 +111,11 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
         groups = plan.gpus[0].chunk_groups * (chunks // inputs)
         if groups == 0 or chunks % groups:
             raise InputError(f"{chunks} chunks do not fall into {groups} groups", file=plan.file, field="chunkGroups")
-    per = plan.alignment * (chunks if plan.format == "mscclpp-2" else groups)
-    if size_bytes % per:
-        near = -(-size_bytes // per) * per
+    multiple = plan.alignment * (chunks if plan.format == "mscclpp-2" else groups)
+    if size_bytes % multiple:
+        next_size = -(-size_bytes // multiple) * multiple
         raise InputError(
-            f"this plan needs a multiple of {per} bytes, not {size_bytes}; the next is {near}", file=plan.file
+            f"this plan needs a multiple of {multiple} bytes, not {size_bytes}; the next is {next_size}", file=plan.file
         )
     layout = ChunkLayout(
         group_chunks=1 if plan.format == "mscclpp-2" else chunks // groups,
@@ -131,9 +131,9 @@ def _check_limits(plan: KernelPlan, size_bytes: int) -> None:
     if size_bytes <= 0:
         raise InputError(f"a message must have a size, got {size_bytes} bytes", file=plan.file)
     if size_bytes < plan.min_bytes or (plan.max_bytes is not None and size_bytes > plan.max_bytes):
-        most = "any size" if plan.max_bytes is None else f"{plan.max_bytes} bytes"
+        limit = "any size" if plan.max_bytes is None else f"{plan.max_bytes} bytes"
         raise InputError(
-            f"this plan is for messages of {plan.min_bytes} bytes to {most}, got {size_bytes}", file=plan.file
+            f"this plan is for messages of {plan.min_bytes} bytes to {limit}, got {size_bytes}", file=plan.file
         )
 
 

@@ -62,10 +62,10 @@ class _Element:
             raise self.fail(name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")
         return number
 
-    def choice(self, name: str, known: Collection[str]) -> str:
+    def choice(self, name: str, choices: Collection[str]) -> str:
         value = self.attributes[name]
-        if value not in known:
-            raise self.fail(name, f"unknown {value[:80]!r}{nearest(value[:80], known)}")
+        if value not in choices:
+            raise self.fail(name, f"unknown {value[:80]!r}{nearest(value[:80], choices)}")
         return value
 
 
@@ -88,10 +88,10 @@ def _parse(text: str, file: str) -> _Element:
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
-        wanted, where = CHILDREN[stack[-1].tag], f"{file}:{parser.CurrentLineNumber}"
-        if tag != wanted:
+        expected, where = CHILDREN[stack[-1].tag], f"{file}:{parser.CurrentLineNumber}"
+        if tag != expected:
             place = f"inside <{stack[-1].tag}>" if stack[-1].tag else "at the top"
-            hint = nearest(tag[:80], [wanted]) if wanted else ""
+            hint = nearest(tag[:80], [expected]) if expected else ""
             raise SpecError(f"unknown element <{tag[:80]}> {place}{hint}", file=where)
         if count > MAX_OPERATIONS:
             raise SpecError(f"more than {MAX_OPERATIONS} elements", file=where)
@@ -143,9 +143,9 @@ class _XmlReader:
         in_place = bool(root.integer("inplace", 0, 1))
         gpus = tuple(self._gpu(gpu, rank) for rank, gpu in enumerate(root.children))
         loop, maximum = root.integer("nchunksperloop", 1, MAX_CHUNKS), root.integer("maxBytes", 0, MAX_BYTES)
-        wanted = chunks_of_size(collective, gpus)
-        if collective != "custom" and wanted and loop != wanted:
-            raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {wanted} chunks")
+        chunks = chunks_of_size(collective, gpus)
+        if collective != "custom" and chunks and loop != chunks:
+            raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {chunks} chunks")
         return KernelPlan(
             name=root.attributes["name"][:1000],
             collective=collective,
@@ -189,8 +189,8 @@ class _XmlReader:
             raise block.fail("id", f"thread blocks must come in the order of their ids, this is number {number}")
         ends = {name: self._connection(block, name) for name in ("send", "recv")}
         operations = tuple(self._step(step, n, ends) for n, step in enumerate(block.children))
-        used = dict.fromkeys(number for number in ends.values() if number is not None)
-        return ThreadBlock(id=number, operations=operations, connections=tuple(used))
+        connections = dict.fromkeys(number for number in ends.values() if number is not None)
+        return ThreadBlock(id=number, operations=operations, connections=tuple(connections))
 
     def _step(self, step: _Element, number: int, ends: dict[str, int | None]) -> KernelOp:
         if step.integer("s", 0, MAX_OPERATIONS) != number:
@@ -198,8 +198,8 @@ class _XmlReader:
         name = step.choice("type", STEPS)
         action, sources, targets = STEPS[name]
         step.integer("hasdep", 0, 1)
-        depends_on, at = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
-        if (depends_on < 0) != (at < 0):
+        depends_on, step_number = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
+        if (depends_on < 0) != (step_number < 0):
             raise step.fail("depid", "depid and deps must be given together")
         return KernelOp(
             action=action,
@@ -207,7 +207,7 @@ class _XmlReader:
             sources=tuple(self._operand(step, where, "recv", ends) for where in sources),
             targets=tuple(self._operand(step, where, "send", ends) for where in targets),
             reduce_op="sum" if len(sources) > 1 else None,
-            dependencies=() if depends_on < 0 else ((depends_on, at),),
+            dependencies=() if depends_on < 0 else ((depends_on, step_number),),
         )
 
     def _operand(self, step: _Element, where: str, end: str, ends: dict[str, int | None]) -> KernelOperand:
@@ -252,9 +252,9 @@ def _read_json(text: str, file: str) -> KernelPlan:
             f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
-    for words in (V1, V2):
-        if isinstance(first, Mapping) and words.chunks[0] in first:
-            return read_plan(data, file, words)
+    for vocabulary in (V1, V2):
+        if isinstance(first, Mapping) and vocabulary.chunks[0] in first:
+            return read_plan(data, file, vocabulary)
     raise SpecError(
         "is not a plan: gpus[0] has neither 'inputChunks' (MSCCL++ up to v0.7) nor 'input_chunks' (from v0.8 on)",
         file=file,
@@ -291,11 +291,11 @@ class PlanSummary:
         """Return the summary as text, one line for each property."""
         low, high = self.blocks_per_gpu
         blocks = f"{low}" if low == high else f"{low} to {high}"
-        most = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
+        limit = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
         return [
             f"plan         {self.name} ({self.format})",
             f"collective   {self.collective}{' in place' if self.in_place else ''}, {self.num_ranks} ranks",
-            f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {most}",
+            f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {limit}",
             f"blocks       {blocks} a GPU, {self.threads_per_block or '?'} threads each",
             f"operations   {_counts(self.operations)}",
             f"connections  {_counts(self.connections)}; multicast groups: {self.multicast_groups}",

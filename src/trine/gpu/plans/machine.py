@@ -86,7 +86,7 @@ class Watcher(Protocol):
         """Record that all earlier puts through these ports have left."""
 
     def move(self, block: RunningBlock, step: PlanStep, move: DataMove) -> object:
-        """Record that data is read and written; return the payload for FIFOs."""
+        """Record a data operation; return the payload for FIFOs."""
 
 
 class PlanMachine:
@@ -94,8 +94,8 @@ class PlanMachine:
 
     Parameters
     ----------
-    layout: ranges in cells. timing: layout that determines the number of rounds of pipelines, ``layout`` if None; with
-        it all rounds touch the cells of the first.
+    layout: ranges in cells. timing: layout that sets the number of rounds of pipelines, ``layout`` if None; if given,
+        all rounds access the cells of the first one.
     order: None runs each thread block as far as possible, in turn; otherwise blocks advance in random order.
     """
 
@@ -108,7 +108,7 @@ class PlanMachine:
         order: random.Random | None,
     ) -> None:
         self.plan, self.layout, self.timing = plan, layout, timing or layout
-        self.still = timing is not None
+        self.first_round_only = timing is not None
         self.watcher, self.order = watcher, order
         self.memory = PlanMemory(plan, layout)
         self.blocks = self._blocks()
@@ -120,9 +120,9 @@ class PlanMachine:
             for number, initial in enumerate(gpu.semaphores)
         }
         self.arrivals: dict[tuple[int, int], list[RunningBlock]] = defaultdict(list)
-        self.written: set[int] = set()
-        self.ended: dict[tuple[int, int, int], object] = {}
-        self.awaited = {
+        self.packets: set[int] = set()
+        self.end_tokens: dict[tuple[int, int, int], object] = {}
+        self.awaited_steps = {
             (block.gpu.rank, *dependency)
             for block in self.blocks
             for step in block.steps
@@ -159,13 +159,13 @@ class PlanMachine:
         while waiting:
             if self.order is not None:
                 self.order.shuffle(waiting)
-            moved = False
+            advanced = False
             for block in waiting:
                 limit = len(block.steps) if self.order is None else self.order.randint(1, 4)
                 while not block.done and limit and self._advance(block):
-                    moved, limit = True, limit - 1
+                    advanced, limit = True, limit - 1
             waiting = [block for block in waiting if not block.done]
-            if waiting and not moved:
+            if waiting and not advanced:
                 raise self._deadlock(waiting)
         self._check_left_over()
 
@@ -181,11 +181,11 @@ class PlanMachine:
             self.watcher.acquire(block, step, queue.popleft())
         for dependency in step.op.dependencies:
             if dependency[0] != block.id:
-                self.watcher.acquire(block, step, self.ended[block.gpu.rank, *dependency])
+                self.watcher.acquire(block, step, self.end_tokens[block.gpu.rank, *dependency])
         self._perform(block, step)
         key = (block.gpu.rank, block.id, step.number)
-        if key in self.awaited:
-            self.ended[key] = self.watcher.release(block, step, None)
+        if key in self.awaited_steps:
+            self.end_tokens[key] = self.watcher.release(block, step, None)
         block.next += 1
         block.arrived = block.passed = False
         return True
@@ -193,45 +193,45 @@ class PlanMachine:
     def _tokens_awaited(self, block: RunningBlock, step: PlanStep) -> list[deque[object]] | None:
         """Return the queues that supply a step with one token each, or None if it has to wait."""
         op = step.op
-        if any((block.gpu.rank, *d) not in self.ended for d in op.dependencies if d[0] != block.id):
+        if any((block.gpu.rank, *d) not in self.end_tokens for d in op.dependencies if d[0] != block.id):
             return None
         queues: list[deque[object]] = []
         if op.action == ir.WAIT:
             queues = [self.signals[self._inbox(block, c)] for c in op.connections]
         elif op.action == ir.ACQUIRE:
             queues = [self.semaphores[block.gpu.rank, number] for number in op.semaphores]
-        elif not self._may_go_on(block, step):
+        elif not self._may_continue(block, step):
             return None
-        wanted = Counter(map(id, queues))  # a step may name a connection twice, and then takes two tokens
-        return queues if all(len(queue) >= wanted[id(queue)] for queue in queues) else None
+        num_tokens = Counter(map(id, queues))  # a step may name a connection twice, and then takes two tokens
+        return queues if all(len(queue) >= num_tokens[id(queue)] for queue in queues) else None
 
-    def _may_go_on(self, block: RunningBlock, step: PlanStep) -> bool:
+    def _may_continue(self, block: RunningBlock, step: PlanStep) -> bool:
         if step.op.action == ir.BARRIER:
-            return self._met(block, step.op)
-        return step.op.action not in (ir.PAIRS, ir.REDUCE) or self._data_is_there(block, step)
+            return self._pass_barrier(block, step.op)
+        return step.op.action not in (ir.PAIRS, ir.REDUCE) or self._has_data(block, step)
 
     def _inbox(self, block: RunningBlock, connection: int) -> tuple[int, str, int, int]:
         end = block.gpu.connections[connection]
         return block.gpu.rank, end.kind, end.peer, end.pair
 
-    def _met(self, block: RunningBlock, op: KernelOp) -> bool:
+    def _pass_barrier(self, block: RunningBlock, op: KernelOp) -> bool:
         if not block.arrived:
             block.arrived = True
             group = self.arrivals[block.gpu.rank, op.barrier]
             group.append(block)
             if len(group) == op.num_blocks:
                 self.watcher.barrier(list(group))
-                for other in group:
-                    other.passed = True
+                for member in group:
+                    member.passed = True
                 group.clear()
         return block.passed
 
-    def _data_is_there(self, block: RunningBlock, step: PlanStep) -> bool:
+    def _has_data(self, block: RunningBlock, step: PlanStep) -> bool:
         for operand in step.op.sources:
             if operand.buffer == ir.FIFO:
                 if not self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)]:
                     return False
-            elif operand.polls and not all(cell in self.written for r in self.cells(step, operand) for cell in r):
+            elif operand.polls and not all(cell in self.packets for r in self.cells(step, operand) for cell in r):
                 return False
         return True
 
@@ -277,7 +277,7 @@ class PlanMachine:
                 key = self._fifo(block.gpu.rank, operand.rank, block, operand)
                 self.fifos[key].append((operand.count, payload))
             elif operand.packet:
-                self.written.update(cell for r in cells for cell in r)
+                self.packets.update(cell for r in cells for cell in r)
         if op.signals:
             self._signal(block, step)
         if op.flushes:
@@ -288,7 +288,7 @@ class PlanMachine:
         if operand.buffer == ir.FIFO:
             return ()
         offset, unit = 0, None
-        if step.pipeline is not None and not self.still:
+        if step.pipeline is not None and not self.first_round_only:
             unit = self.layout.unit(step.pipeline)
             offset = step.iteration * unit
         start, length = self.layout.span(step.op, operand, offset, unit)
@@ -306,45 +306,45 @@ class PlanMachine:
     def _reason(self, block: RunningBlock) -> str:
         op, rank = block.step.op, block.gpu.rank
         if op.action == ir.WAIT:
-            lacking = [c for c in op.connections if not self.signals[self._inbox(block, c)]]
-            ends = [block.gpu.connections[c] for c in lacking]
+            pending = [c for c in op.connections if not self.signals[self._inbox(block, c)]]
+            ends = [block.gpu.connections[c] for c in pending]
             return "a signal of " + ", ".join(f"rank {end.peer} ({end.kind} {end.pair})" for end in ends)
         if op.action == ir.ACQUIRE:
-            lacking = [n for n in op.semaphores if not self.semaphores[rank, n]]
-            return "a release of semaphore " + ", ".join(map(str, lacking))
+            pending = [n for n in op.semaphores if not self.semaphores[rank, n]]
+            return "a release of semaphore " + ", ".join(map(str, pending))
         if op.action == ir.BARRIER:
-            there = len(self.arrivals[rank, op.barrier])
-            return f"thread blocks at barrier {op.barrier}: {there} of {op.num_blocks} are there"
+            num_arrived = len(self.arrivals[rank, op.barrier])
+            return f"thread blocks at barrier {op.barrier}: {num_arrived} of {op.num_blocks} are there"
         for dependency in op.dependencies:
-            if dependency[0] != block.id and (rank, *dependency) not in self.ended:
+            if dependency[0] != block.id and (rank, *dependency) not in self.end_tokens:
                 return f"op {dependency[1]} of thread block {dependency[0]}"
         for operand in op.sources:
             if operand.buffer == ir.FIFO:
                 if not self.fifos[self._fifo(operand.rank, rank, block, operand)]:
                     return f"data of rank {operand.rank}"
             elif operand.polls:
-                lost = [cell for r in self.cells(block.step, operand) for cell in r if cell not in self.written]
-                if lost:
-                    return f"{self.memory.describe(lost[0])}, which nobody writes"
+                missing = [cell for r in self.cells(block.step, operand) for cell in r if cell not in self.packets]
+                if missing:
+                    return f"{self.memory.describe(missing[0])}, which nobody writes"
         raise AssertionError("a block that waits has a reason")
 
     def _check_left_over(self) -> None:
         for (rank, kind, peer, pair), tokens in self.signals.items():
             if tokens:
-                raise self._left(
+                raise self._left_over(
                     f"rank {rank} leaves {len(tokens)} signal(s) of rank {peer} ({kind} {pair}) without a wait; the "
                     "next run would take them for its own"
                 )
         for (source, target, channel), data in self.fifos.items():
             if data:
-                raise self._left(
+                raise self._left_over(
                     f"rank {target} never receives {len(data)} message(s) of rank {source}, channel {channel}"
                 )
         for gpu in self.plan.gpus:
             for number, initial in enumerate(gpu.semaphores):
                 if len(self.semaphores[gpu.rank, number]) != initial:
-                    left = len(self.semaphores[gpu.rank, number])
-                    raise self._left(f"semaphore {number} of GPU {gpu.rank} begins at {initial} and ends at {left}")
+                    end = len(self.semaphores[gpu.rank, number])
+                    raise self._left_over(f"semaphore {number} of GPU {gpu.rank} begins at {initial} and ends at {end}")
 
-    def _left(self, message: str) -> InputError:
+    def _left_over(self, message: str) -> InputError:
         return InputError(message, file=self.plan.file)

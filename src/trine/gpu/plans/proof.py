@@ -64,16 +64,16 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
         message names the participants. Also for plans that cannot be proven: custom collectives, too large plans.
     """
     layout, notes = proof_layout(plan)
-    found, open_ends = dict.fromkeys((*plan.notes, *notes)), dict[int, str]()
+    all_notes, open_ends = dict.fromkeys((*plan.notes, *notes)), dict[int, str]()
     for seed in range(orders + 1):
         watch = SymbolicRun(plan, layout, relaxed_counts=True, order=random.Random(seed) if seed else None)
         watch.run()
-        found |= dict.fromkeys(watch.notes)
+        all_notes |= dict.fromkeys(watch.notes)
         open_ends = watch.open_ends | open_ends
     strict = SymbolicRun(plan, layout, relaxed_counts=False, order=None)
     strict.run()
-    found |= dict.fromkeys(strict.notes)
-    found |= dict.fromkeys(_relaxed_ends(strict.open_ends, open_ends))
+    all_notes |= dict.fromkeys(strict.notes)
+    all_notes |= dict.fromkeys(_relaxed_ends(strict.open_ends, open_ends))
     return PlanProof(
         plan=plan.name,
         collective=plan.collective,
@@ -82,16 +82,14 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
         num_cells=strict.machine.memory.num_cells,
         num_runs=orders + 2,
         open_ends=tuple(f"rank {rank} can end before {place} has written" for rank, place in open_ends.items()),
-        notes=tuple(found),
+        notes=tuple(all_notes),
     )
 
 
 def _relaxed_ends(strict: dict[int, str], open_ends: dict[int, str]) -> list[str]:
     """Return a note if some rank learns only from relaxed signals that its result has arrived."""
-    first = next(((rank, place) for rank, place in strict.items() if rank not in open_ends), None)
-    return (
-        [] if first is None else [f"only relaxed signals tell rank {first[0]} at its end that {first[1]} has written"]
-    )
+    pair = next(((rank, place) for rank, place in strict.items() if rank not in open_ends), None)
+    return [] if pair is None else [f"only relaxed signals tell rank {pair[0]} at its end that {pair[1]} has written"]
 
 
 def proof_layout(plan: KernelPlan) -> tuple[ChunkLayout, list[str]]:
@@ -152,9 +150,9 @@ class SymbolicRun:
         actors = self.entries + plan.num_ranks
         blocks = range(len(self.machine.blocks))
         self.now = [0] * actors
-        self.knows = [np.zeros(actors, np.int32) for _ in blocks]
-        self.heard: list[Clock | None] = [None for _ in blocks]
-        self.port_knows = {port: np.zeros(actors, np.int32) for port in self.ports.values()}
+        self.clocks = [np.zeros(actors, np.int32) for _ in blocks]
+        self.pending_clocks: list[Clock | None] = [None for _ in blocks]
+        self.port_clocks = {port: np.zeros(actors, np.int32) for port in self.ports.values()}
         self.values: list[Value | None] = [None] * memory.num_cells
         self.writes: list[CellAccess | None] = [None] * memory.num_cells
         self.reads: list[list[CellAccess]] = [[] for _ in range(memory.num_cells)]
@@ -169,7 +167,7 @@ class SymbolicRun:
         self.places[actor, 1] = f"rank {rank} has entered and"
         for block in self.machine.blocks:
             if block.gpu.rank == rank:
-                self.knows[block.actor][actor] = 1
+                self.clocks[block.actor][actor] = 1
         for unit, cell in enumerate(cells):
             self.values[cell] = single(rank, unit)
             self.writes[cell] = CellAccess(actor, 1, cells.start, len(cells))
@@ -185,17 +183,17 @@ class SymbolicRun:
         return {port: len(self.machine.blocks) + number for number, port in enumerate(ports)}
 
     def run(self) -> None:
-        wanted = goals(self.plan, self.machine.memory)
+        plan_goals = goals(self.plan, self.machine.memory)
         self.machine.run()
         if self.plan.collective == "broadcast":
-            wanted = goals(self.plan, self.machine.memory, self._root(wanted))
-        for goal in wanted:
+            plan_goals = goals(self.plan, self.machine.memory, self._root(plan_goals))
+        for goal in plan_goals:
             self._check_goal(goal)
-        self._check_ends(wanted)
+        self._check_ends(plan_goals)
 
-    def _root(self, wanted: list[PlanGoal]) -> int:
+    def _root(self, plan_goals: list[PlanGoal]) -> int:
         """Return the root of a broadcast: the rank whose data rank 0 ends with."""
-        value = self.values[wanted[0].cells[0]]
+        value = self.values[plan_goals[0].cells[0]]
         return 0 if value is None else max(0, (value[1].bit_length() - 1) // 16)
 
     # -- order ---------------------------------------------------------------------------------------------------
@@ -205,24 +203,24 @@ class SymbolicRun:
             return None
         port = self.ports.get((block.gpu.rank, connection)) if connection is not None else None
         if port is None:
-            clock = self.knows[block.actor].copy()
+            clock = self.clocks[block.actor].copy()
             if connection is None and step.op.action != RELEASE:  # another block depends on the end of this operation
                 clock[block.actor] = self.now[block.actor]
             return clock
         # A port sends earlier data before the signal.
-        np.maximum(self.port_knows[port], self.knows[block.actor], out=self.port_knows[port])
-        self.port_knows[port][port] = self.now[port]
-        return self.port_knows[port].copy()
+        np.maximum(self.port_clocks[port], self.clocks[block.actor], out=self.port_clocks[port])
+        self.port_clocks[port][port] = self.now[port]
+        return self.port_clocks[port].copy()
 
     def acquire(self, block: RunningBlock, step: PlanStep, token: object) -> None:
         if token is None or (step.op.relaxed and not self.relaxed_counts):
             return
         assert isinstance(token, np.ndarray)
         if step.op.dependencies:
-            self.knows[block.actor] = np.maximum(self.knows[block.actor], token)
+            self.clocks[block.actor] = np.maximum(self.clocks[block.actor], token)
             self._note_dependency()
         else:
-            self._hear(block, token)
+            self._receive_clock(block, token)
 
     def _note_dependency(self) -> None:
         if self.plan.format != "msccl":
@@ -230,32 +228,32 @@ class SymbolicRun:
             if note not in self.notes:
                 self.notes.append(note)
 
-    def _hear(self, block: RunningBlock, token: Clock) -> None:
+    def _receive_clock(self, block: RunningBlock, token: Clock) -> None:
         """Record a clock that one thread of the block received; the others get it when the block synchronises."""
-        heard = self.heard[block.actor]
-        self.heard[block.actor] = token if heard is None else np.maximum(heard, token)
+        pending = self.pending_clocks[block.actor]
+        self.pending_clocks[block.actor] = token if pending is None else np.maximum(pending, token)
 
     def sync(self, block: RunningBlock) -> None:
         actor = block.actor
-        heard = self.heard[actor]
-        if heard is not None:
-            self.knows[actor] = np.maximum(self.knows[actor], heard)
-            self.heard[actor] = None
-        self.knows[actor][actor] = self.now[actor]
+        pending = self.pending_clocks[actor]
+        if pending is not None:
+            self.clocks[actor] = np.maximum(self.clocks[actor], pending)
+            self.pending_clocks[actor] = None
+        self.clocks[actor][actor] = self.now[actor]
 
     def barrier(self, blocks: list[RunningBlock]) -> None:
         for block in blocks:
             self.sync(block)
-        together = np.maximum.reduce([self.knows[block.actor] for block in blocks])
+        joint_clock = np.maximum.reduce([self.clocks[block.actor] for block in blocks])
         for block in blocks:
-            self.knows[block.actor] = together.copy()
+            self.clocks[block.actor] = joint_clock.copy()
 
     def flush(self, block: RunningBlock, connections: tuple[int, ...]) -> None:
         for connection in connections:
             port = self.ports[block.gpu.rank, connection]
-            clock = self.port_knows[port].copy()
+            clock = self.port_clocks[port].copy()
             clock[port] = self.now[port]
-            self._hear(block, clock)
+            self._receive_clock(block, clock)
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -263,19 +261,19 @@ class SymbolicRun:
         op = step.op
         values = self._sources(block, step, move)
         results = values if op.action == PAIRS else [self._sum(block, values)] * len(move.targets)
-        everything = range(len(move.sources)), range(len(move.targets))
+        all_operands = range(len(move.sources)), range(len(move.targets))
         if any(operand.via == PORT for operand in op.targets):
-            for number in everything[1]:
+            for number in all_operands[1]:
                 actor = self.ports[block.gpu.rank, op.connections[number]]
-                view = self.port_knows[actor]
-                np.maximum(view, self.knows[block.actor], out=view)
+                view = self.port_clocks[actor]
+                np.maximum(view, self.clocks[block.actor], out=view)
                 view[actor] = self.now[actor]
-                reads = range(number, number + 1) if op.action == PAIRS else everything[0]
+                reads = range(number, number + 1) if op.action == PAIRS else all_operands[0]
                 self._touch(block, step, move, (actor, view), (reads, range(number, number + 1)), results)
         else:
             access = block.actor, self._view(block, step, move)
-            self._touch(block, step, move, access, everything, results)
-        clock = self.knows[block.actor].copy()
+            self._touch(block, step, move, access, all_operands, results)
+        clock = self.clocks[block.actor].copy()
         clock[block.actor] = self.now[block.actor]
         if self.plan.format == "msccl":  # an MSCCL step ends with a block synchronisation
             self.sync(block)
@@ -286,56 +284,56 @@ class SymbolicRun:
         block: RunningBlock,
         step: PlanStep,
         move: DataMove,
-        by: tuple[int, Clock],
+        actor_view: tuple[int, Clock],
         parts: tuple[range, range],
         results: list[list[Value]],
     ) -> None:
         """Perform one event of one actor: read these sources, then write these targets."""
-        op, (actor, view) = step.op, by
+        op, (actor, view) = step.op, actor_view
         self.now[actor] += 1
         self.places[actor, self.now[actor]] = block.name()
         for index in parts[0]:
-            for owned in move.sources[index]:
-                self._read(owned, actor, view, polled=op.sources[index].polls)
+            for cells in move.sources[index]:
+                self._read(cells, actor, view, polled=op.sources[index].polls)
         for index in parts[1]:
-            for owned in move.targets[index]:
-                self._write(owned, actor, view, results[index], packet=op.targets[index].packet)
+            for cells in move.targets[index]:
+                self._write(cells, actor, view, results[index], packet=op.targets[index].packet)
             if op.targets[index].packet:
                 self._publish(move.targets[index], actor, view)
 
     def _view(self, block: RunningBlock, step: PlanStep, move: DataMove) -> Clock:
         """Return the threads' clock: from their last synchronisation and this operation's packets and messages."""
-        view = self.knows[block.actor]
+        view = self.clocks[block.actor]
         if self.relaxed_counts:
-            for operand, owned in zip(step.op.sources, move.sources, strict=True):
+            for operand, ranges in zip(step.op.sources, move.sources, strict=True):
                 if operand.polls:
-                    clocks = {id(c): c for cells in owned for c in map(self.packet_clocks.__getitem__, cells)}
+                    clocks = {id(c): c for cells in ranges for c in map(self.packet_clocks.__getitem__, cells)}
                     view = np.maximum.reduce([view, *clocks.values()])
         for payload in move.received:
             assert isinstance(payload, tuple)
             view = np.maximum(view, payload[1])
         if move.received:
-            self.knows[block.actor] = view.copy()
+            self.clocks[block.actor] = view.copy()
         return view
 
     def _publish(self, cells: Cells, actor: int, view: Clock) -> None:
         clock = view.copy()
         clock[actor] = self.now[actor]
-        for owned in cells:
-            for cell in owned:
+        for owner_cells in cells:
+            for cell in owner_cells:
                 self.packet_clocks[cell] = clock
 
     def _sources(self, block: RunningBlock, step: PlanStep, move: DataMove) -> list[list[Value]]:
         """Return the values of each source; multicast sources are summed."""
         received = iter(move.received)
         result = []
-        for operand, owned in zip(step.op.sources, move.sources, strict=True):
+        for operand, ranges in zip(step.op.sources, move.sources, strict=True):
             if operand.buffer == FIFO:
                 payload = next(received)
                 assert isinstance(payload, tuple)
                 result.append(payload[0])
                 continue
-            members = [[self._value(block, cell) for cell in cells] for cells in owned]
+            members = [[self._value(block, cell) for cell in cells] for cells in ranges]
             result.append([add(list(column)) for column in zip(*members, strict=True)])
         return result
 
@@ -379,35 +377,35 @@ class SymbolicRun:
             self.reads[cell].clear()
             self.writes[cell], self.values[cell] = access, value
 
-    def _ordered(self, before: CellAccess, after: CellAccess, view: Clock) -> bool:
-        if before.event <= view[before.actor]:
+    def _ordered(self, earlier: CellAccess, later: CellAccess, view: Clock) -> bool:
+        if earlier.event <= view[earlier.actor]:
             return True
-        same_threads = (before.start, before.length) == (after.start, after.length) or before.event == after.event
-        return before.actor == after.actor and same_threads
+        same_threads = (earlier.start, earlier.length) == (later.start, later.length) or earlier.event == later.event
+        return earlier.actor == later.actor and same_threads
 
     def _race(
-        self, cell: int, before: CellAccess, after: CellAccess, does: str, done: str, read_after_write: bool = False
+        self, cell: int, earlier: CellAccess, later: CellAccess, verb: str, past: str, read_after_write: bool = False
     ) -> None:
         where = self.machine.memory.describe(cell)
-        first, second = self.places[before.actor, before.event], self.places[after.actor, after.event]
+        first, second = self.places[earlier.actor, earlier.event], self.places[later.actor, later.event]
         if self.relaxed_counts:
-            raise self._wrong(f"race: {second} {does} {where} without waiting until {first} {done} it")
-        if read_after_write and before.actor < self.entries and not self.notes:
-            self.notes.append(_RELAXED.format(example=f"{second} {does} {where} after {first}"))
+            raise self._wrong(f"race: {second} {verb} {where} without waiting until {first} {past} it")
+        if read_after_write and earlier.actor < self.entries and not self.notes:
+            self.notes.append(_RELAXED.format(example=f"{second} {verb} {where} after {first}"))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _check_goal(self, goal: PlanGoal) -> None:
-        for cell, wanted in zip(goal.cells, goal.wanted, strict=True):
-            if self.values[cell] != wanted:
+        for cell, expected in zip(goal.cells, goal.expected, strict=True):
+            if self.values[cell] != expected:
                 raise self._wrong(
                     f"rank {goal.rank} ends with {describe(self.values[cell], self.plan)} in "
-                    f"{self.machine.memory.describe(cell)}, not with {describe(wanted, self.plan)}"
+                    f"{self.machine.memory.describe(cell)}, not with {describe(expected, self.plan)}"
                 )
 
-    def _check_ends(self, wanted: list[PlanGoal]) -> None:
+    def _check_ends(self, plan_goals: list[PlanGoal]) -> None:
         """Record the ranks that can end before they know that their result has arrived."""
-        for goal in wanted:
+        for goal in plan_goals:
             view = self._end_view(goal.rank)
             for cell in goal.cells:
                 write = self.writes[cell]
@@ -418,8 +416,8 @@ class SymbolicRun:
         clocks = []
         for block in self.machine.blocks:
             if block.gpu.rank == rank:
-                heard = self.heard[block.actor]
-                clock = self.knows[block.actor] if heard is None else np.maximum(heard, self.knows[block.actor])
+                pending = self.pending_clocks[block.actor]
+                clock = self.clocks[block.actor] if pending is None else np.maximum(pending, self.clocks[block.actor])
                 clock = clock.copy()
                 clock[block.actor] = self.now[block.actor]
                 clocks.append(clock)

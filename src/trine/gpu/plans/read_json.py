@@ -16,7 +16,7 @@ from trine.gpu.plans.reading import (
     chunks_of_size,
     pick,
 )
-from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanWords, Side
+from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.
@@ -26,8 +26,8 @@ SIGNALLING_PUTS = ("pws", "pwsf")
 ChannelKey = tuple[str, str | None, str | None]
 
 
-def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
-    """Read the plain data of an MSCCL++ file; ``words``: the vocabulary of its generation.
+def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelPlan:
+    """Read the plain data of an MSCCL++ file in the vocabulary of its generation.
 
     Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
     operation.
@@ -40,24 +40,24 @@ def read_plan(data: object, file: str, words: PlanWords) -> ir.KernelPlan:
     protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
-    read = tuple(_GpuReader(gpu, rank, len(gpus), words, groups, notes).read() for rank, gpu in enumerate(gpus))
+    kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
     plan = ir.KernelPlan(
         name=top.text("name"),
         collective=collective,
-        format=words.format,
+        format=vocabulary.format,
         protocol=protocol,
         in_place=in_place,
-        gpus=read,
+        gpus=kernels,
         groups=tuple(groups),
         threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
         double_scratch=top.boolean("use_double_scratch_buffer", False),
         min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
         max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, read),
+        chunks_of_size=chunks_of_size(collective, kernels),
         notes=tuple(notes),
         file=file,
-        reuse_scratch=False if words.by_buffers else top.boolean("reuse_resources", False),
-        alignment=16 if words.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
+        reuse_scratch=False if vocabulary.by_buffers else top.boolean("reuse_resources", False),
+        alignment=16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
     )
     top.done()
     return plan
@@ -74,11 +74,11 @@ class _GpuReader:
         gpu: PlanFields,
         rank: int,
         num_ranks: int,
-        words: PlanWords,
+        vocabulary: PlanVocabulary,
         groups: list[ir.MulticastGroup],
         notes: dict[str, None],
     ) -> None:
-        self.gpu, self.rank, self.num_ranks, self.words = gpu, rank, num_ranks, words
+        self.gpu, self.rank, self.num_ranks, self.vocabulary = gpu, rank, num_ranks, vocabulary
         self.groups, self.notes = groups, notes
         if gpu.integer("id", 0, num_ranks - 1) != rank:
             raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
@@ -90,12 +90,12 @@ class _GpuReader:
     def read(self) -> ir.KernelGpu:
         """Return the GPU. Raises SpecError for unknown keys and values out of range."""
         gpu, chunk_groups = self.gpu, 1
-        if self.words.by_buffers:
+        if self.vocabulary.by_buffers:
             chunk_groups = gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1)
         else:
             self.remote = tuple(self._remote_buffer(item) for item in gpu.mappings("remote_buffers", []))
             self.semaphores = tuple(self._semaphore(item) for item in gpu.mappings("semaphores", []))
-        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks)
+        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.vocabulary.chunks)
         result = ir.KernelGpu(
             rank=self.rank,
             input_chunks=inputs,
@@ -112,32 +112,32 @@ class _GpuReader:
 
     def _connections(self) -> tuple[ir.Connection, ...]:
         """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
-        words = self.words
-        found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
-        seen: Counter[tuple[str, int]] = Counter()
+        vocabulary = self.vocabulary
+        by_kind: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
+        counts: Counter[tuple[str, int]] = Counter()
         for channel in self.gpu.mappings("channels"):
-            kind = words.kinds[channel.text(words.kind, words.kinds)]
+            kind = vocabulary.kinds[channel.text(vocabulary.kind, vocabulary.kinds)]
             if kind == ir.SWITCH:
                 buffer = self._switch_buffer(channel)
-                for item in channel.mappings(words.groups):
+                for item in channel.mappings(vocabulary.groups):
                     self._join_group(item, buffer)
             else:
-                local = channel.buffer("srcbuff") if words.by_buffers else None
-                remote = channel.buffer("dstbuff") if words.by_buffers else None
-                peers = channel.integers(words.peers, 0, self.num_ranks - 1)
+                local = channel.buffer("srcbuff") if vocabulary.by_buffers else None
+                remote = channel.buffer("dstbuff") if vocabulary.by_buffers else None
+                peers = channel.integers(vocabulary.peers, 0, self.num_ranks - 1)
                 if self.rank in peers:
-                    raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
+                    raise channel.fail(f"GPU {self.rank} is connected to itself", vocabulary.peers)
                 for peer in peers:
-                    pair = seen[kind, peer]
-                    found[kind].append(
+                    pair = counts[kind, peer]
+                    by_kind[kind].append(
                         ir.Connection(kind=kind, peer=peer, pair=pair, local_buffer=local, remote_buffer=remote)
                     )
-                    seen[kind, peer] += 1
+                    counts[kind, peer] += 1
             channel.done()
-        return (*found[ir.MEMORY], *found[ir.PORT])
+        return (*by_kind[ir.MEMORY], *by_kind[ir.PORT])
 
     def _switch_buffer(self, channel: PlanFields) -> str:
-        if self.words.by_buffers:
+        if self.vocabulary.by_buffers:
             return channel.buffer("buff")
         if not channel.has("buff"):
             return channel.buffer("buffer_type")
@@ -158,11 +158,11 @@ class _GpuReader:
         item.done()
         group = ir.MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
         ordinal = sum(self.groups[number] == group for number in self.own_groups)
-        known = [number for number, other in enumerate(self.groups) if other == group]
-        if ordinal == len(known):
-            known.append(len(self.groups))
+        numbers = [number for number, existing in enumerate(self.groups) if existing == group]
+        if ordinal == len(numbers):
+            numbers.append(len(self.groups))
             self.groups.append(group)
-        self.own_groups.append(known[ordinal])
+        self.own_groups.append(numbers[ordinal])
 
     def _remote_buffer(self, item: PlanFields) -> ir.RemoteBuffer:
         peer = item.integer("rank", 0, self.num_ranks - 1)
@@ -189,15 +189,15 @@ class _BlockReader:
     """Reader of a thread block; its operations index the block's channels and remote buffers."""
 
     def __init__(self, gpu: _GpuReader, block: PlanFields, number: int) -> None:
-        self.gpu, self.words, self.block, self.number = gpu, gpu.words, block, number
+        self.gpu, self.vocabulary, self.block, self.number = gpu, gpu.vocabulary, block, number
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
         self.channels: dict[ChannelKey, list[int]] = {}
         self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
-        if not self.words.by_buffers:
-            self.channels = {(kind, None, None): [] for kind in self.words.kinds}
+        if not self.vocabulary.by_buffers:
+            self.channels = {(kind, None, None): [] for kind in self.vocabulary.kinds}
         self._read_channels()
-        if not self.words.by_buffers:
+        if not self.vocabulary.by_buffers:
             self._read_buffers()
 
     def read(self) -> ir.ThreadBlock:
@@ -215,20 +215,20 @@ class _BlockReader:
     def _read_channels(self) -> None:
         for item in self.block.mappings("channels"):
             key = self._key(item, item)
-            known = self._known(key)
-            if not self.words.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
+            numbers = self._channel_numbers(key)
+            if not self.vocabulary.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
                 item.buffer("buff")
-            for index in item.integers(self.words.listed, 0, MAX_CHUNKS):
-                number = pick(item, known, index, f"{key[0]} channel", self.words.listed)
+            for index in item.integers(self.vocabulary.listed, 0, MAX_CHUNKS):
+                number = pick(item, numbers, index, f"{key[0]} channel", self.vocabulary.listed)
                 self.channels.setdefault(key, []).append(number)
             item.done()
 
     def _key(self, ends: PlanFields, item: PlanFields) -> ChannelKey:
-        local = ends.buffer("src") if self.words.by_buffers else None
-        remote = ends.buffer("dst") if self.words.by_buffers else None
-        return self.words.kinds[item.text(self.words.listed_kind, self.words.kinds)], local, remote
+        local = ends.buffer("src") if self.vocabulary.by_buffers else None
+        remote = ends.buffer("dst") if self.vocabulary.by_buffers else None
+        return self.vocabulary.kinds[item.text(self.vocabulary.listed_kind, self.vocabulary.kinds)], local, remote
 
-    def _known(self, key: ChannelKey) -> tuple[int, ...]:
+    def _channel_numbers(self, key: ChannelKey) -> tuple[int, ...]:
         """Return the GPU's channels of this key, in order."""
         kind, local, remote = key
         if kind == ir.SWITCH:
@@ -247,30 +247,30 @@ class _BlockReader:
                 self.buffers[kind].append(number)
             item.done()
 
-    def _operation(self, op: PlanFields, inside: bool = False) -> ir.KernelOp:
-        """Return one operation; ``inside``: of a pipeline."""
-        name = op.text("name", (*self.words.moves, *self.words.controls))
-        if name in self.words.moves:
-            result = self._move(op, name, self.words.moves[name])
+    def _operation(self, op: PlanFields, in_pipeline: bool = False) -> ir.KernelOp:
+        """Return one operation; ``in_pipeline``: it is in a pipeline."""
+        name = op.text("name", (*self.vocabulary.moves, *self.vocabulary.controls))
+        if name in self.vocabulary.moves:
+            result = self._move(op, name, self.vocabulary.moves[name])
         elif name in SIGNALS:
             action, relaxed = SIGNALS[name]
             result = ir.KernelOp(action=action, name=name, relaxed=relaxed, connections=self._signalled(op, action))
         else:
-            result = self._control(op, name, inside)
+            result = self._control(op, name, in_pipeline)
         op.done()
         return result
 
-    def _control(self, op: PlanFields, name: str, inside: bool) -> ir.KernelOp:
+    def _control(self, op: PlanFields, name: str, in_pipeline: bool) -> ir.KernelOp:
         if name == "nop":
             return ir.KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
         if name == "barrier":
             number, count = (
                 op.integer("barrier_id", 0, MAX_CHUNKS),
-                op.integer(self.words.barrier_blocks, 1, MAX_CHUNKS),
+                op.integer(self.vocabulary.barrier_blocks, 1, MAX_CHUNKS),
             )
             return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
-            return self._pipeline(op, inside)
+            return self._pipeline(op, in_pipeline)
         numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
         for number in numbers:
             pick(op, tuple(range(len(self.gpu.semaphores))), number, "semaphore", "semaphore_ids")
@@ -278,30 +278,30 @@ class _BlockReader:
 
     def _dependencies(self, op: PlanFields) -> tuple[tuple[int, int], ...]:
         result = []
-        for item in op.mappings("deps", []) if self.words.by_buffers else ():
+        for item in op.mappings("deps", []) if self.vocabulary.by_buffers else ():
             result.append((item.integer("tb", 0, MAX_CHUNKS), item.integer("step", 0, MAX_CHUNKS)))
             item.done()
         return tuple(result)
 
-    def _pipeline(self, op: PlanFields, inside: bool) -> ir.KernelOp:
-        if inside:
+    def _pipeline(self, op: PlanFields, in_pipeline: bool) -> ir.KernelOp:
+        if in_pipeline:
             raise op.fail("a pipeline inside a pipeline")
         context = op.mapping("iter_context")
         unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
         context.done()
-        body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
+        body = tuple(self._operation(item, in_pipeline=True) for item in op.mappings("ops"))
         return ir.KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
     # Channels of operations.
 
     def _signalled(self, op: PlanFields, action: str) -> tuple[int, ...]:
         """Return the connections that a signal, wait or flush names."""
-        if not self.words.by_buffers:
-            return self._named(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
+        if not self.vocabulary.by_buffers:
+            return self._named_connections(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
         op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
         return tuple(number for number, _ in self._through(op, "i" if action == ir.WAIT else "o"))
 
-    def _named(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    def _named_connections(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Return the connections of channel_ids."""
         kind = op.text("channel_type", kinds)
         ids = op.integers("channel_ids", 0, MAX_CHUNKS)
@@ -319,8 +319,8 @@ class _BlockReader:
         result = []
         for item in op.mappings(f"{side}_cids"):
             index, chunk = item.integer("id", 0, MAX_CHUNKS), item.integer("off", 0, MAX_CHUNKS)
-            what = f"{key[0]} channel from {key[1]} to {key[2]}"
-            result.append((pick(item, channels, index, what, "id"), chunk))
+            description = f"{key[0]} channel from {key[1]} to {key[2]}"
+            result.append((pick(item, channels, index, description, "id"), chunk))
             item.done()
         if not result:
             raise op.fail("names no channel", f"{side}_cids")
@@ -329,15 +329,15 @@ class _BlockReader:
     # Moves.
 
     def _move(self, op: PlanFields, name: str, move: Move) -> ir.KernelOp:
-        by_buffers = self.words.by_buffers
+        by_buffers = self.vocabulary.by_buffers
         count = op.integer("cnt", 1, MAX_CHUNKS) if by_buffers else 0
-        kind = op.text(self.words.listed_kind, move.channels) if move.channels else ""
-        via = self.words.kinds.get(kind)
+        kind = op.text(self.vocabulary.listed_kind, move.channels) if move.channels else ""
+        via = self.vocabulary.kinds.get(kind)
         if name in SIGNALLING_PUTS and via != ir.PORT:
-            raise op.fail(f"{name} goes through ports, not {kind!r}", self.words.listed_kind)
+            raise op.fail(f"{name} goes through ports, not {kind!r}", self.vocabulary.listed_kind)
         sides = move.sources, move.targets
         if via == ir.PORT and name == "ppkt":  # a port sends packets that already lie in memory
-            sides = Side((PACKET,) * len(move.sources.first), PACKET), move.targets
+            sides = Side((PACKET,) * len(move.sources.required), PACKET), move.targets
         sources, targets = (
             self._by_channel(op, end, side, count) if by_buffers else self._by_buffer(op, end, side, via)
             for end, side in zip(("src", "dst"), sides, strict=True)
@@ -376,7 +376,7 @@ class _BlockReader:
     def _move_channels(self, op: PlanFields, via: str | None, targets: tuple[ir.KernelOperand, ...]) -> tuple[int, ...]:
         """Return the port connection of each target; other channels follow from the buffers."""
         if via == ir.PORT:
-            connections = self._named(op, (ir.PORT,))
+            connections = self._named_connections(op, (ir.PORT,))
             if len(connections) != len(targets):
                 raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
             for number, target in zip(connections, targets, strict=True):
@@ -403,22 +403,22 @@ class _BlockReader:
 
     def _by_channel(self, op: PlanFields, end: str, side: Side, count: int) -> tuple[ir.KernelOperand, ...]:
         result, letter = [], "i" if end == "src" else "o"
-        for kind in side.first:
+        for kind in side.required:
             if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:
                 raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
             buffer = _checked(op, kind, op.buffer(f"{end}buff"))
             group = None if kind.place == ir.LOCAL else self._group(op, f"{letter}_cids", buffer)
             result.append(self._operand(kind, buffer, op.integer(f"{end}off", 0, MAX_CHUNKS), count, group))
-        if side.more is not None and side.more.place == ir.LOCAL:
+        if side.repeated is not None and side.repeated.place == ir.LOCAL:
             for item in op.mappings(f"{end}s"):
-                buffer = _checked(item, side.more, item.buffer("buff"))
-                result.append(self._operand(side.more, buffer, item.integer("off", 0, MAX_CHUNKS), count))
+                buffer = _checked(item, side.repeated, item.buffer("buff"))
+                result.append(self._operand(side.repeated, buffer, item.integer("off", 0, MAX_CHUNKS), count))
                 item.done()
-        elif side.more is not None:
+        elif side.repeated is not None:
             for number, chunk in self._through(op, letter):
                 peer = self.gpu.connections[number]
-                buffer = _checked(op, side.more, str(peer.remote_buffer))
-                remote = self._operand(side.more, buffer, chunk, count)
+                buffer = _checked(op, side.repeated, str(peer.remote_buffer))
+                remote = self._operand(side.repeated, buffer, chunk, count)
                 result.append(replace(remote, rank=peer.peer, via=peer.kind, connection=number))
         return tuple(result)
 
@@ -434,10 +434,10 @@ class _BlockReader:
 
     def _by_buffer(self, op: PlanFields, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
         items = op.mappings(f"{end}_buff")
-        further = len(items) - len(side.first)
-        if further < 0 or (further and side.more is None):
+        num_repeated = len(items) - len(side.required)
+        if num_repeated < 0 or (num_repeated and side.repeated is None):
             raise op.fail(f"has {len(items)} buffers, which does not fit this operation", f"{end}_buff")
-        kinds = side.first if side.more is None else (*side.first, *(side.more,) * further)
+        kinds = side.required if side.repeated is None else (*side.required, *(side.repeated,) * num_repeated)
         return tuple(self._listed(item, kind, via) for item, kind in zip(items, kinds, strict=True))
 
     def _listed(self, item: PlanFields, kind: OperandKind, via: str | None) -> ir.KernelOperand:
@@ -448,12 +448,12 @@ class _BlockReader:
             result = self._operand(kind, self.gpu.groups[group].buffer, index, count, group)
         elif kind.place == ir.LOCAL:
             result, rank = self._operand(kind, item.buffer("type"), index, count), self.gpu.rank
-            if item.has("rank") and (named := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
-                raise item.fail(f"a local buffer of GPU {rank} names rank {named}", "rank")
+            if item.has("rank") and (rank_in_file := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
+                raise item.fail(f"a local buffer of GPU {rank} names rank {rank_in_file}", "rank")
         else:
             assert via is not None
-            known, which = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
-            remote = self.gpu.remote[pick(item, known, which, f"{via} buffer", "buffer_id")]
+            numbers, index_of_buffer = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
+            remote = self.gpu.remote[pick(item, numbers, index_of_buffer, f"{via} buffer", "buffer_id")]
             result = replace(self._operand(kind, remote.buffer, index, count), rank=remote.rank, via=via)
         _checked(item, kind, result.buffer)
         item.done()

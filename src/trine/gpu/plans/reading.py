@@ -31,7 +31,7 @@ class PlanFields:
         if not isinstance(data, Mapping):
             raise SpecError(f"must be a mapping, got {show(data)}", file=file, field=where or None)
         self._data = data
-        self._known: set[str] = set()
+        self._read_keys: set[str] = set()
 
     def has(self, name: str) -> bool:
         return name in self._data
@@ -42,7 +42,7 @@ class PlanFields:
         return SpecError(message, file=self.file, field=field or None)
 
     def get(self, name: str, default: object = ...) -> object:
-        self._known.add(name)
+        self._read_keys.add(name)
         if name not in self._data:
             if default is ...:
                 raise self.fail("is missing", name)
@@ -69,14 +69,14 @@ class PlanFields:
             raise self.fail(f"must be true or false, got {show(value)}", name)
         return value
 
-    def text(self, name: str, known: Collection[str] | None = None, default: str | None = None) -> str:
+    def text(self, name: str, choices: Collection[str] | None = None, default: str | None = None) -> str:
         value = self.get(name) if default is None else self.get(name, default)
         if not isinstance(value, str):
             raise self.fail(f"must be text, got {show(value)}", name)
         if len(value) > MAX_TEXT:
             raise self.fail(f"must be at most {MAX_TEXT} characters, got {len(value)}", name)
-        if known is not None and value not in known:
-            raise self.fail(f"unknown {show(value)}{nearest(value[:80], known)}", name)
+        if choices is not None and value not in choices:
+            raise self.fail(f"unknown {show(value)}{nearest(value[:80], choices)}", name)
         return value
 
     def buffer(self, name: str) -> str:
@@ -102,14 +102,14 @@ class PlanFields:
     def done(self) -> None:
         """Refuse unread keys."""
         for key in self._data:
-            if key not in self._known:
-                raise self.fail(f"unknown key {show(key)}{nearest(str(key)[:80], self._known)}")
+            if key not in self._read_keys:
+                raise self.fail(f"unknown key {show(key)}{nearest(str(key)[:80], self._read_keys)}")
 
 
-def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: str) -> int:
+def pick(item: PlanFields, items: tuple[int, ...], index: int, what: str, name: str) -> int:
     """Return ``items[index]``, or raise an error with the number of items."""
     if not 0 <= index < len(items):
-        raise here.fail(f"there is no {what} {index} here, there are {len(items)}", name)
+        raise item.fail(f"there is no {what} {index} here, there are {len(items)}", name)
     return items[index]
 
 
@@ -216,11 +216,11 @@ def buffer_chunks(plan: ir.KernelPlan, rank: int, buffer: str) -> int:
     gpu = plan.gpus[rank]
     if buffer == ir.SCRATCH:
         return gpu.scratch_chunks
-    own, other = gpu.input_chunks, gpu.output_chunks
+    chunks, partner_chunks = gpu.input_chunks, gpu.output_chunks
     if buffer == ir.OUTPUT:
-        own, other = other, own
+        chunks, partner_chunks = partner_chunks, chunks
     if not plan.in_place:
-        return own
+        return chunks
     if plan.collective in ("all_reduce", "all_to_all", "broadcast", "reduce", "send_recv", "custom"):
-        return max(own, other)
-    return own or plan.chunks_of_size
+        return max(chunks, partner_chunks)
+    return chunks or plan.chunks_of_size

@@ -81,8 +81,8 @@ class PlanStructure:
             return 0
         unit = layout.unit(step.pipeline) if step.pipeline else None
         size = layout.span(step.op, operand, step.iteration * (unit or 0), unit)[1]
-        times, over = WIRE[self.plan.protocol] if operand.buffer == FIFO else (2 if operand.packet else 1, 1)
-        size = -(-size * times // over)
+        numerator, denominator = WIRE[self.plan.protocol] if operand.buffer == FIFO else (2 if operand.packet else 1, 1)
+        size = -(-size * numerator // denominator)
         head = -(-size // HEAD)
         return {
             WHOLE: size,
@@ -114,11 +114,11 @@ class TransferRecorder:
         self.on_port: dict[tuple[int, int], Ids] = {}
         self.unsignalled: dict[tuple[int, int], Ids] = {}
         self.last_signal: dict[tuple[int, int], int] = {}
-        self.heard: list[dict[object, Ids]] = [{} for _ in blocks]
+        self.last_acquired: list[dict[object, Ids]] = [{} for _ in blocks]
         self.last_of_fifo: dict[tuple[int, int], int] = {}
         self.packets: dict[int, Ids] = {}
         self.rows: list[tuple[int, int, int, int, bool, bool, bool]] = []
-        self.before: list[Ids] = []
+        self.predecessors: list[Ids] = []
         self.starter: list[int] = []
         self.entered: list[bool] = []
         self.sizes_of: list[tuple[PlanStep, KernelOperand | None, int]] = []
@@ -127,7 +127,7 @@ class TransferRecorder:
     def record(self) -> PlanStructure:
         self.machine.run()
         columns = list(zip(*self.rows, strict=True)) or [()] * 7
-        predecessor_ptr, predecessor_idx = csr([sorted(ids) for ids in self.before])
+        predecessor_ptr, predecessor_idx = csr([sorted(ids) for ids in self.predecessors])
         completion_ptr, completion_idx = csr(self._completion())
         count = len(self.rows)
         schedule = ExpandedSchedule(
@@ -149,18 +149,18 @@ class TransferRecorder:
 
     def _completion(self) -> list[list[int]]:
         """Return each rank's last transfers: those its blocks wait for or have sent, and arrivals not yet awaited."""
-        last: list[set[int]] = [set() for _ in range(self.plan.num_ranks)]
+        last_transfers: list[set[int]] = [set() for _ in range(self.plan.num_ranks)]
         for block in self.machine.blocks:
-            last[block.gpu.rank] |= self.waits[block.actor] | self.under_way[block.actor]
+            last_transfers[block.gpu.rank] |= self.waits[block.actor] | self.under_way[block.actor]
         for (rank, _), ids in self.on_port.items():
-            last[rank] |= ids
+            last_transfers[rank] |= ids
         for (rank, _), number in self.last_of_fifo.items():
-            last[rank].add(number)
-        awaited = {number for ids in self.before for number in ids}
+            last_transfers[rank].add(number)
+        awaited = {number for ids in self.predecessors for number in ids}
         for number, row in enumerate(self.rows):
             if number not in awaited and row[1] < self.plan.num_ranks and self.sizes_of[number][1] is not None:
-                last[row[1]].add(number)
-        return [sorted(ids) for ids in last]
+                last_transfers[row[1]].add(number)
+        return [sorted(ids) for ids in last_transfers]
 
     # -- transfers -----------------------------------------------------------------------------------------------
 
@@ -169,28 +169,28 @@ class TransferRecorder:
         block: RunningBlock,
         step: PlanStep,
         ends: tuple[int, int],
-        before: Iterable[int],
+        predecessors: Iterable[int],
         operand: KernelOperand | None,
         piece: int,
     ) -> int:
         """Add a transfer from ends[0] to ends[1]; it waits for its starter's entry unless a predecessor implies it."""
-        ids, starter, number = frozenset(before), block.gpu.rank, len(self.rows)
-        shown = any(self.starter[i] == starter for i in ids)
+        ids, starter, number = frozenset(predecessors), block.gpu.rank, len(self.rows)
+        entry_implied = any(self.starter[i] == starter for i in ids)
         depth = 1 + max((self.rows[i][2] for i in ids), default=-1)
         chunk = operand.index if operand is not None else -1
-        first = False
+        opens = False
         if operand is not None and operand.buffer == FIFO and operand.connection is not None:
-            first = (starter, operand.connection) not in self.last_of_fifo  # rendezvous: the receiver must have entered
+            opens = (starter, operand.connection) not in self.last_of_fifo  # rendezvous: the receiver must have entered
         row = (
             *ends,
             depth,
             chunk,
             False,
-            not shown and ends[0] == starter,
-            first or (not shown and ends[1] == starter),
+            not entry_implied and ends[0] == starter,
+            opens or (not entry_implied and ends[1] == starter),
         )
         self.rows.append(row)
-        self.before.append(ids)
+        self.predecessors.append(ids)
         self.starter.append(starter)
         self.sizes_of.append((step, operand, piece))
         return number
@@ -200,24 +200,24 @@ class TransferRecorder:
         block: RunningBlock,
         step: PlanStep,
         ends: tuple[int, int],
-        behind: HopStage,
+        previous: HopStage,
         operand: KernelOperand,
         pieces: tuple[int, ...],
     ) -> HopStage:
         """Add one hop of a fused operation in pieces; LAST waits for all of the previous hop, others for its head."""
         stage = HopStage()
         for piece in pieces:
-            before = behind.all if piece == LAST else behind.head
-            number = self._transfer(block, step, ends, before, operand, piece)
+            predecessors = previous.all if piece == LAST else previous.head
+            number = self._transfer(block, step, ends, predecessors, operand, piece)
             stage.all.add(number)
             if piece in (FIRST, WHOLE):
                 stage.head.add(number)
         return stage
 
-    def _merge(self, ids: Ids, new: Iterable[int]) -> Ids:
-        """Return the union of ``ids`` and ``new``, without the direct predecessors of ``new``."""
-        added = frozenset(new)
-        return ids.difference(*(self.before[number] for number in added)) | added
+    def _merge(self, ids: Ids, new_ids: Iterable[int]) -> Ids:
+        """Return the union of ``ids`` and ``new_ids``, without the direct predecessors of ``new_ids``."""
+        added = frozenset(new_ids)
+        return ids.difference(*(self.predecessors[number] for number in added)) | added
 
     # -- callbacks from the machine ------------------------------------------------------------------------------
 
@@ -231,14 +231,14 @@ class TransferRecorder:
     def _signal(self, block: RunningBlock, step: PlanStep, connection: int) -> set[int]:
         """Send a signal with preceding data, or as a 0-byte transfer after the previous signal."""
         actor, end, key = block.actor, block.gpu.connections[connection], (block.gpu.rank, connection)
-        before = {self.last_signal[key]} if key in self.last_signal else set()
+        previous = {self.last_signal[key]} if key in self.last_signal else set()
         if end.kind == PORT and key in self.unsignalled:
-            return before | self.unsignalled.pop(key)
+            return previous | self.unsignalled.pop(key)
         if end.kind == MEMORY and end.peer in self.sent_to[actor]:
             self.sent_to[actor].discard(end.peer)
-            return before | self._fence(actor)
+            return previous | self._fence(actor)
         ends = (block.gpu.rank, end.peer)
-        self.last_signal[key] = number = self._transfer(block, step, ends, before | self.waits[actor], None, EMPTY)
+        self.last_signal[key] = number = self._transfer(block, step, ends, previous | self.waits[actor], None, EMPTY)
         return {number}
 
     def _fence(self, actor: int) -> Ids:
@@ -255,9 +255,9 @@ class TransferRecorder:
         assert isinstance(token, tuple)
         origin, ids = token
         actor = block.actor
-        implied = self.heard[actor].get(origin, NONE)
+        implied = self.last_acquired[actor].get(origin, NONE)
         self.waits[actor] = self._merge(self.waits[actor] - implied, ids)
-        self.heard[actor][origin] = ids
+        self.last_acquired[actor][origin] = ids
         if not step.op.dependencies:
             self.sent_to[actor].clear()
 
@@ -265,11 +265,11 @@ class TransferRecorder:
         """Do nothing: a thread-block sync takes no time."""
 
     def barrier(self, blocks: list[RunningBlock]) -> None:
-        together = NONE
+        merged = NONE
         for block in blocks:
-            together = self._merge(together, self._all_of(block.actor))
+            merged = self._merge(merged, self._all_of(block.actor))
         for block in blocks:
-            self.waits[block.actor], self.under_way[block.actor] = together, NONE
+            self.waits[block.actor], self.under_way[block.actor] = merged, NONE
 
     def flush(self, block: RunningBlock, connections: tuple[int, ...]) -> None:
         for connection in connections:
@@ -278,24 +278,24 @@ class TransferRecorder:
 
     def move(self, block: RunningBlock, step: PlanStep, move: DataMove) -> object:
         op, actor = step.op, block.actor
-        self._take_arrived(actor, op, move)
-        behind = HopStage(head=set(self.waits[actor]), all=set(self.waits[actor]))
+        self._await_arrivals(actor, op, move)
+        previous = HopStage(head=set(self.waits[actor]), all=set(self.waits[actor]))
         fused = any(o.via in (MEMORY, SWITCH) for o in op.sources) and any(o.via != "local" for o in op.targets)
-        read = self._reads(block, step, behind, fused)
+        read = self._reads(block, step, previous, fused)
         if read is not None:
             self.waits[actor] = frozenset(read.all)
-        sent = self._writes(block, step, read or behind, fused and read is not None)
-        for operand, owned in zip(op.targets, move.targets, strict=True):
+        transfers = self._writes(block, step, read or previous, fused and read is not None)
+        for operand, ranges in zip(op.targets, move.targets, strict=True):
             if operand.packet:
-                ids = frozenset(sent) or self.waits[actor]
-                self.packets.update((cell, ids) for cells in owned for cell in cells)
-        return frozenset(sent)
+                ids = frozenset(transfers) or self.waits[actor]
+                self.packets.update((cell, ids) for cells in ranges for cell in cells)
+        return frozenset(transfers)
 
-    def _take_arrived(self, actor: int, op: KernelOp, move: DataMove) -> None:
+    def _await_arrivals(self, actor: int, op: KernelOp, move: DataMove) -> None:
         """Make the block wait for the packets it polled and the messages it received."""
-        for operand, owned in zip(op.sources, move.sources, strict=True):
+        for operand, ranges in zip(op.sources, move.sources, strict=True):
             if operand.polls and operand.buffer != FIFO:
-                for ids in {self.packets[cell] for cells in owned for cell in cells}:
+                for ids in {self.packets[cell] for cells in ranges for cell in cells}:
                     self.waits[actor] = self._merge(self.waits[actor], ids)
         for message in move.received:
             assert isinstance(message, frozenset)
@@ -303,7 +303,7 @@ class TransferRecorder:
             if op.reduce_op is not None:
                 self.reduces |= message
 
-    def _reads(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> HopStage | None:
+    def _reads(self, block: RunningBlock, step: PlanStep, previous: HopStage, fused: bool) -> HopStage | None:
         """Read all remote sources at once; return None if the operation has no remote sources."""
         result, rank = None, block.gpu.rank
         for operand in step.op.sources:
@@ -311,11 +311,11 @@ class TransferRecorder:
                 continue
             result = result or HopStage()
             if operand.via == SWITCH:
-                stage = self._load_reduce(block, step, operand, behind, fused)
+                stage = self._load_reduce(block, step, operand, previous, fused)
             else:
-                request = self._transfer(block, step, (rank, operand.rank), behind.all, None, EMPTY)
-                asked = HopStage(head={request}, all={request})
-                stage = self._stage(block, step, (operand.rank, rank), asked, operand, START if fused else (WHOLE,))
+                request = self._transfer(block, step, (rank, operand.rank), previous.all, None, EMPTY)
+                hop = HopStage(head={request}, all={request})
+                stage = self._stage(block, step, (operand.rank, rank), hop, operand, START if fused else (WHOLE,))
             if step.op.reduce_op is not None:
                 self.reduces |= stage.all
             result.head |= stage.head
@@ -323,15 +323,15 @@ class TransferRecorder:
         return result
 
     def _load_reduce(
-        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, previous: HopStage, fused: bool
     ) -> HopStage:
         """Load through a switch that requests the data of all members, sums it and returns the sum."""
         rank, members, switch = block.gpu.rank, *self._group(operand)
-        request = self._transfer(block, step, (rank, switch), behind.all, None, EMPTY)
+        request = self._transfer(block, step, (rank, switch), previous.all, None, EMPTY)
         gathered = HopStage()
         for member in members:
-            asked = self._transfer(block, step, (switch, member), {request}, None, EMPTY)
-            pieces = HopStage(head={asked}, all={asked})
+            member_request = self._transfer(block, step, (switch, member), {request}, None, EMPTY)
+            pieces = HopStage(head={member_request}, all={member_request})
             stage = self._stage(block, step, (member, switch), pieces, operand, START)
             self.reduces |= stage.all
             gathered.head |= stage.head
@@ -343,29 +343,29 @@ class TransferRecorder:
         ranks = self.plan.groups[operand.group].ranks
         return ranks, self.reducing_switches[ranks]
 
-    def _writes(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> set[int]:
+    def _writes(self, block: RunningBlock, step: PlanStep, previous: HopStage, fused: bool) -> set[int]:
         """Write to remote targets and return the transfers; the thread block does not wait for them."""
-        op, rank, sent = step.op, block.gpu.rank, set()
+        op, rank, transfers = step.op, block.gpu.rank, set()
         pieces = FOLLOW if fused else (WHOLE,)
         for number, operand in enumerate(op.targets):
             if operand.via == SWITCH:
-                sent |= self._multicast(block, step, operand, behind, fused)
+                transfers |= self._multicast(block, step, operand, previous, fused)
             elif operand.buffer == FIFO:
-                sent.add(self._send(block, step, operand, behind))
+                transfers.add(self._send(block, step, operand, previous))
             elif operand.via == PORT:
-                sent |= self._through_port(block, step, operand, behind, op.connections[number])
+                transfers |= self._through_port(block, step, operand, previous, op.connections[number])
             elif operand.via == MEMORY:
-                moved = self._stage(block, step, (rank, operand.rank), behind, operand, pieces).all
-                self.under_way[block.actor] |= moved
+                stage = self._stage(block, step, (rank, operand.rank), previous, operand, pieces).all
+                self.under_way[block.actor] |= stage
                 self.sent_to[block.actor].add(operand.rank)
-                sent |= moved
-        return sent
+                transfers |= stage
+        return transfers
 
     def _multicast(
-        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, previous: HopStage, fused: bool
     ) -> set[int]:
         rank, members, switch = block.gpu.rank, *self._group(operand)
-        up = self._stage(block, step, (rank, switch), behind, operand, FOLLOW if fused else START)
+        up = self._stage(block, step, (rank, switch), previous, operand, FOLLOW if fused else START)
         down: set[int] = set()
         for member in members:
             down |= self._stage(block, step, (switch, member), up, operand, FOLLOW).all
@@ -373,21 +373,21 @@ class TransferRecorder:
         self.under_way[block.actor] |= down
         return down
 
-    def _send(self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage) -> int:
+    def _send(self, block: RunningBlock, step: PlanStep, operand: KernelOperand, previous: HopStage) -> int:
         """Send one message; sends on the same connection are sequential."""
         assert operand.connection is not None
         key = (block.gpu.rank, operand.connection)
-        before = behind.all | ({self.last_of_fifo[key]} if key in self.last_of_fifo else set())
+        predecessors = previous.all | ({self.last_of_fifo[key]} if key in self.last_of_fifo else set())
         ends = (block.gpu.rank, operand.rank)
-        self.last_of_fifo[key] = number = self._transfer(block, step, ends, before, operand, WHOLE)
+        self.last_of_fifo[key] = number = self._transfer(block, step, ends, predecessors, operand, WHOLE)
         return number
 
     def _through_port(
-        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, connection: int
+        self, block: RunningBlock, step: PlanStep, operand: KernelOperand, previous: HopStage, connection: int
     ) -> set[int]:
         """Put data through a port, which handles its puts in order while the thread block continues."""
         key = (block.gpu.rank, connection)
-        before = behind.all | self.on_port.get(key, NONE)
-        moved = self._transfer(block, step, (block.gpu.rank, operand.rank), before, operand, WHOLE)
-        self.on_port[key] = self.unsignalled[key] = frozenset({moved})
-        return {moved}
+        predecessors = previous.all | self.on_port.get(key, NONE)
+        transfer = self._transfer(block, step, (block.gpu.rank, operand.rank), predecessors, operand, WHOLE)
+        self.on_port[key] = self.unsignalled[key] = frozenset({transfer})
+        return {transfer}

@@ -23,10 +23,10 @@ REMOTE_PACKET, MULTICAST_PACKET = OperandKind("remote", packet=True), OperandKin
 
 
 class Side(NamedTuple):
-    """The sources or the targets of a move: the first ones, then any number of ``more``."""
+    """The sources or the targets of a move: the ``required`` ones, then any number of ``repeated`` ones."""
 
-    first: tuple[OperandKind, ...] = ()
-    more: OperandKind | None = None
+    required: tuple[OperandKind, ...] = ()
+    repeated: OperandKind | None = None
 
 
 class Move(NamedTuple):
@@ -40,10 +40,10 @@ class Move(NamedTuple):
     @property
     def adds(self) -> bool:
         """Whether the operation adds up its sources."""
-        return self.action == ir.REDUCE and (self.sources.more is not None or MULTICAST in self.sources.first)
+        return self.action == ir.REDUCE and (self.sources.repeated is not None or MULTICAST in self.sources.required)
 
 
-class PlanWords(NamedTuple):
+class PlanVocabulary(NamedTuple):
     """Vocabulary of one generation.
 
     by_buffers: channels are identified by the buffers at both ends, and remote operands name a channel; else remote
@@ -80,21 +80,21 @@ _KINDS_V1 = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.M
 _ANY = (*_KINDS_V1, "none")
 
 #: April 2024 to v0.7.0, July 2025
-V1 = PlanWords(
+V1 = PlanVocabulary(
     format="mscclpp-1",
     by_buffers=True,
     kinds=_KINDS_V1,
     moves={
-        "put": Move(ir.PAIRS, Side(more=LOCAL), Side(more=REMOTE), _ANY),
-        "pws": Move(ir.PAIRS, Side(more=LOCAL), Side(more=REMOTE), _ANY),
-        "pwsf": Move(ir.PAIRS, Side(more=LOCAL), Side(more=REMOTE), _ANY),
-        "get": Move(ir.PAIRS, Side(more=REMOTE), Side(more=LOCAL), _ANY),
+        "put": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
+        "pws": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
+        "pwsf": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
+        "get": Move(ir.PAIRS, Side(repeated=REMOTE), Side(repeated=LOCAL), _ANY),
         "copy": Move(ir.PAIRS, Side((LOCAL,)), Side((LOCAL,)), _ANY),
         "re": Move(ir.REDUCE, Side((LOCAL,), LOCAL), Side((LOCAL,)), _ANY),
         "rs": Move(ir.REDUCE, Side((LOCAL,), LOCAL), Side((LOCAL,), REMOTE), _ANY),
         "rrc": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,)), _ANY),
         "rrcs": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,), REMOTE), _ANY),
-        "ppkt": Move(ir.PAIRS, Side(more=LOCAL), Side(more=REMOTE_PACKET), _ANY),
+        "ppkt": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE_PACKET), _ANY),
         "rspkt": Move(ir.REDUCE, Side((LOCAL,), POLLED), Side((LOCAL,), REMOTE_PACKET), _ANY),
         "rpkt": Move(ir.REDUCE, Side((LOCAL,), POLLED), Side((LOCAL,)), _ANY),
         "cpkt": Move(ir.PAIRS, Side((POLLED,)), Side((LOCAL,)), _ANY),
@@ -112,7 +112,7 @@ V1 = PlanWords(
 )
 
 #: v0.8.0, October 2025, to 1f5f065, August 2026
-V2 = PlanWords(
+V2 = PlanVocabulary(
     format="mscclpp-2",
     by_buffers=False,
     kinds={kind: kind for kind in (ir.MEMORY, ir.PORT, ir.SWITCH)},

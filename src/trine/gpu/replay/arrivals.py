@@ -94,9 +94,9 @@ def _check_columns(columns: dict[str, Any], file: str) -> None:
         length = columns[next(iter(group))].shape
         for key, kind in group.items():
             if columns[key].dtype != kind or columns[key].shape != length or len(length) != 1:
-                got = f"{columns[key].dtype} of shape {columns[key].shape}"
+                actual = f"{columns[key].dtype} of shape {columns[key].shape}"
                 raise SpecError(
-                    f"must be one row of {np.dtype(kind)}, as long as the others; is {got}", file=file, field=key
+                    f"must be one row of {np.dtype(kind)}, as long as the others; is {actual}", file=file, field=key
                 )
     for key in _SINGLE:
         _check_single(columns, key, "iu", file)
@@ -188,14 +188,14 @@ def is_provenance(text: str) -> bool:
     return all(_is_number(path, value) for path, value in parts[MODEL].items())
 
 
-def differing(there: str, here: str) -> tuple[str, ...]:
+def differing(recorded: str, current: str) -> tuple[str, ...]:
     """Name the differing parts: ``the program``, ``the GPU model (kernels.poll: ...)``, ``the cluster``."""
-    one, other = json.loads(there), json.loads(here)
-    found = ["the program"] if one[PROGRAM] != other[PROGRAM] else []
-    if numbers := _numbers(one[MODEL], other[MODEL]):
+    old, new = json.loads(recorded), json.loads(current)
+    differences = ["the program"] if old[PROGRAM] != new[PROGRAM] else []
+    if numbers := _numbers(old[MODEL], new[MODEL]):
         more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-        found.append(f"the GPU model ({', '.join(numbers[:_SHOWN])}{more})")
-    return (*found, "the cluster") if one[CLUSTER] != other[CLUSTER] else tuple(found)
+        differences.append(f"the GPU model ({', '.join(numbers[:_SHOWN])}{more})")
+    return (*differences, "the cluster") if old[CLUSTER] != new[CLUSTER] else tuple(differences)
 
 
 def _is_number(path: object, value: object) -> bool:
@@ -204,29 +204,29 @@ def _is_number(path: object, value: object) -> bool:
     return (1 if path == "clock" else 0) <= value <= MAX_INT64
 
 
-def _numbers(there: Numbers, here: Numbers) -> list[str]:
-    found = []
+def _numbers(recorded: Numbers, current: Numbers) -> list[str]:
+    differences = []
     for field in FIELDS:
-        one, other = there.get(field.path), here.get(field.path)
-        if one != other:
-            texts = _said(field, one), _said(field, other)
+        old, new = recorded.get(field.path), current.get(field.path)
+        if old != new:
+            texts = _value_text(field, old), _value_text(field, new)
             # values that look equal after rounding are shown in the unit of the model
-            texts = texts if texts[0] != texts[1] else (str(one), str(other))
-            found.append(f"{field.path}: {texts[0]} there, {texts[1]} here")
-    return found
+            texts = texts if texts[0] != texts[1] else (str(old), str(new))
+            differences.append(f"{field.path}: {texts[0]} there, {texts[1]} here")
+    return differences
 
 
-def _said(field: ModelField, value: Value) -> str:
+def _value_text(field: ModelField, value: Value) -> str:
     return value[:40] if isinstance(value, str) else shown(field, value)
 
 
 def _fingerprint(program: GpuProgram, rank: int) -> str:
-    own = kernels_of_rank(program, rank)
+    kernels = kernels_of_rank(program, rank)
     buffers = [(buffer.base, buffer.size_bytes, buffer.uncached) for buffer in program.buffers]
     described = json.dumps([program.num_ranks, program.line_bytes, buffers]).encode()
-    columns = [np.ascontiguousarray(getattr(own, name), kind).tobytes() for name, kind in _COLUMNS.items()]
-    columns.append(np.ascontiguousarray(own.semaphores[rank], "<i4").tobytes())
-    whole = hashlib.sha256()
+    columns = [np.ascontiguousarray(getattr(kernels, name), kind).tobytes() for name, kind in _COLUMNS.items()]
+    columns.append(np.ascontiguousarray(kernels.semaphores[rank], "<i4").tobytes())
+    digest = hashlib.sha256()
     for part in (described, *columns):
-        whole.update(len(part).to_bytes(8, "little") + part)
-    return whole.hexdigest()[:_DIGITS]
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:_DIGITS]

@@ -111,7 +111,7 @@ def make_case(options: EidolonOptions) -> ReplayCase:
 
         program = parse_program(text, str(options.kernel), num_ranks=None if says_ranks(text) else ranks)
     target = _target(options, program, record)
-    return ReplayCase(program=program, target=target, warnings=_of_program(options, program, target), **machine)
+    return ReplayCase(program=program, target=target, warnings=_program_warnings(options, program, target), **machine)
 
 
 def _cluster(name: str, ranks: int) -> Cluster:
@@ -119,29 +119,29 @@ def _cluster(name: str, ranks: int) -> Cluster:
     try:
         return load_cluster(name, gpus=ranks)
     except InputError as error:
-        most = len(load_cluster(name).gpus)
-        if ranks > most:
-            raise InputError(f"--peers {ranks - 1}: cluster {name!r} has {most} GPUs ({error})") from None
+        num_gpus = len(load_cluster(name).gpus)
+        if ranks > num_gpus:
+            raise InputError(f"--peers {ranks - 1}: cluster {name!r} has {num_gpus} GPUs ({error})") from None
         raise
 
 
 def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, Any]) -> ReplayCase:
     rows, cols, inner = USUAL_SIZES[str(options.kernel).partition("-")[0]]
-    usual: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
+    defaults: dict[str, Any] = {"rows": rows, "cols": cols, "inner": inner, "waits": JOINT}
     line = machine["model"].line_bytes
     if options.kernel == "gemv-allreduce" and not GEMV_TILE[1] * (options.dtype_bytes or 4) % line:
-        usual["tile"] = GEMV_TILE
+        defaults["tile"] = GEMV_TILE
     # other ranks are built only if all ranks are simulated
-    only = None if options.symmetric else target
-    sizes = {**usual, **options.sizes}
-    built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
+    only_rank = None if options.symmetric else target
+    sizes = {**defaults, **options.sizes}
+    built = build_fused(str(options.kernel), ranks, only_rank=only_rank, fused=options.fused, line_bytes=line, **sizes)
     tasks = None if options.fused else fused_tasks(built)
     return ReplayCase(
         program=built.program, target=target, built=built, tasks=tasks, **machine
     )  # fmt: skip
 
 
-def _of_program(options: EidolonOptions, program: GpuProgram, target: int) -> tuple[str, ...]:
+def _program_warnings(options: EidolonOptions, program: GpuProgram, target: int) -> tuple[str, ...]:
     """Return the warnings for a program that trine did not build: its assumptions about the peers."""
     if options.source not in ("wakeup", "distribution"):
         return ()
@@ -159,23 +159,23 @@ def _record(options: EidolonOptions) -> Arrivals | None:
 
 def _ranks(options: EidolonOptions, program: GpuProgram | None, text: str, record: Arrivals | None) -> int:
     """Return the number of ranks, target included. Raises InputError if the inputs disagree."""
-    said: dict[str, int] = {}
+    counts: dict[str, int] = {}
     if options.peers is not None:
-        said["--peers"] = options.peers + 1
+        counts["--peers"] = options.peers + 1
     if record is not None:
-        said["the record"] = record.num_ranks
+        counts["the record"] = record.num_ranks
     if program is not None:
-        said["the program"] = program.num_ranks
+        counts["the program"] = program.num_ranks
     elif text:
         from trine.gpu.text import parse_program, says_ranks
 
         if says_ranks(text):
-            said[str(options.kernel)] = parse_program(text, str(options.kernel)).num_ranks
-        elif not said:
+            counts[str(options.kernel)] = parse_program(text, str(options.kernel)).num_ranks
+        elif not counts:
             raise InputError("says not how many ranks it is for: --peers N, or a line 'ranks N'", file=options.kernel)
-    if len(set(said.values())) > 1:
-        raise InputError(" and ".join(f"{who} says {count - 1} peers" for who, count in said.items()))
-    ranks = next(iter(said.values()), PEERS + 1)
+    if len(set(counts.values())) > 1:
+        raise InputError(" and ".join(f"{source} says {count - 1} peers" for source, count in counts.items()))
+    ranks = next(iter(counts.values()), PEERS + 1)
     if ranks < 2:
         raise InputError("a program of one rank has no peers to replay: trine kernel run")
     return ranks

@@ -102,8 +102,8 @@ def draw_times(distribution: Distribution, number: int, seed: int, peer: int) ->
         # Normal, cut off at 0: the mean is not negative, so at least half of the draws are kept
         deviation = float(distribution.second_ps)
         times = first + deviation * _normal(bits, number)
-        while (again := np.flatnonzero(times < 0)).size:
-            times[again] = first + deviation * _normal(bits, len(again))
+        while (redrawn := np.flatnonzero(times < 0)).size:
+            times[redrawn] = first + deviation * _normal(bits, len(redrawn))
     return np.minimum(np.rint(times), float(_MAX_PS)).astype(np.int64)
 
 
@@ -128,9 +128,9 @@ def draw_writes(
     """
     offsets = dict(offset_ps or {})
     peers = np.unique(peer)
-    for late in offsets:
-        if late not in peers:
-            raise InputError(f"rank {late} writes nothing", field="offset_ps")
+    for straggler in offsets:
+        if straggler not in peers:
+            raise InputError(f"rank {straggler} writes nothing", field="offset_ps")
     order = np.lexsort((np.broadcast_to(value, len(peer)), np.broadcast_to(size_bytes, len(peer)), address, peer))
     starts = np.searchsorted(peer[order], peers)
     counts = np.diff(np.append(starts, len(peer)))

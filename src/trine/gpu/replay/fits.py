@@ -59,20 +59,20 @@ class Spread(NamedTuple):
 
     def line(self) -> str:
         """Return the spread as one line."""
-        least, most = (format_time(each * PS_PER_S) for each in (self.least_s, self.most_s))
+        low, high = (format_time(each * PS_PER_S) for each in (self.least_s, self.most_s))
         share = 100 * (self.most_s / self.least_s - 1) if self.least_s else 0.0
-        return f"{self.name}: {self.seeds} issue orders, {self.times} times, from {least} to {most} (+{share:.2f} %)"
+        return f"{self.name}: {self.seeds} issue orders, {self.times} times, from {low} to {high} (+{share:.2f} %)"
 
 
 def spreads_of(rows: Sequence[Row], varied: Sequence[str]) -> tuple[Spread, ...]:
     """Group rows that differ only in their seed; ``varied``: the other options that vary."""
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for row in rows:
-        words = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
+        parts = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
         if "wakeup" in varied:
-            words.append(f"wake-up {format_time(float(str(row['wakeup_s'])) * PS_PER_S)}")
-        found.setdefault(", ".join([*words, str(row["sync"])]), []).append(float(str(row["time_s"])))
-    return tuple(Spread(name, len(times), len(set(times)), min(times), max(times)) for name, times in found.items())
+            parts.append(f"wake-up {format_time(float(str(row['wakeup_s'])) * PS_PER_S)}")
+        by_name.setdefault(", ".join([*parts, str(row["sync"])]), []).append(float(str(row["time_s"])))
+    return tuple(Spread(name, len(times), len(set(times)), min(times), max(times)) for name, times in by_name.items())
 
 
 def fit(
@@ -87,26 +87,26 @@ def fit(
     order = np.argsort(wakeups_ps)
     x = np.asarray(wakeups_ps, np.int64)[order]
     slope, r2 = _line_through(x / PS_PER_S, np.asarray(spin, float)[order])
-    even = saved = None
+    break_even = saved = None
     if mwait is not None and reads is not None:
         even_ps = _break_even(x, (np.asarray(spin) - np.asarray(mwait))[order], reads)
         if even_ps is not None:
-            even, saved = even_ps / PS_PER_S, 1 - reads[1](10 * even_ps) / reads[0](10 * even_ps)
-    return Fit(name, slope, r2, expected_per_s, even, saved)
+            break_even, saved = even_ps / PS_PER_S, 1 - reads[1](10 * even_ps) / reads[0](10 * even_ps)
+    return Fit(name, slope, r2, expected_per_s, break_even, saved)
 
 
 def _line_through(x: Any, y: Any) -> tuple[float | None, float | None]:
     """Return slope and r^2 of a least-squares fit, bit-identical on every CPU, unlike vector sums."""
     if len(x) < 3:
         return None, None
-    given = x.tolist(), y.tolist()
-    slope = statistics.linear_regression(*given).slope
-    return slope, statistics.correlation(*given) ** 2 if len(set(given[1])) > 1 else None
+    points = x.tolist(), y.tolist()
+    slope = statistics.linear_regression(*points).slope
+    return slope, statistics.correlation(*points) ** 2 if len(set(points[1])) > 1 else None
 
 
-def _break_even(x: Any, more: Any, reads: tuple[Reads, Reads]) -> int | None:
+def _break_even(x: Any, difference: Any, reads: tuple[Reads, Reads]) -> int | None:
     """Return the wake-up time (ps) beyond which spin reads more than mwait, by bisection between two grid points."""
-    below = np.flatnonzero(more <= 0)
+    below = np.flatnonzero(difference <= 0)
     if not len(below) or int(below[-1]) + 1 == len(x):
         return None
     low, high = int(x[below[-1]]), int(x[below[-1] + 1])

@@ -32,51 +32,51 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
     Raises InputError: more than 2^25 flagged lines.
     """
     op = program.operand_op
-    chosen = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
+    is_flag = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
     flagged = is_flagged(program)
-    single, many = np.flatnonzero(chosen & ~flagged), np.flatnonzero(chosen & flagged)
-    lines = program.op_amount[op[many]]
+    single, ranges = np.flatnonzero(is_flag & ~flagged), np.flatnonzero(is_flag & flagged)
+    lines = program.op_amount[op[ranges]]
     if lines.sum() > MAX_FLAGGED_LINES:
         raise InputError(f"{program.name!r} has more than {MAX_FLAGGED_LINES} lines with flags")
-    which, number = np.repeat(many, lines), spans(0, lines)
+    operand, number = np.repeat(ranges, lines), spans(0, lines)
     address = np.concatenate(
-        [program.operand_address[single], program.operand_address[which] + number * program.operand_step[which]]
+        [program.operand_address[single], program.operand_address[operand] + number * program.operand_step[operand]]
     )
-    semaphore = np.concatenate([program.operand_semaphore[single], program.operand_semaphore[which] + number])
+    semaphore = np.concatenate([program.operand_semaphore[single], program.operand_semaphore[operand] + number])
     order = np.lexsort((semaphore, address))
     address, semaphore = address[order], semaphore[order].astype(np.int64)
-    new = np.ones(len(address), bool)
-    new[1:] = (np.diff(address) != 0) | (np.diff(semaphore) != 0)
-    return Places(address[new], semaphore[new])
+    is_new = np.ones(len(address), bool)
+    is_new[1:] = (np.diff(address) != 0) | (np.diff(semaphore) != 0)
+    return Places(address[is_new], semaphore[is_new])
 
 
 def takes_of(program: GpuProgram, rank: int) -> Int64:
     """Return the total that acquires and flagged loads of ``rank`` take from its semaphores: int64[semaphores]."""
-    op, own = _own_operands(program, rank)
-    acquired = own & (program.op_kind[op] == ACQUIRE)
-    return _sums(program, op, acquired) + _line_sums(program, op, own & (program.operand_role == READ_FLAGGED))
+    op, is_own = _own_operands(program, rank)
+    acquired = is_own & (program.op_kind[op] == ACQUIRE)
+    return _sums(program, op, acquired) + _line_sums(program, op, is_own & (program.operand_role == READ_FLAGGED))
 
 
 def gives_of(program: GpuProgram, rank: int) -> Int64:
     """Return the total that ``rank`` adds to its semaphores itself: int64[semaphores]."""
-    op, own = _own_operands(program, rank)
-    copied = own & (program.op_kind[op] == DMA) & (program.operand_semaphore >= 0)
+    op, is_own = _own_operands(program, rank)
+    copied = is_own & (program.op_kind[op] == DMA) & (program.operand_semaphore >= 0)
     copies = np.bincount(program.operand_semaphore[copied], minlength=program.semaphores.shape[1])
-    released = own & (program.op_kind[op] == RELEASE)
-    stored = own & is_flagged(program) & ~is_read(program)
+    released = is_own & (program.op_kind[op] == RELEASE)
+    stored = is_own & is_flagged(program) & ~is_read(program)
     return _sums(program, op, released) + _line_sums(program, op, stored) + copies
 
 
 def waiting_workgroup(program: GpuProgram, rank: int, semaphore: int) -> str:
     """Return who of ``rank`` waits for the semaphore: ``workgroup 3 of kernel 'gemv'``; "" if nobody waits."""
-    op, own = _own_operands(program, rank)
+    op, is_own = _own_operands(program, rank)
     lines = np.where(program.operand_role == READ_FLAGGED, program.op_amount[op], 1)
     first = program.operand_semaphore
-    waits = own & ((program.op_kind[op] == ACQUIRE) | (program.operand_role == READ_FLAGGED))
-    found = np.flatnonzero(waits & (first <= semaphore) & (semaphore < first + lines))
-    if not len(found):
+    waits = is_own & ((program.op_kind[op] == ACQUIRE) | (program.operand_role == READ_FLAGGED))
+    acquires = np.flatnonzero(waits & (first <= semaphore) & (semaphore < first + lines))
+    if not len(acquires):
         return ""
-    group = int(np.searchsorted(program.workgroup_ptr, op[found[0]], "right")) - 1
+    group = int(np.searchsorted(program.workgroup_ptr, op[acquires[0]], "right")) - 1
     kernel = int(np.searchsorted(program.kernel_ptr, group, "right")) - 1
     name = program.kernel_names[kernel] if program.kernel_names else str(kernel)
     return f"workgroup {group - int(program.kernel_ptr[kernel])} of kernel {name!r}"
@@ -88,18 +88,18 @@ def _own_operands(program: GpuProgram, rank: int) -> tuple[Int64, Bool]:
     return op, (program.op_rank[op] == rank) & (program.operand_rank == rank)
 
 
-def _sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
+def _sums(program: GpuProgram, op: Int64, mask: Bool) -> Int64:
     total = np.zeros(program.semaphores.shape[1], np.int64)
-    np.add.at(total, program.operand_semaphore[chosen], program.op_amount[op[chosen]])
+    np.add.at(total, program.operand_semaphore[mask], program.op_amount[op[mask]])
     return total
 
 
-def _line_sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
+def _line_sums(program: GpuProgram, op: Int64, mask: Bool) -> Int64:
     """Count one per line: semaphores ``first`` to ``first + lines`` of each chosen operand."""
     steps = np.zeros(program.semaphores.shape[1] + 1, np.int64)
-    first = program.operand_semaphore[chosen].astype(np.int64)
+    first = program.operand_semaphore[mask].astype(np.int64)
     np.add.at(steps, first, 1)
-    np.add.at(steps, first + program.op_amount[op[chosen]], -1)
+    np.add.at(steps, first + program.op_amount[op[mask]], -1)
     return np.cumsum(steps)[:-1]
 
 
@@ -122,16 +122,16 @@ def covered(program: GpuProgram) -> tuple[Int64, Int64]:
 def outside_buffers(program: GpuProgram, address: Int64, size: Int64 | int) -> npt.NDArray[np.bool_]:
     """Return a mask of the ranges that are not entirely inside the program's buffers."""
     starts, ends = covered(program)
-    within = np.searchsorted(starts, address, "right") - 1
-    return (within < 0) | (address + size > np.append(ends, 0)[within])
+    buffer = np.searchsorted(starts, address, "right") - 1
+    return (buffer < 0) | (address + size > np.append(ends, 0)[buffer])
 
 
 def buffer_list(program: GpuProgram) -> str:
     """Return ``: input 0x0 to 0x1000, ...``, to follow "outside the buffers"."""
     if not program.buffers:
         return ", which the program does not name any of"
-    shown = [f"{b.name} 0x{b.base:x} to 0x{b.base + b.size_bytes:x}" for b in program.buffers[:SHOWN]]
-    return f": {', '.join(shown)}{', ...' if len(program.buffers) > SHOWN else ''}"
+    texts = [f"{b.name} 0x{b.base:x} to 0x{b.base + b.size_bytes:x}" for b in program.buffers[:SHOWN]]
+    return f": {', '.join(texts)}{', ...' if len(program.buffers) > SHOWN else ''}"
 
 
 def check_flags(
@@ -142,20 +142,20 @@ def check_flags(
     Raises InputError for waits that no write satisfies, with the flags, the missing amounts and the waiting workgroups.
     """
     places = flag_places(program, target) if places is None else places
-    given = np.zeros(program.semaphores.shape[1], np.int64)
-    np.add.at(given, semaphore, value)
+    added = np.zeros(program.semaphores.shape[1], np.int64)
+    np.add.at(added, semaphore, value)
     takes = takes_of(program, target)
-    has = given + gives_of(program, target) + program.semaphores[target]
-    _check_waits(program, target, takes, has, places)
-    return tuple(_unwaited(program, target, takes, has, places, np.unique(semaphore)))
+    available = added + gives_of(program, target) + program.semaphores[target]
+    _check_waits(program, target, takes, available, places)
+    return tuple(_unwaited(program, target, takes, available, places, np.unique(semaphore)))
 
 
 def flag_name(program: GpuProgram, places: Places, semaphore: int) -> str:
     """Return ``sem 5 at flags+0x140``."""
-    at = np.flatnonzero(places.semaphore == semaphore)
-    if not len(at):
+    rows = np.flatnonzero(places.semaphore == semaphore)
+    if not len(rows):
         return f"sem {semaphore}"
-    return f"sem {semaphore} at {place_name(program, int(places.address[at[0]]))}"
+    return f"sem {semaphore} at {place_name(program, int(places.address[rows[0]]))}"
 
 
 def place_name(program: GpuProgram, address: int) -> str:
@@ -175,30 +175,30 @@ def flag_count(number: int) -> str:
     return "1 flag" if number == 1 else f"{number} flags"
 
 
-def _check_waits(program: GpuProgram, target: int, takes: Int64, has: Int64, places: Places) -> None:
-    short = np.flatnonzero(takes > has)
-    if not len(short):
+def _check_waits(program: GpuProgram, target: int, takes: Int64, available: Int64, places: Places) -> None:
+    unmet = np.flatnonzero(takes > available)
+    if not len(unmet):
         return
-    named = [
-        f"{flag_name(program, places, s)} lacks {takes[s] - has[s]} of {takes[s]}{_waiter(program, target, s)}"
-        for s in short[:SHOWN].tolist()
+    texts = [
+        f"{flag_name(program, places, s)} lacks {takes[s] - available[s]} of {takes[s]}{_waiter(program, target, s)}"
+        for s in unmet[:SHOWN].tolist()
     ]
     raise InputError(
-        f"rank {target} waits for {flag_count(len(short))} that no write satisfies: {listed(named, len(short))}",
+        f"rank {target} waits for {flag_count(len(unmet))} that no write satisfies: {listed(texts, len(unmet))}",
         field="writes",
     )
 
 
 def _waiter(program: GpuProgram, target: int, semaphore: int) -> str:
-    who = waiting_workgroup(program, target, semaphore)
-    return f" ({who} waits)" if who else ""
+    waiter = waiting_workgroup(program, target, semaphore)
+    return f" ({waiter} waits)" if waiter else ""
 
 
 def _unwaited(
-    program: GpuProgram, target: int, takes: Int64, has: Int64, places: Places, written: Int64
+    program: GpuProgram, target: int, takes: Int64, available: Int64, places: Places, semaphores: Int64
 ) -> Iterator[str]:
-    idle = written[takes[written] == 0]
-    extra = written[(takes[written] > 0) & (has[written] > takes[written])]
+    idle = semaphores[takes[semaphores] == 0]
+    extra = semaphores[(takes[semaphores] > 0) & (available[semaphores] > takes[semaphores])]
     if len(idle):
         names = [flag_name(program, places, s) for s in idle[:SHOWN].tolist()]
         yield f"rank {target} never waits for {flag_count(len(idle))} that peers write: {listed(names, len(idle))}"

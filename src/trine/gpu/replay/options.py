@@ -103,9 +103,9 @@ class EidolonOptions(OneLine):
 
     def __post_init__(self) -> None:
         self._check_types()
-        given = [name for name in SOURCES if getattr(self, name) not in (None, False)]
-        if len(given) > 1:
-            raise InputError(f"{_option(given[0])} and {_option(given[1])} both set the peers' writes: give one")
+        sources = [name for name in SOURCES if getattr(self, name) not in (None, False)]
+        if len(sources) > 1:
+            raise InputError(f"{_option(sources[0])} and {_option(sources[1])} both set the peers' writes: give one")
         self._check_words()
         self._refuse_idle()
         if self.is_fused_name:
@@ -142,8 +142,8 @@ class EidolonOptions(OneLine):
     @property
     def sizes(self) -> dict[str, object]:
         """The fused-kernel options that are set."""
-        given = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
-        return {"waits" if name == "flags" else name: value for name, value in given.items()}
+        sizes = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
+        return {"waits" if name == "flags" else name: value for name, value in sizes.items()}
 
     def _check_types(self) -> None:
         for name in _NUMBERS:
@@ -158,15 +158,15 @@ class EidolonOptions(OneLine):
             raise InputError(f"--distribution is like 'uniform(5 us, 15 us)', got {self.distribution!r:.80}")
 
     def _check_words(self) -> None:
-        for name, known in (("wakeup_from", MOMENTS), ("fabric", FABRICS)):
+        for name, choices in (("wakeup_from", MOMENTS), ("fabric", FABRICS)):
             value = getattr(self, name)
-            if value is not None and value not in known:
-                raise InputError(f"unknown {_option(name)} {value!r:.80}{nearest(str(value)[:80], known)}")
+            if value is not None and value not in choices:
+                raise InputError(f"unknown {_option(name)} {value!r:.80}{nearest(str(value)[:80], choices)}")
 
     def _refuse_idle(self) -> None:
-        drawn = self.source in ("wakeup", "distribution")
+        has_delay = self.source in ("wakeup", "distribution")
         for name in ("wakeup_from", "straggler"):
-            if getattr(self, name) and not drawn:
+            if getattr(self, name) and not has_delay:
                 raise InputError(f"{_option(name)} has no effect with {_option(self.source)}, which sets the times")
         varies = self.source == "distribution" and self.delay.kind != "constant"
         for name in ("seed", "together"):
@@ -174,7 +174,7 @@ class EidolonOptions(OneLine):
                 raise InputError(f"{_option(name)} has no effect without --distribution")
         if self.fabric is not None and self.source in ("arrivals", "symmetric"):
             raise InputError(f"--fabric has no effect with {_option(self.source)}: its arrivals are at the I/O port")
-        if drawn:
+        if has_delay:
             for late in self.straggler.values():
                 time_ps("straggler", late)
             _ = self.delay

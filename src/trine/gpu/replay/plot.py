@@ -39,11 +39,11 @@ def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) 
     axes.set_xlabel("time, us")
     axes.set_ylabel("wavefronts that wait", color=COLOURS[0])
     _counts_from_0(axes)
-    other = axes.twinx()
+    write_axes = axes.twinx()
     landed = np.sort(landed_ps) / 1e6
-    other.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=COLOURS[3], lw=1)
-    other.set_ylabel("writes of peers that have landed", color=COLOURS[3])
-    _counts_from_0(other)
+    write_axes.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=COLOURS[3], lw=1)
+    write_axes.set_ylabel("writes of peers that have landed", color=COLOURS[3])
+    _counts_from_0(write_axes)
     axes.set_title(title, fontsize=9)
     return figure
 
@@ -55,11 +55,11 @@ def _counts_from_0(axes: Any) -> None:
 
 
 def _steps(axes: Any, starts: Any, ends: Any, now_ps: int) -> None:
-    at = np.concatenate([starts, ends, [0, now_ps]])
+    times = np.concatenate([starts, ends, [0, now_ps]])
     change = np.concatenate([np.ones(len(starts)), -np.ones(len(ends)), [0, 0]])
-    order = np.argsort(at, kind="stable")
-    axes.fill_between(at[order] / 1e6, np.cumsum(change[order]), step="post", color=COLOURS[0], alpha=0.3)
-    axes.step(at[order] / 1e6, np.cumsum(change[order]), where="post", color=COLOURS[0], lw=1)
+    order = np.argsort(times, kind="stable")
+    axes.fill_between(times[order] / 1e6, np.cumsum(change[order]), step="post", color=COLOURS[0], alpha=0.3)
+    axes.step(times[order] / 1e6, np.cumsum(change[order]), where="post", color=COLOURS[0], lw=1)
 
 
 def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: float, title: str) -> Any:
@@ -67,8 +67,8 @@ def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: flo
 
     curves: rows by name, in the order of ``axis``, the rows' key for the x axis. x is its value times ``scale``.
     """
-    below = -(-len(curves) // _COLUMNS) if len(curves) > 1 else 0
-    figure, panels = subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * below))
+    legend_rows = -(-len(curves) // _COLUMNS) if len(curves) > 1 else 0
+    figure, panels = subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * legend_rows))
     colours = _colours(list(curves))
     for (key, panel, unit), axes in zip(_PANELS, panels, strict=True):
         for name, rows in curves.items():
@@ -81,7 +81,7 @@ def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: flo
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     figure.suptitle(title, fontsize=10)
-    if below:
+    if legend_rows:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=_COLUMNS, fontsize=7, frameon=False)
     return figure
@@ -92,10 +92,10 @@ def _colours(names: list[str]) -> dict[str, Any]:
     workloads = list(dict.fromkeys(name.rpartition(", ")[0] for name in names))
     if len(workloads) == 1:
         return dict(zip(names, COLOURS, strict=False))
-    many = matplotlib().colormaps["viridis"]
-    shown = COLOURS if len(workloads) <= len(COLOURS) else [many(i / len(workloads)) for i in range(len(workloads))]
-    found = dict(zip(workloads, shown, strict=False))
-    return {name: found[name.rpartition(", ")[0]] for name in names}
+    colour = matplotlib().colormaps["viridis"]
+    palette = COLOURS if len(workloads) <= len(COLOURS) else [colour(i / len(workloads)) for i in range(len(workloads))]
+    by_workload = dict(zip(workloads, palette, strict=False))
+    return {name: by_workload[name.rpartition(", ")[0]] for name in names}
 
 
 #: Most instants in one timeline, in addition to the target's slices.
@@ -117,52 +117,52 @@ class Writes(NamedTuple):
 
 def with_writes(timeline: Timeline, outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Timeline:
     """Return the target's timeline with tracks of its peers' writes up to ``end_ps``."""
-    found = _writes(outside, line_bytes, end_ps)
-    where = "as the port delivers them"
+    writes = _writes(outside, line_bytes, end_ps)
+    moment = "as the port delivers them"
     if isinstance(outside, PeerWrites):
-        where = "as they set out" if outside.fabric == MODELLED else "as they land"
+        moment = "as they set out" if outside.fabric == MODELLED else "as they land"
     notes = timeline.notes
-    if len(found.time_ps) > MAX_WRITES:
-        notes = (*notes, f"the last {len(found.time_ps) - MAX_WRITES:,} writes of peers are counted, but not drawn")
-    return Timeline(_packets(timeline.packets, found, where), notes)
+    if len(writes.time_ps) > MAX_WRITES:
+        notes = (*notes, f"the last {len(writes.time_ps) - MAX_WRITES:,} writes of peers are counted, but not drawn")
+    return Timeline(_packets(timeline.packets, writes, moment), notes)
 
 
 def _writes(outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Writes:
     flags = outside.semaphore >= 0
     if isinstance(outside, Arrivals):
-        here = (outside.kind != LOAD) & (outside.time_ps <= end_ps)
+        mask = (outside.kind != LOAD) & (outside.time_ps <= end_ps)
         peer, value, size = outside.rank, np.where(flags, outside.amount, 0), line_bytes * (outside.kind == STORE)
     else:
-        here = outside.time_ps <= end_ps
+        mask = outside.time_ps <= end_ps
         peer, value, size = outside.peer, np.where(flags, outside.value, 0), outside.size_bytes * ~flags
-    columns = (each[here].astype(np.int64) for each in (outside.time_ps, peer, outside.address, size, value))
-    found = Writes(*columns)
-    order = np.lexsort((found.address, found.peer, found.time_ps))
-    return Writes(*(each[order] for each in found))
+    columns = (column[mask].astype(np.int64) for column in (outside.time_ps, peer, outside.address, size, value))
+    writes = Writes(*columns)
+    order = np.lexsort((writes.address, writes.peer, writes.time_ps))
+    return Writes(*(column[order] for column in writes))
 
 
-def _packets(own: Iterator[bytes], found: Writes, where: str) -> Iterator[bytes]:
-    yield from own
-    yield descriptor(_FIRST, f"writes of peers, {where}", 0, 1)
-    flags = found.value > 0
-    for uuid, name, extra, added in (
-        (_FIRST + 1, "data so far", message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES)), found.size_bytes),
+def _packets(target_packets: Iterator[bytes], writes: Writes, moment: str) -> Iterator[bytes]:
+    yield from target_packets
+    yield descriptor(_FIRST, f"writes of peers, {moment}", 0, 1)
+    flags = writes.value > 0
+    for uuid, name, extra, increments in (
+        (_FIRST + 1, "data so far", message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES)), writes.size_bytes),
         (_FIRST + 2, "flags so far", _NOTHING, flags.astype(np.int64)),
     ):
         yield descriptor(uuid, name, _FIRST, uuid - _FIRST, extra)
-        yield from _counter(uuid, found.time_ps, added)
-    for peer in np.unique(found.peer).tolist():
+        yield from _counter(uuid, writes.time_ps, increments)
+    for peer in np.unique(writes.peer).tolist():
         yield descriptor(_FIRST + 3 + peer, f"rank {peer}", _FIRST, 3 + peer)
-    rows = zip(*(each[:MAX_WRITES].tolist() for each in found), strict=True)
+    rows = zip(*(column[:MAX_WRITES].tolist() for column in writes), strict=True)
     for time_ps, peer, address, size_bytes, value in rows:
         yield _instant(_FIRST + 3 + peer, time_ps, address, size_bytes, value)
 
 
-def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
+def _counter(uuid: int, time_ps: Int64, increments: Int64) -> Iterator[bytes]:
     """Yield the packets of a running sum, one per instant at which it changes."""
-    changes = added > 0
-    times, last = np.unique(time_ps[changes][::-1], return_index=True)
-    totals = np.cumsum(added[changes])[::-1][last]
+    changes = increments > 0
+    times, last_rows = np.unique(time_ps[changes][::-1], return_index=True)
+    totals = np.cumsum(increments[changes])[::-1][last_rows]
     head = integer(pb.TYPE, pb.COUNT) + integer(pb.TRACK, uuid)
     for at_ps, total in zip(times.tolist(), totals.tolist(), strict=True):
         event = message(pb.TRACK_EVENT, head + integer(pb.COUNTER_VALUE, total))
@@ -170,14 +170,14 @@ def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
 
 
 def _instant(uuid: int, time_ps: int, address: int, size_bytes: int, value: int) -> bytes:
-    said = {"address": address, "time_ps": time_ps}
+    annotations = {"address": address, "time_ps": time_ps}
     if size_bytes:
-        said["bytes"] = size_bytes
+        annotations["bytes"] = size_bytes
     if value:
-        said["value"] = value
+        annotations["value"] = value
     content = [integer(pb.TYPE, pb.INSTANT), integer(pb.TRACK, uuid), text(pb.EVENT_NAME, "flag" if value else "data")]
     content += [
-        message(pb.ANNOTATION, text(pb.KEY_NAME, key) + integer(pb.UINT, number)) for key, number in said.items()
+        message(pb.ANNOTATION, text(pb.KEY_NAME, key) + integer(pb.UINT, number)) for key, number in annotations.items()
     ]
     event = message(pb.TRACK_EVENT, b"".join(content))
     return packet(integer(pb.TIMESTAMP, time_ps // pb.PS_PER_NS) + event + pb.SUFFIX)

@@ -60,7 +60,7 @@ class _Process:
 
     file: str
     number: int
-    said: dict[str, Any]
+    data: dict[str, Any]
     agents: dict[object, tuple[str, object]] = field(default_factory=dict)
     kernels: dict[object, str] = field(default_factory=dict)
     messages: dict[object, str] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class _Process:
 
     def rows(self) -> Iterator[ProfileRow]:
         self._name()
-        records = self.said.get("buffer_records", {})
-        for what, row in (("kernel_dispatch", self._kernel), ("memory_copy", self._copy), ("marker_api", self._range)):
-            place = self._place(f"buffer_records.{what}")
-            found = _list(_mapping(records, self.file, self._place("buffer_records")).get(what, []), self.file, place)
-            for number, record in enumerate(limited(found, what, self.file)):
-                made = row(_mapping(record, self.file, f"{place}[{number}]"), f"{self.file}, {place}", number)
-                if made is not None:
-                    yield made
+        records = self.data.get("buffer_records", {})
+        for name, read in (("kernel_dispatch", self._kernel), ("memory_copy", self._copy), ("marker_api", self._range)):
+            place = self._place(f"buffer_records.{name}")
+            items = _list(_mapping(records, self.file, self._place("buffer_records")).get(name, []), self.file, place)
+            for number, record in enumerate(limited(items, name, self.file)):
+                row = read(_mapping(record, self.file, f"{place}[{number}]"), f"{self.file}, {place}", number)
+                if row is not None:
+                    yield row
 
     def _name(self) -> None:
         for agent in self._listed("agents"):
@@ -84,7 +84,7 @@ class _Process:
         for symbol in self._listed("kernel_symbols"):
             name = symbol.get("formatted_kernel_name") or symbol.get("kernel_name")
             self.kernels[_handle(symbol.get("kernel_id"))] = str(name or "")
-        strings = _mapping(self.said.get("strings", {}), self.file, self._place("strings"))
+        strings = _mapping(self.data.get("strings", {}), self.file, self._place("strings"))
         for message in _list(strings.get("marker_api", []), self.file, self._place("strings.marker_api")):
             if isinstance(message, dict):
                 self.messages[_handle(message.get("key"))] = str(message.get("value", ""))
@@ -92,17 +92,17 @@ class _Process:
         self.kinds = [kind.get("kind") if isinstance(kind, dict) else None for kind in kinds]
 
     def _listed(self, key: str) -> list[dict[str, Any]]:
-        return [each for each in _list(self.said.get(key, []), self.file, self._place(key)) if isinstance(each, dict)]
+        return [item for item in _list(self.data.get(key, []), self.file, self._place(key)) if isinstance(item, dict)]
 
     def _place(self, key: str) -> str:
         return f"{TOOL}[{self.number}].{key}"
 
     def _agent(self, handle: object, where: str, key: str) -> tuple[str, object]:
         """Return the name and type of an agent."""
-        found = self.agents.get(_handle(handle))
-        if found is None:
+        agent = self.agents.get(_handle(handle))
+        if agent is None:
             raise SpecError(f"names no agent of the file: {str(handle)[:40]!r}", file=where, field=key)
-        return found
+        return agent
 
     def _kernel(self, record: dict[str, Any], where: str, number: int) -> ProfileRow:
         info = record.get("dispatch_info")
@@ -116,8 +116,8 @@ class _Process:
     def _copy(self, record: dict[str, Any], where: str, number: int) -> ProfileRow | None:
         """Return the row of a copy between GPUs; None for a copy within a device, or to or from the host."""
         keys = ("src_agent_id", "dst_agent_id")
-        (source, one), (target, other) = (self._agent(record.get(key), f"{where}:{number}", key) for key in keys)
-        if source == target or (one, other) != (_GPU, _GPU):
+        (source, kind), (target, other_kind) = (self._agent(record.get(key), f"{where}:{number}", key) for key in keys)
+        if source == target or (kind, other_kind) != (_GPU, _GPU):
             return None
         size = record.get("bytes")
         name = "MEMORY_COPY_DEVICE_TO_DEVICE"
@@ -126,12 +126,12 @@ class _Process:
     def _range(self, record: dict[str, Any], where: str, number: int) -> ProfileRow | None:
         """Return the row of a range; None for other markers: the tool's own controls, thread names."""
         kind = record.get("kind")
-        known = isinstance(kind, int) and 0 <= kind < len(self.kinds)
-        if known and not str(self.kinds[int(kind or 0)]).startswith("MARKER_CORE"):
+        is_known = isinstance(kind, int) and 0 <= kind < len(self.kinds)
+        if is_known and not str(self.kinds[int(kind or 0)]).startswith("MARKER_CORE"):
             return None
         correlation = record.get("correlation_id")
-        said = correlation.get("internal") if isinstance(correlation, dict) else None
-        return spanned(RANGE, self.messages.get(_handle(said), ""), _span(record), ("", ""), None, where, number)
+        handle = correlation.get("internal") if isinstance(correlation, dict) else None
+        return spanned(RANGE, self.messages.get(_handle(handle), ""), _span(record), ("", ""), None, where, number)
 
 
 def _span(record: dict[str, Any]) -> tuple[object, object]:
@@ -140,8 +140,8 @@ def _span(record: dict[str, Any]) -> tuple[object, object]:
 
 def _handle(agent: object) -> object:
     """Return the number in ``{"handle": 3}``, or None for an invalid handle."""
-    found = agent.get("handle") if isinstance(agent, dict) else agent
-    return found if isinstance(found, int | str) else None
+    number = agent.get("handle") if isinstance(agent, dict) else agent
+    return number if isinstance(number, int | str) else None
 
 
 def _list(value: object, file: str, place: str) -> list[Any]:
@@ -167,23 +167,23 @@ _DEVICE_TO_DEVICE, _PEER_TO_PEER = 8, 10
 
 
 def read_events(
-    path: str | os.PathLike[str], own: dict[str, str] | None, by_rank: bool
+    path: str | os.PathLike[str], aliases: dict[str, str] | None, by_rank: bool
 ) -> tuple[str, list[ProfileRow]]:
-    """Return format name and rows of a file of any known kind; ``own``, for CSV: columns with other names.
+    """Return format name and rows of a file of any known kind; ``aliases``, for CSV: names of columns that differ.
 
     by_rank: name devices of a Kineto trace ``rank 3``, after the process that wrote it, instead of by number.
 
     Raises SpecError, naming file and place.
     """
-    first = head(path, 4096)
-    if first.startswith(_SQLITE):
+    beginning = head(path, 4096)
+    if beginning.startswith(_SQLITE):
         return _database(path)
-    if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+    if beginning.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         document = _loaded(path, os.fspath(path))
         if is_rocprof(document):
             return ROCPROF, list(rocprof_rows(document, os.fspath(path)))
         return KINETO, list(_kineto(document, os.fspath(path), by_rank))
-    return read_rows(path, own)
+    return read_rows(path, aliases)
 
 
 # Kineto
@@ -196,10 +196,10 @@ def _kineto(trace: Any, file: str, by_rank: bool) -> Iterator[ProfileRow]:
     base_ns = trace.get("baseTimeNanoseconds", 0) if isinstance(trace, dict) else 0
     rank = ""
     if by_rank:
-        said = trace.get("distributedInfo") if isinstance(trace, dict) else None
-        if not isinstance(said, dict) or not isinstance(said.get("rank"), int):
+        info = trace.get("distributedInfo") if isinstance(trace, dict) else None
+        if not isinstance(info, dict) or not isinstance(info.get("rank"), int):
             raise SpecError("has no rank", file=file, field="distributedInfo.rank")
-        rank = f"rank {said['rank']}"
+        rank = f"rank {info['rank']}"
     if not isinstance(base_ns, int) or not 0 <= base_ns <= MAX_INT64:
         raise SpecError(f"must be whole nanoseconds, got {str(base_ns)[:40]}", file=file, field="baseTimeNanoseconds")
     for number, event in enumerate(events):
@@ -229,32 +229,32 @@ def _loaded(path: str | os.PathLike[str], file: str) -> Any:
 def _event(event: dict[str, Any], base_ps: int, rank: str, file: str, number: int) -> ProfileRow | None:
     """Return the row of an event; None for a copy within a device, or to or from the host."""
     kind, name = _KINDS[event["cat"]], str(event.get("name", ""))
-    given = event.get("args")
-    said = given if isinstance(given, dict) else {}
-    source, target = said.get("fromDevice"), said.get("toDevice")
+    raw_args = event.get("args")
+    args = raw_args if isinstance(raw_args, dict) else {}
+    source, target = args.get("fromDevice"), args.get("toDevice")
     if kind == COPY and source is None and "PtoP" not in name and "Peer" not in name:
         return None
     if kind == COPY and source is not None and source == target:
         return None
     where = f"{file}, event {number}"
     start_ps, lasts_ps = (_microseconds(event.get(key), where, key) for key in ("ts", "dur"))
-    device = source if source is not None else said.get("device", event.get("pid"))
-    given_bytes = said.get("bytes")
+    device = source if source is not None else args.get("device", event.get("pid"))
+    given_bytes = args.get("bytes")
     size = given_bytes if isinstance(given_bytes, int) and given_bytes > 0 else None
-    other = "" if rank or target is None else str(target)
+    target_name = "" if rank or target is None else str(target)
     begins_ps = base_ps + start_ps
-    return ProfileRow(kind, name, begins_ps, begins_ps + lasts_ps, rank or str(device), other, size, file, number)
+    return ProfileRow(kind, name, begins_ps, begins_ps + lasts_ps, rank or str(device), target_name, size, file, number)
 
 
 def _microseconds(value: object, where: str, key: str) -> int:
     """Return picoseconds from a number of microseconds; older traces store it as text."""
     try:
-        found = Decimal(value) if isinstance(value, int | str | Decimal) and not isinstance(value, bool) else None
+        number = Decimal(value) if isinstance(value, int | str | Decimal) and not isinstance(value, bool) else None
     except ArithmeticError:
-        found = None
-    if found is None or not found.is_finite() or not 0 <= found <= MAX_INT64 // 1000:
+        number = None
+    if number is None or not number.is_finite() or not 0 <= number <= MAX_INT64 // 1000:
         raise SpecError(f"must be microseconds, got {str(value)[:40]!r}", file=where, field=key)
-    return int(found * 10**6)
+    return int(number * 10**6)
 
 
 # Databases
@@ -276,7 +276,7 @@ def _database(path: str | os.PathLike[str]) -> tuple[str, list[ProfileRow]]:
 
 
 def _nsys(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator[ProfileRow]:
-    found = 0
+    num_tables = 0
     for table, kind, device, name, condition in (
         ("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, "deviceId", "demangledName", ""),
         ("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, "deviceId", "copyKind",
@@ -285,22 +285,22 @@ def _nsys(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator
     ):  # fmt: skip
         if table not in tables:
             continue
-        found += 1
+        num_tables += 1
         columns = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
         names = "(SELECT value FROM StringIds WHERE id = {})"
         if kind == KERNEL:
             name = names.format(name)
         elif kind == RANGE and "textId" in columns:
             name = f"COALESCE(text, {names.format('textId')})"
-        between = kind == COPY and {"srcDeviceId", "dstDeviceId"} <= columns
-        source, target = ("srcDeviceId", "dstDeviceId") if between else (device, "NULL")
+        has_devices = kind == COPY and {"srcDeviceId", "dstDeviceId"} <= columns
+        source, target = ("srcDeviceId", "dstDeviceId") if has_devices else (device, "NULL")
         size = "bytes" if kind == COPY else "NULL"
         query = f"SELECT rowid, {name}, start, end, {source}, {target}, {size}, {device} FROM {table} {condition}"
         for row in selected(database, query, table, file):
-            made = _row(kind, row, f"{file}, {table}")
-            if made is not None:
-                yield made
-    if not found:
+            profile_row = _row(kind, row, f"{file}, {table}")
+            if profile_row is not None:
+                yield profile_row
+    if not num_tables:
         raise SpecError("has no table of kernels, copies or ranges that nsys or rocprofv3 exports", file=file)
 
 
@@ -310,8 +310,8 @@ def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
         if name == _DEVICE_TO_DEVICE and (target is None or source == target):
             return None  # on one device
         name = "Peer-to-Peer" if name == _PEER_TO_PEER else "Device-to-Device"
-    own = None if kind == RANGE else str(device if source is None else source)
-    return spanned(kind, name, (start_ns, end_ns), (own, target), size, where, number)
+    device_name = None if kind == RANGE else str(device if source is None else source)
+    return spanned(kind, name, (start_ns, end_ns), (device_name, target), size, where, number)
 
 
 # Rows of rocprofv3's databases (rocpd, SQLite, schema 3): kernels, copies between GPUs, roctx ranges.
@@ -361,44 +361,44 @@ def rocpd_rows(database: sqlite3.Connection, tables: set[str], file: str) -> Ite
     Raises SpecError: tables of another schema, or with too many rows; invalid times. Names file, table and row.
     """
     for name in sorted(tables):
-        found = _TABLE.fullmatch(name)
-        if found is None:
+        match = _TABLE.fullmatch(name)
+        if match is None:
             continue
-        what, suffix = found[1], found[2]
-        kind, columns, wanted, condition = _ROWS[what]
+        content, suffix = match[1], match[2]
+        kind, columns, values, condition = _ROWS[content]
         beside = {short: f"{table}{suffix}" for short, (table, _) in _BESIDE.items()}
         _check(database, name, columns, file)
         for short, table in beside.items():
-            if f"{{{short}}}" in wanted + condition or ("agent_id" in wanted and short == "agent"):
+            if f"{{{short}}}" in values + condition or ("agent_id" in values and short == "agent"):
                 _check(database, table, _BESIDE[short][1], file)
         agent = f"(SELECT COALESCE(logical_index, absolute_index) FROM {beside['agent']} WHERE id = {{0}})"
         agents = {column: agent.format(column) for column in columns if column.endswith("agent_id")}
         parts = {**beside, **agents}
-        query = f'SELECT id, start, "end", {wanted.format(**parts)} FROM {name} {condition.format(**parts)}'
+        query = f'SELECT id, start, "end", {values.format(**parts)} FROM {name} {condition.format(**parts)}'
         for row in selected(database, query, name, file):
             yield _rocpd_row(kind, row, f"{file}, {name}")
 
 
 def _check(database: sqlite3.Connection, table: str, columns: tuple[str, ...], file: str) -> None:
-    there = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
-    missing = [column for column in columns if column not in there]
+    present = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+    missing = [column for column in columns if column not in present]
     if missing:
         problem = f"has no {missing[0]!r}: it is of a schema of rocpd that trine does not read (it reads 3)"
         raise SpecError(problem, file=file, field=table)
 
 
 def _rocpd_row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow:
-    number, start_ns, end_ns, name, device, other, size = row
+    number, start_ns, end_ns, name, device, target, size = row
     if kind == RANGE:
         name, device = _message(device) or name, None
-    return spanned(kind, name, (start_ns, end_ns), (device, other), size, where, number)
+    return spanned(kind, name, (start_ns, end_ns), (device, target), size, where, number)
 
 
 def _message(text: object) -> str:
     """Return a marker's message, if its event has one beside the call's name."""
     try:
-        found = json.loads(text) if isinstance(text, str | bytes) else None
+        data = json.loads(text) if isinstance(text, str | bytes) else None
     except (ValueError, RecursionError):
         return ""
-    said = found.get("message") if isinstance(found, dict) else None
-    return said if isinstance(said, str) else ""
+    message = data.get("message") if isinstance(data, dict) else None
+    return message if isinstance(message, str) else ""

@@ -112,8 +112,8 @@ _DEVICE = re.compile(r"(?:Agent|GPU|Device)?[ _]*(\d+)|.*\((\d+)\)", re.IGNORECA
 _PEER_COPY = re.compile(r"\[CUDA memcpy (Peer-to-Peer|PtoP)\]")
 
 
-def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[ProfileRow]]:
-    """Return the format's name, and its rows; ``own`` gives the names of columns that differ in this file.
+def read_rows(path: str | os.PathLike[str], aliases: Mapping[str, str] | None = None) -> tuple[str, list[ProfileRow]]:
+    """Return the format's name, and its rows; ``aliases``: names of columns that differ in this file.
 
     Raises SpecError with file, line and column.
     """
@@ -126,7 +126,7 @@ def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None
         header = next(reader, None)
         if header is None:
             raise SpecError("is empty: the first line names the columns", file=file)
-        plan = _plan(header, own or {}, file)
+        plan = _plan(header, aliases or {}, file)
         return plan.format.name, list(_rows(reader, plan, file))
     except csv.Error as error:
         raise SpecError(f"is not CSV: {error}", file=f"{file}:{reader.line_num}") from None
@@ -147,36 +147,36 @@ class _Plan:
     only: int = -1
 
 
-def _plan(header: Sequence[str], own: Mapping[str, str], file: str) -> _Plan:
+def _plan(header: Sequence[str], aliases: Mapping[str, str], file: str) -> _Plan:
     """Return the plan of the first format whose columns are all present."""
-    split = [_HEADER.fullmatch(text.strip()) for text in header]
-    names = [(match[1] if match else text).lower() for match, text in zip(split, header, strict=True)]
-    units = {name: match[2] or "" for name, match in zip(names, split, strict=True) if match}
-    if own:
-        found = _own_format(own, names, file)
+    parsed = [_HEADER.fullmatch(text.strip()) for text in header]
+    names = [(match[1] if match else text).lower() for match, text in zip(parsed, header, strict=True)]
+    units = {name: match[2] or "" for name, match in zip(names, parsed, strict=True) if match}
+    if aliases:
+        profile = _own_format(aliases, names, file)
     else:
-        fitting = [f for f in FORMATS if all(column in names for column in (*f.columns.values(), *f.marks))]
-        if not fitting:
-            known = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in FORMATS)
+        candidates = [f for f in FORMATS if all(column in names for column in (*f.columns.values(), *f.marks))]
+        if not candidates:
+            known_formats = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in FORMATS)
             raise SpecError(
-                f"has the columns of no known profile; say 'columns' in the mapping. Known: {known}", file=file
+                f"has the columns of no known profile; say 'columns' in the mapping. Known: {known_formats}", file=file
             )
-        found = fitting[0]
-    place = {what: names.index(column) for what, column in found.columns.items()}
-    unit = {what: units.get(column, "") for what, column in found.columns.items()}
-    return _Plan(found, place, unit, len(header), names.index(found.only[0]) if found.only else -1)
+        profile = candidates[0]
+    place = {role: names.index(column) for role, column in profile.columns.items()}
+    unit = {role: units.get(column, "") for role, column in profile.columns.items()}
+    return _Plan(profile, place, unit, len(header), names.index(profile.only[0]) if profile.only else -1)
 
 
-def _own_format(own: Mapping[str, str], names: Sequence[str], file: str) -> ProfileFormat:
+def _own_format(aliases: Mapping[str, str], names: Sequence[str], file: str) -> ProfileFormat:
     columns = {}
-    for what, column in own.items():
-        if what == "kind":
+    for role, column in aliases.items():
+        if role == "kind":
             continue
-        matched = _HEADER.fullmatch(column.strip())
-        columns[what] = (matched[1] if matched else column).lower()
-        if columns[what] not in names:
-            raise SpecError(f"has no column {column!r}{nearest(columns[what], names)}", file=file)
-    return ProfileFormat(name="own columns", kind=own.get("kind", COPY), columns=columns)
+        match = _HEADER.fullmatch(column.strip())
+        columns[role] = (match[1] if match else column).lower()
+        if columns[role] not in names:
+            raise SpecError(f"has no column {column!r}{nearest(columns[role], names)}", file=file)
+    return ProfileFormat(name="own columns", kind=aliases.get("kind", COPY), columns=columns)
 
 
 def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[ProfileRow]:
@@ -196,8 +196,8 @@ def _rows(reader: Any, plan: _Plan, file: str) -> Iterator[ProfileRow]:
 
 
 def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> ProfileRow | None:
-    def cell(what: str) -> str:
-        return cells[plan.place[what]].strip() if what in plan.place else ""
+    def cell(role: str) -> str:
+        return cells[plan.place[role]].strip() if role in plan.place else ""
 
     kind, name = plan.format.kind, cell("name")
     if plan.format.name == "nsys cuda_gpu_trace" and name.startswith("[CUDA mem"):
@@ -237,10 +237,10 @@ def _size(text: str, unit: str) -> int | None:
 
 def check_columns(own: Mapping[str, str], file: object) -> None:
     """Check the ``columns`` of a mapping. Raises InputError for an unknown key or kind, or a missing required key."""
-    known = ("kind", "name", "start", "end", "duration", "device", "other", "bytes")
-    for what in own:
-        if what not in known:
-            raise InputError(f"unknown key {what!r}{nearest(what, known)}", file=file, field="columns")
+    roles = ("kind", "name", "start", "end", "duration", "device", "other", "bytes")
+    for role in own:
+        if role not in roles:
+            raise InputError(f"unknown key {role!r}{nearest(role, roles)}", file=file, field="columns")
     if own.get("kind", COPY) not in KINDS:
         raise InputError(f"unknown kind {own['kind']!r}{nearest(own['kind'], KINDS)}", file=file, field="columns.kind")
     if "start" not in own or ("end" in own) == ("duration" in own) or "name" not in own:
@@ -249,18 +249,18 @@ def check_columns(own: Mapping[str, str], file: object) -> None:
 
 def matches(pattern: str, name: str) -> bool:
     """Return whether ``name`` matches ``pattern``; ``*`` matches any text."""
-    first, *rest = pattern.split("*")
-    if not rest:
+    prefix, *parts = pattern.split("*")
+    if not parts:
         return name == pattern
-    if not name.startswith(first):
+    if not name.startswith(prefix):
         return False
-    at = len(first)
-    for part in rest[:-1]:
-        found = name.find(part, at)
-        if found < 0:
+    position = len(prefix)
+    for part in parts[:-1]:
+        index = name.find(part, position)
+        if index < 0:
             return False
-        at = found + len(part)
-    return len(name) - at >= len(rest[-1]) and name.endswith(rest[-1])
+        position = index + len(part)
+    return len(name) - position >= len(parts[-1]) and name.endswith(parts[-1])
 
 
 def selected(database: sqlite3.Connection, query: str, table: str, file: str) -> Iterator[tuple[Any, ...]]:
@@ -286,8 +286,8 @@ def spanned(
     """
     times = [ns for ns in span_ns if isinstance(ns, int) and 0 <= ns <= MAX_INT64 // 1000]
     if len(times) < 2 or times[1] < times[0]:
-        said = " to ".join(f"{ns!r:.40}" for ns in span_ns)
-        raise SpecError(f"is no span of nanoseconds: {said}", file=f"{where}:{line}")
+        text = " to ".join(f"{ns!r:.40}" for ns in span_ns)
+        raise SpecError(f"is no span of nanoseconds: {text}", file=f"{where}:{line}")
     device, other = ("" if each is None else str(each) for each in devices)
     size_bytes = size if isinstance(size, int) and size > 0 else None
     return ProfileRow(kind, str(name or ""), times[0] * 1000, times[1] * 1000, device, other, size_bytes, where, line)

@@ -139,20 +139,20 @@ def read_profile(
     Raises SpecError, InputError: a file of unknown kind, a missing kernel, or a copy into the target without an address
     in the mapping. The error names file, line and field.
     """
-    given = read_mapping(mapping)
+    rules = read_mapping(mapping)
     files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     rows: list[ProfileRow] = []
     formats = []
     for path in files:
-        name, found = read_events(path, given.spec.columns, given.names_ranks)
-        formats.append(f"{os.fspath(path)}: {name}, {len(found)} rows")
-        rows.extend(found)
-    run = _window(rows, given)
-    reader = _ProfileReader(given, run)
+        name, events = read_events(path, rules.spec.columns, rules.names_ranks)
+        formats.append(f"{os.fspath(path)}: {name}, {len(events)} rows")
+        rows.extend(events)
+    run = _window(rows, rules)
+    reader = _ProfileReader(rules, run)
     for row in sorted(rows, key=lambda row: (row.end_ps, row.start_ps, row.device, row.file, row.line)):
         reader.take(row)
     if not len(reader.table):
-        raise InputError(f"no row is a write of a peer into device {given.spec.target!r}", file=os.fspath(files[0]))
+        raise InputError(f"no row is a write of a peer into device {rules.spec.target!r}", file=os.fspath(files[0]))
     return ProfileWrites(reader.table, (*formats, *reader.notes()))
 
 
@@ -163,18 +163,18 @@ class _Window(NamedTuple):
     end_ps: int
 
 
-def _window(rows: Sequence[ProfileRow], given: ProfileMapping) -> _Window:
-    spec = given.spec
+def _window(rows: Sequence[ProfileRow], rules: ProfileMapping) -> _Window:
+    spec = rules.spec
     if spec.kernel is None:
         return _Window((spec.start_ns or 0) * 1000, -1)
-    mine = [row for row in rows if row.kind == KERNEL and row.device == spec.target]
-    launches = sorted((row.start_ps, row.end_ps) for row in mine if matches(spec.kernel, row.name))
+    kernels = [row for row in rows if row.kind == KERNEL and row.device == spec.target]
+    launches = sorted((row.start_ps, row.end_ps) for row in kernels if matches(spec.kernel, row.name))
     if not launches:
-        names = {row.name for row in mine}
+        names = {row.name for row in kernels}
         hint = nearest(spec.kernel, names) if names else "; the profile has no kernel of it"
-        raise InputError(f"device {spec.target!r} has no kernel {spec.kernel!r}{hint}", file=given.file, field="kernel")
+        raise InputError(f"device {spec.target!r} has no kernel {spec.kernel!r}{hint}", file=rules.file, field="kernel")
     if spec.launch >= len(launches):
-        raise InputError(f"must be below {len(launches)}, the launches in the profile", file=given.file, field="launch")
+        raise InputError(f"must be below {len(launches)}, the launches in the profile", file=rules.file, field="launch")
     return _Window(*launches[spec.launch])
 
 
@@ -182,33 +182,33 @@ def _window(rows: Sequence[ProfileRow], given: ProfileMapping) -> _Window:
 class _ProfileReader:
     """Reader that takes rows in the order of their ends."""
 
-    given: ProfileMapping
+    rules: ProfileMapping
     run: _Window
     table: WriteTable = field(default_factory=WriteTable)
     early: int = 0
     late: int = 0
     assumed: int = 0
     ignored: int = 0
-    taken: dict[tuple[int, int], int] = field(default_factory=dict)
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def take(self, row: ProfileRow) -> None:
-        if row.kind == COPY and row.other and (row.other != self.given.spec.target or row.device == row.other):
+        if row.kind == COPY and row.other and (row.other != self.rules.spec.target or row.device == row.other):
             return
-        if row.kind != RANGE and row.device == self.given.spec.target:
+        if row.kind != RANGE and row.device == self.rules.spec.target:
             return
         if row.kind == RANGE and row.name.removeprefix(":").startswith("write "):
             annotated = _annotation(row)
             if self._within(row.end_ps):
                 self._add(row, *annotated, row.end_ps)
             return
-        for number, rule in enumerate(self.given.spec.writes):
-            if rule.rows in (None, row.kind) and matches(rule.name, row.name) and self._of(rule, row):
+        for number, rule in enumerate(self.rules.spec.writes):
+            if rule.rows in (None, row.kind) and matches(rule.name, row.name) and self._is_of_peer(rule, row):
                 self._apply(row, rule, number)
                 return
         if row.kind == COPY:
             where = "the target" if row.other else "another GPU"
             raise InputError(
-                f"a copy of device {row.device!r} to {where}, but no rule of {self.given.file} sets its address "
+                f"a copy of device {row.device!r} to {where}, but no rule of {self.rules.file} sets its address "
                 "(or 'ignore: true')",
                 file=f"{row.file}:{row.line}",
                 field="writes",
@@ -216,16 +216,16 @@ class _ProfileReader:
 
     def notes(self) -> list[str]:
         """Return notes on omitted and assumed writes."""
-        what = {
+        counts = {
             "writes before the start of the target's kernel ignored": self.early,
             "writes after the end of the target's kernel ignored": self.late,
             "copies without a destination in the profile assumed to go to the target": self.assumed,
             "rows ignored by the mapping": self.ignored,
         }
-        return [f"{number} {text}" for text, number in what.items() if number]
+        return [f"{number} {text}" for text, number in counts.items() if number]
 
-    def _of(self, rule: MappingRule, row: ProfileRow) -> bool:
-        return rule.peer is None or row.kind == RANGE or self.given.peers.get(row.device) == rule.peer
+    def _is_of_peer(self, rule: MappingRule, row: ProfileRow) -> bool:
+        return rule.peer is None or row.kind == RANGE or self.rules.peers.get(row.device) == rule.peer
 
     def _apply(self, row: ProfileRow, rule: MappingRule, number: int) -> None:
         if rule.ignore:
@@ -249,25 +249,25 @@ class _ProfileReader:
         if not self._within(time_ps):
             return
         self.assumed += row.kind == COPY and not row.other
-        before = self.taken.get((number, peer), 0)
-        self.taken[number, peer] = before + 1
-        address = _further(rule.address if rule.address is not None else 0, before * rule.step)
+        index = self.counts.get((number, peer), 0)
+        self.counts[number, peer] = index + 1
+        address = _further(rule.address if rule.address is not None else 0, index * rule.step)
         self._add(row, peer, address, size, rule.value, time_ps)
 
     def _peer(self, row: ProfileRow, rule: MappingRule) -> int:
         if row.kind == RANGE:
             if rule.peer is None:
                 raise InputError(
-                    "ranges are of no device: say 'peer' in the rule", file=self.given.file, field="writes"
+                    "ranges are of no device: say 'peer' in the rule", file=self.rules.file, field="writes"
                 )
             return rule.peer
-        if row.device not in self.given.peers:
+        if row.device not in self.rules.peers:
             raise InputError(
-                f"device {row.device!r} is no peer{nearest(row.device, self.given.peers)}",
+                f"device {row.device!r} is no peer{nearest(row.device, self.rules.peers)}",
                 file=f"{row.file}:{row.line}",
                 field="peers",
             )
-        return self.given.peers[row.device]
+        return self.rules.peers[row.device]
 
     def _within(self, time_ps: int) -> bool:
         self.early += time_ps < self.run.start_ps
@@ -289,34 +289,34 @@ class _ProfileReader:
 def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
     """Return peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
     where = f"{row.file}:{row.line}"
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in row.name.removeprefix(":").split()[1:]:
         key, equals, text = part.partition("=")
-        if key not in _KEYS or not equals or key in found:
+        if key not in _KEYS or not equals or key in values:
             raise InputError(f"{part[:80]!r} is not KEY=VALUE, or is there twice{nearest(key, _KEYS)}", file=where)
-        found[key] = text
+        values[key] = text
     for key in ("peer", "address", "bytes"):
-        if key not in found:
+        if key not in values:
             raise InputError(f"the range has no {key}=", file=where, field=key)
-    numbers = {key: whole_number(found.get(key, "0")) for key in ("peer", "value")}
+    numbers = {key: whole_number(values.get(key, "0")) for key in ("peer", "value")}
     for key, number in numbers.items():
         if number is None:
-            raise InputError(f"must be a whole number, got {found[key][:80]!r}", file=where, field=key)
+            raise InputError(f"must be a whole number, got {values[key][:80]!r}", file=where, field=key)
     try:
-        text = found["bytes"]
-        given = whole_number(text)
-        size = parse_bytes(text, "its size") if given is None else given
+        text = values["bytes"]
+        plain_bytes = whole_number(text)
+        size = parse_bytes(text, "its size") if plain_bytes is None else plain_bytes
     except UnitError as error:
         raise InputError(str(error), file=where, field="bytes") from None
-    return numbers["peer"] or 0, found["address"], size, numbers["value"] or 0
+    return numbers["peer"] or 0, values["address"], size, numbers["value"] or 0
 
 
-def _further(address: str | int, by: int) -> str | int:
-    if not by:
+def _further(address: str | int, offset: int) -> str | int:
+    if not offset:
         return address
     if isinstance(address, int):
-        return address + by
+        return address + offset
     base, place = parse_address(address, "rule")
     if base == SEMAPHORE:
         raise InputError("has a step, but a semaphore's number is no address", field="step")
-    return place + by if base == MEMORY else f"{base}+0x{place + by:x}"
+    return place + offset if base == MEMORY else f"{base}+0x{place + offset:x}"

@@ -28,17 +28,17 @@ class RecordedRun:
 
     def summary(self) -> str:
         """Return the run in two lines."""
-        run, found = self.run, self.arrivals
-        kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(PUT + 1)]
+        run, arrivals = self.run, self.arrivals
+        kinds = [int(np.count_nonzero(arrivals.kind == kind)) for kind in range(PUT + 1)]
         fold = run.fold
-        how = f"folded to {fold.classes}" if fold.why_unfolded is None else "each simulated"
-        alike = "" if found.target == self.work.target else f", as which rank {self.work.target} does"
+        fold_text = f"folded to {fold.classes}" if fold.why_unfolded is None else "each simulated"
+        representative = "" if arrivals.target == self.work.target else f", as which rank {self.work.target} does"
         return "\n".join(
             (
-                f"{run.program.name}: {run.program.num_ranks} GPUs of {run.model.name} ({how}), "
+                f"{run.program.name}: {run.program.num_ranks} GPUs of {run.model.name} ({fold_text}), "
                 f"{format_time(run.end_ps)}",
-                f"came to rank {found.target}{alike}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
-                f"{kinds[RELEASE] + kinds[PUT]:,} releases, {len(found.answer_ps):,} answers",
+                f"came to rank {arrivals.target}{representative}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
+                f"{kinds[RELEASE] + kinds[PUT]:,} releases, {len(arrivals.answer_ps):,} answers",
             )
         )
 
@@ -55,8 +55,8 @@ def record_run(options: EidolonOptions, *, fold: str = "auto") -> RecordedRun:
         raise InputError("a record simulates the peers: give no times of their writes")
     work = make_case(replace(options, symmetric=True))
     check_replayable_program(work.program)
-    how = GpuRunOptions(fold=fold, engine=options.engine, record=work.target)
-    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
+    run_options = GpuRunOptions(fold=fold, engine=options.engine, record=work.target)
+    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=run_options)
     arrivals = run.whole().arrivals
     assert arrivals is not None
     origin = provenance_of(work.program, arrivals.target, work.model, work.cluster)
@@ -71,10 +71,10 @@ def fused_writes(transfers: TransferColumns, options: EidolonOptions, target: in
     Raises InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
     """
     work = make_case(options)
-    turned = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))
+    rotated = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))
     if int(transfers.peer.max()) > work.peers or target > work.peers:
         raise InputError(f"the run has more ranks than the kernel's {work.peers + 1}: --peers N")
-    return writes_from_transfers(turned, work.flags(), work.data(), at=at)
+    return writes_from_transfers(rotated, work.flags(), work.data(), at=at)
 
 
 def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:

@@ -91,9 +91,9 @@ def _check_peers(table: WriteTable, program: GpuProgram, target: int) -> None:
     if not wrong.any():
         return
     row = int(wrong.argmax())
-    what = "is the target itself" if peer[row] == target else "is no rank of the program"
+    problem = "is the target itself" if peer[row] == target else "is no rank of the program"
     raise InputError(
-        f"rank {peer[row]} {what}; peers are 0 to {program.num_ranks - 1} without {target}",
+        f"rank {peer[row]} {problem}; peers are 0 to {program.num_ranks - 1} without {target}",
         file=table.where(row),
         field="peer",
     )
@@ -105,44 +105,44 @@ def _absolute(table: WriteTable, program: GpuProgram, places: Places, target: in
     address = columns.address.copy()
     buffers = {buffer.name: buffer for buffer in program.buffers}
     for number, name in enumerate(table.names):
-        mine = columns.base == number
-        if not mine.any():
+        in_buffer = columns.base == number
+        if not in_buffer.any():
             continue
         if name not in buffers:
-            row = int(mine.argmax())
+            row = int(in_buffer.argmax())
             raise InputError(f"unknown buffer {name!r}{nearest(name, buffers)}", file=table.where(row), field="address")
         end = columns.address + columns.size_bytes
-        if (over := mine & (end > buffers[name].size_bytes)).any():
-            row = int(over.argmax())
+        if (is_too_long := in_buffer & (end > buffers[name].size_bytes)).any():
+            row = int(is_too_long.argmax())
             raise InputError(
                 f"{table.address_text(row)} and {columns.size_bytes[row]} bytes are more than the "
                 f"{buffers[name].size_bytes} bytes of the buffer",
                 file=table.where(row),
                 field="address",
             )
-        address[mine] += buffers[name].base
-    named = columns.base == SEMAPHORE
-    address[named] = _flag_addresses(table, named, places, target)
+        address[in_buffer] += buffers[name].base
+    is_semaphore = columns.base == SEMAPHORE
+    address[is_semaphore] = _flag_addresses(table, is_semaphore, places, target)
     return address
 
 
-def _flag_addresses(table: WriteTable, named: Bool, places: Places, target: int) -> Int64:
-    wanted = table.columns.address[named]
+def _flag_addresses(table: WriteTable, is_semaphore: Bool, places: Places, target: int) -> Int64:
+    semaphores = table.columns.address[is_semaphore]
     order = np.argsort(places.semaphore, kind="stable")
-    known = places.semaphore[order]
-    place = np.searchsorted(known, wanted)
-    inside = np.minimum(place, max(len(known) - 1, 0))
-    missing = (known[inside] != wanted) if len(known) else np.ones(len(wanted), bool)
-    if missing.any():
-        row = int(np.flatnonzero(named)[missing.argmax()])
-        span = f"; those that do are {known[0]} to {known[-1]}" if len(known) else ""
+    known_semaphores = places.semaphore[order]
+    place = np.searchsorted(known_semaphores, semaphores)
+    index = np.minimum(place, max(len(known_semaphores) - 1, 0))
+    is_missing = (known_semaphores[index] != semaphores) if len(known_semaphores) else np.ones(len(semaphores), bool)
+    if is_missing.any():
+        row = int(np.flatnonzero(is_semaphore)[is_missing.argmax()])
+        span = f"; those that do are {known_semaphores[0]} to {known_semaphores[-1]}" if len(known_semaphores) else ""
         raise InputError(
             f"no operation of the program waits for or releases semaphore {table.columns.address[row]} of rank "
             f"{target}{span}",
             file=table.where(row),
             field="address",
         )
-    return places.address[order][inside]
+    return places.address[order][index]
 
 
 def _semaphores(table: WriteTable, address: Int64, places: Places) -> Int64:
@@ -150,33 +150,33 @@ def _semaphores(table: WriteTable, address: Int64, places: Places) -> Int64:
     columns = table.columns
     first = np.searchsorted(places.address, address, "left")
     number = np.searchsorted(places.address, address, "right") - first
-    named = columns.base == SEMAPHORE
-    if (twice := (number > 1) & ~named).any():
-        row = int(twice.argmax())
-        both = places.semaphore[first[row] : first[row] + 2].tolist()
+    is_semaphore = columns.base == SEMAPHORE
+    if (is_ambiguous := (number > 1) & ~is_semaphore).any():
+        row = int(is_ambiguous.argmax())
+        flags = places.semaphore[first[row] : first[row] + 2].tolist()
         raise InputError(
-            f"{table.address_text(row)} is the address of semaphores {both[0]} and {both[1]}: say 'sem {both[0]}'",
+            f"{table.address_text(row)} is the address of semaphores {flags[0]} and {flags[1]}: say 'sem {flags[0]}'",
             file=table.where(row),
             field="address",
         )
     if not len(places.address):
         return np.full(len(address), -1, np.int64)
-    found = np.where(number > 0, places.semaphore[np.minimum(first, len(places.address) - 1)], -1)
-    return np.where(named, columns.address, found)
+    semaphores = np.where(number > 0, places.semaphore[np.minimum(first, len(places.address) - 1)], -1)
+    return np.where(is_semaphore, columns.address, semaphores)
 
 
 def _check_places(table: WriteTable, program: GpuProgram, address: Int64, semaphore: Int64) -> None:
     size = table.columns.size_bytes
-    if (large := (semaphore >= 0) & (size > program.line_bytes)).any():
-        row = int(large.argmax())
+    if (is_too_large := (semaphore >= 0) & (size > program.line_bytes)).any():
+        row = int(is_too_large.argmax())
         raise InputError(
             f"{size[row]} bytes to semaphore {semaphore[row]}: a flag is at most a line of {program.line_bytes} "
             "bytes; write the data by itself",
             file=table.where(row),
             field="bytes",
         )
-    if (out := (semaphore < 0) & outside_buffers(program, address, size)).any():
-        row = int(out.argmax())
+    if (is_outside := (semaphore < 0) & outside_buffers(program, address, size)).any():
+        row = int(is_outside.argmax())
         raise InputError(
             f"{table.address_text(row)} and {size[row]} bytes are outside the buffers of the target"
             f"{buffer_list(program)}",

@@ -123,13 +123,13 @@ class EidolonResult(Report):
     @cached_property
     def acquires_ps(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """int64[waiting wavefronts, 2]: start of the first acquire, end of the last; -1: never."""
-        shown, program, records = self.inside.shown, self.work.program, self.inside.records
-        rows = np.flatnonzero(program.op_kind[shown.op] == ACQUIRE)
+        operations, program, records = self.inside.shown, self.work.program, self.inside.records
+        rows = np.flatnonzero(program.op_kind[operations.op] == ACQUIRE)
         if not len(rows):
             return np.zeros((0, 2), np.int64)
-        first = np.append(True, np.diff(shown.op_row[rows]) != 0)
-        last = np.append(first[1:], True)
-        return np.stack([records.op_start_ps[rows[first]], records.op_end_ps[rows[last]]], axis=1)
+        is_first = np.append(True, np.diff(operations.op_row[rows]) != 0)
+        is_last = np.append(is_first[1:], True)
+        return np.stack([records.op_start_ps[rows[is_first]], records.op_end_ps[rows[is_last]]], axis=1)
 
     @cached_property
     def waits_ended_ps(self) -> dict[int, int]:
@@ -139,19 +139,19 @@ class EidolonResult(Report):
         """
         program, outside, rows = self.work.program, self.incoming.outside, self.inside.shown
         records, flags = self.inside.records, np.flatnonzero(outside.semaphore >= 0)
-        who = outside.rank if isinstance(outside, Arrivals) else outside.peer
+        peer = outside.rank if isinstance(outside, Arrivals) else outside.peer
         order = flags[np.lexsort((outside.time_ps[flags], outside.semaphore[flags]))]
         waits = np.flatnonzero((program.op_kind[rows.op] == ACQUIRE) & (records.op_end_ps >= 0))
-        wanted = program.operand_semaphore[program.operand_ptr[rows.op[waits]]]
-        found: dict[int, int] = {}
-        for semaphore in np.unique(wanted).tolist():
-            own = waits[wanted == semaphore]
+        semaphores = program.operand_semaphore[program.operand_ptr[rows.op[waits]]]
+        waits_by_rank: dict[int, int] = {}
+        for semaphore in np.unique(semaphores).tolist():
+            ops = waits[semaphores == semaphore]
             low, high = np.searchsorted(outside.semaphore[order], (semaphore, semaphore + 1))
-            last = low + np.searchsorted(outside.time_ps[order[low:high]], records.op_end_ps[own], "right") - 1
-            ranks = np.where(last >= low, who[order[np.maximum(last, 0)]] if len(order) else -1, self.work.target)
-            for rank, ps in zip(ranks.tolist(), (records.op_end_ps - records.op_start_ps)[own].tolist(), strict=True):
-                found[rank] = found.get(rank, 0) + ps
-        return dict(sorted(found.items()))
+            latest = low + np.searchsorted(outside.time_ps[order[low:high]], records.op_end_ps[ops], "right") - 1
+            ranks = np.where(latest >= low, peer[order[np.maximum(latest, 0)]] if len(order) else -1, self.work.target)
+            for rank, ps in zip(ranks.tolist(), (records.op_end_ps - records.op_start_ps)[ops].tolist(), strict=True):
+                waits_by_rank[rank] = waits_by_rank.get(rank, 0) + ps
+        return dict(sorted(waits_by_rank.items()))
 
     @cached_property
     def polling_interval_ps(self) -> int | None:
@@ -195,14 +195,14 @@ class EidolonResult(Report):
     @property
     def warnings(self) -> tuple[str, ...]:
         late = self.writes_late
-        after = (f"{late:,} writes of peers come after the last kernel has ended",) if late and self.finished else ()
-        unlike = self.work.non_flag_reads
-        short: tuple[str, ...] = ()
-        if unlike is not None and self.finished and self.non_flag_reads != unlike:
-            short = (
-                f"{self.non_flag_reads:,} reads of data, and the data flow asks for {unlike:,}: please report this",
+        notes = (f"{late:,} writes of peers come after the last kernel has ended",) if late and self.finished else ()
+        expected = self.work.non_flag_reads
+        mismatch: tuple[str, ...] = ()
+        if expected is not None and self.finished and self.non_flag_reads != expected:
+            mismatch = (
+                f"{self.non_flag_reads:,} reads of data, and the data flow asks for {expected:,}: please report this",
             )
-        return (*self.work.warnings, *self.incoming.warnings, *after, *short)
+        return (*self.work.warnings, *self.incoming.warnings, *notes, *mismatch)
 
     # Views
 
@@ -216,7 +216,7 @@ class EidolonResult(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.warnings, *(f"not modelled: {words}" for words in self.not_modelled))
+        return (*self.warnings, *(f"not modelled: {text}" for text in self.not_modelled))
 
     def summary(self) -> str:
         """Return the answer on one screen."""
@@ -228,7 +228,7 @@ class EidolonResult(Report):
 
     def body(self) -> list[str]:
         """Return the summary's lines after the time: reads, waits, wavefront states, evidence."""
-        blocks = (_reads(self), _waits(self), _inside(self), _known(self))
+        blocks = (_reads(self), _waits(self), _wavefronts(self), _basis(self))
         return [line for block in blocks for line in block]
 
     def document(self) -> Row:
@@ -251,9 +251,9 @@ class EidolonResult(Report):
 
     def timeline(self) -> Timeline | None:
         """Return the timeline of the target's workgroups and of the peers' writes."""
-        found = self.inside.timeline()
-        return None if found is None else with_writes(
-            found, self.incoming.outside, self.work.model.line_bytes, self.inside.time_ps
+        timeline = self.inside.timeline()
+        return None if timeline is None else with_writes(
+            timeline, self.incoming.outside, self.work.model.line_bytes, self.inside.time_ps
         )  # fmt: skip
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -268,7 +268,7 @@ class EidolonResult(Report):
 
 def _screen(result: EidolonResult) -> Screen:
     """Return the question, time, reads and waits, wavefront states, and their basis."""
-    own, *others = result.evidence
+    writes, *machine = result.evidence
     stopped = "" if result.finished else "PARTIAL: stopped; counts are up to then"
     reads = (
         ("flag reads", f"{result.flag_reads:,}", f"{result.non_flag_reads:,} other reads"),
@@ -285,7 +285,7 @@ def _screen(result: EidolonResult) -> Screen:
         warnings=result.warnings,
         closing=(
             ("bottleneck", result.inside.bottleneck.sentence),
-            ("rests on", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {count_kinds(others)}"),
+            ("rests on", f"{writes.detail} ({writes.kind}); numbers of GPU and cluster: {count_kinds(machine)}"),
             ("next", "--details (polling, counters, evidence, effects left out); --plot FILE; trine help eidolons"),
         ),
     )
@@ -321,9 +321,9 @@ def _waits(result: EidolonResult) -> list[str]:
     if result.wait_ps is None:
         return [_row("waiting", "none", "no wavefront acquires")]
     gpu, waits = result.inside.gpus[0], result.waits_from_ps
-    since = "" if waits is None else f"; the last starts waiting at {format_time(waits)}"
+    last_wait = "" if waits is None else f"; the last starts waiting at {format_time(waits)}"
     lines = [
-        _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{since}"),
+        _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{last_wait}"),
         _row("wait of each", format_time(result.wait_ps), f"mean; {format_time(result.wait_total_ps)} of all"),
     ]
     asleep = " and none sleeps" if result.work.model.monitor is not None else ""
@@ -353,7 +353,7 @@ def _way_words(result: EidolonResult) -> str:
     return f"{result.work.way}, {format_time(model.poll_ps + model.poll_turn_ps)} between an answer and the next read"
 
 
-def _inside(result: EidolonResult) -> list[str]:
+def _wavefronts(result: EidolonResult) -> list[str]:
     times = state_times(result.inside)
     shares = zip(times, percentages(list(times.values())), strict=True)
     return [
@@ -362,15 +362,15 @@ def _inside(result: EidolonResult) -> list[str]:
     ]
 
 
-def _known(result: EidolonResult) -> list[str]:
-    own, *others = result.evidence
+def _basis(result: EidolonResult) -> list[str]:
+    writes, *machine = result.evidence
     events = result.inside.records.num_events
     rate = f"{events / result.engine_s / 1e6:.2g} M events/s" if result.engine_s else ""
     wall = format_time(result.wall_s * 1e12)
     return [
-        *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {count_kinds(others)}"),
+        *wrapped("evidence", f"{writes.detail} ({writes.kind}); numbers of GPU and cluster: {count_kinds(machine)}"),
         *wrapped("not modelled", "; ".join(result.not_modelled)),
-        *(line for words in result.warnings for line in wrapped("warning", words)),
+        *(line for text in result.warnings for line in wrapped("warning", text)),
         f"simulated {result.inside.simulated_gpus}, {events:,} events in {wall} ({rate}) by trine {__version__}",
     ]
 
@@ -397,7 +397,7 @@ def _options(result: EidolonResult) -> Row:
     options, work, model = result.options, result.work, result.work.model
     built = None if work.built is None else work.built.options
     sizes = {} if built is None else to_row(built, "rows cols inner dtype_bytes")
-    drawn = options.source in ("wakeup", "distribution")
+    has_delay = options.source in ("wakeup", "distribution")
     monitor = model.monitor
     return {
         "peers": work.peers,
@@ -407,7 +407,7 @@ def _options(result: EidolonResult) -> Row:
         "writes_from": options.source,
         "writes_from_words": result.incoming.origin,
         "wakeup_s": seconds(options.delay.first_ps) if options.source == "wakeup" else None,
-        "wakeup_from": (options.wakeup_from or WAIT) if drawn else None,
+        "wakeup_from": (options.wakeup_from or WAIT) if has_delay else None,
         "fabric": result.incoming.fabric,
         "sync": work.way,
         "poll_s": None if model.poll_ps is None else seconds(model.poll_ps + model.poll_turn_ps),
@@ -439,5 +439,5 @@ def _simulator(result: EidolonResult) -> Row:
     }
 
 
-def _row(label: str, value: str, words: str = "") -> str:
-    return f"{label:{_LABEL}}{value:>14}  {words}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {words}"
+def _row(label: str, value: str, comment: str = "") -> str:
+    return f"{label:{_LABEL}}{value:>14}  {comment}" if len(value) <= 14 else f"{label:{_LABEL}}{value}  {comment}"

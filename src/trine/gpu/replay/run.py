@@ -75,7 +75,7 @@ class Prepared:
         waiting = self.waiting() if from_wait else None
         incoming = make_traffic(options, work, 0 if waiting is None else waiting.since_ps)
         if isinstance(incoming.outside, Arrivals):
-            work = _turned(work, incoming.outside.target)
+            work = _with_target(work, incoming.outside.target)
         simulated = time.perf_counter() - (self._until_s if from_wait else 0.0)
         if waiting is not None and isinstance(incoming.outside, PeerWrites):
             run = waiting.run(incoming.outside)
@@ -109,16 +109,16 @@ def run_eidolon(
         result = Prepared(options).run()
         if options.flag_spacing in (None, FLAG_SPACING) or options.arrivals is not None or options.writes is not None:
             return result
-        usual = Prepared(replace(options, flag_spacing=None)).run()
-    moved = format_time(abs(result.end_ps - usual.end_ps))
-    words = (
-        f"flag_spacing {options.flag_spacing}: the time differs by {moved} from {FLAG_SPACING} bytes; flags are not "
+        default = Prepared(replace(options, flag_spacing=None)).run()
+    change = format_time(abs(result.end_ps - default.end_ps))
+    warning = (
+        f"flag_spacing {options.flag_spacing}: the time differs by {change} from {FLAG_SPACING} bytes; flags are not "
         "cached, so their spacing only decides which memory channel serves them"
     )
-    return replace(result, work=replace(result.work, warnings=(*result.work.warnings, words)))
+    return replace(result, work=replace(result.work, warnings=(*result.work.warnings, warning)))
 
 
-def _turned(work: ReplayCase, target: int) -> ReplayCase:
+def _with_target(work: ReplayCase, target: int) -> ReplayCase:
     """Return the case with ``target``: a folded run records the rank that was simulated for the requested one."""
     if target != work.target and not (work.program.kernel_rank == target).any():
         raise InputError(f"the record is of rank {target}, and the program has no kernel of it", field="arrivals")
@@ -151,8 +151,8 @@ class BegunKernel:
         kernels = assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
         assembler.connect(kernels + np.arange(program.num_kernels), program.kernel_rank.astype(np.int64))
         graph = assembler.build(rank_names=[f"rank {rank}" for rank in ranks])
-        carried = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
-        return KernelTasks(graph, carried)
+        kernel_of = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
+        return KernelTasks(graph, kernel_of)
 
     def replayed(self, target: int) -> EidolonResult:
         """Return rank ``target`` in detail; if all ranks are alike, ``work.target`` is the rank simulated for it.
@@ -163,16 +163,16 @@ class BegunKernel:
         DeadlockError: as run_gpus. KeyboardInterrupt: Ctrl-C came before the end.
         """
         began, tasks = time.perf_counter(), self.tasks
-        how = GpuRunOptions(record=target)
-        run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=tasks, options=how).whole()
+        run_options = GpuRunOptions(record=target)
+        run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=tasks, options=run_options).whole()
         assert run.arrivals is not None
         target = run.arrivals.target
         # without a replay (multimem), the engine time is the time of the full run
         simulated = began if has_multimem(self.program) else time.perf_counter()
-        alone = self._alone(run, target)
-        if alone.end_ps != _end_ps(run, target):
+        replay = self._replay_alone(run, target)
+        if replay.end_ps != _end_ps(run, target):
             raise SimulationError(
-                f"rank {target} ends at {_end_ps(run, target)} ps with its peers and at {alone.end_ps} ps replayed: "
+                f"rank {target} ends at {_end_ps(run, target)} ps with its peers and at {replay.end_ps} ps replayed: "
                 "please report this"
             )
         work = ReplayCase(
@@ -182,9 +182,9 @@ class BegunKernel:
         incoming = PeerTraffic(outside=run.arrivals, origin=self.origin, evidence="modelled")
         options = EidolonOptions(kernel=self.program, arrivals=run.arrivals, cluster=self.cluster.name)
         now = time.perf_counter()
-        return EidolonResult.of(options, work, incoming, alone, wall_s=now - began, engine_s=now - simulated)
+        return EidolonResult.of(options, work, incoming, replay, wall_s=now - began, engine_s=now - simulated)
 
-    def _alone(self, run: GpuRun, target: int) -> GpuRun:
+    def _replay_alone(self, run: GpuRun, target: int) -> GpuRun:
         """Return the rank replayed from its record, or its part of ``run`` if it uses multimem, which has no replay."""
         if has_multimem(self.program):
             return seen_alone(run, target)
@@ -200,23 +200,23 @@ def _end_ps(run: GpuRun, rank: int) -> int:
 
 def seen_alone(run: GpuRun, target: int) -> GpuRun:
     """Return simulated rank ``target``'s part of ``run``: its kernels and tasks, and the lanes out of its GPU."""
-    gpu, program, found = int(run.gpu.gpu_of[target]), run.simulated, run.gpu
+    gpu, program, activity = int(run.gpu.gpu_of[target]), run.simulated, run.gpu
     kernels = np.flatnonzero(program.kernel_rank == gpu)
     groups, _ = members(program.kernel_ptr, kernels)
     operations, _ = members(program.workgroup_ptr, groups)
-    links = run.cluster.link_table.source[found.lane_link]
+    links = run.cluster.link_table.source[activity.lane_link]
     rows = dict.fromkeys(OF_GPU, np.array([gpu])) | dict.fromkeys(OF_WORKGROUP, groups)
     rows |= dict.fromkeys(OF_OPERATION, operations) | dict.fromkeys(OF_LANE, np.flatnonzero(links == run.group[target]))
     tasks = np.flatnonzero(run.graph.rank == target)
     records = {name: getattr(run.records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
     gpu_of = np.full(run.program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
-    inside = replace(
-        found, ranks=np.array([target], np.int32), gpu_of=gpu_of, end_ps=int(records["end_ps"].max(initial=0)),
-        **{name: getattr(found, name)[row] for name, row in rows.items()},
+    gpu_part = replace(
+        activity, ranks=np.array([target], np.int32), gpu_of=gpu_of, end_ps=int(records["end_ps"].max(initial=0)),
+        **{name: getattr(activity, name)[row] for name, row in rows.items()},
     )  # fmt: skip
     fold = Fold(classes=1, group_size=1, why_unfolded="one rank of a run of all is shown")
     return replace(
-        run, simulated=kernels_of_rank(program, gpu), gpu=inside, records=replace(run.records, **records), fold=fold,
+        run, simulated=kernels_of_rank(program, gpu), gpu=gpu_part, records=replace(run.records, **records), fold=fold,
         graph=take_alone(run.graph, tasks),
     )  # fmt: skip

@@ -97,19 +97,19 @@ class Sweep(Report):
 
     def curves(self, axis: str) -> dict[str, list[Row]]:
         """Return the rows grouped by the other varied options, each group sorted by ``axis``."""
-        found: dict[str, list[Row]] = {}
+        groups: dict[str, list[Row]] = {}
         for row in self.rows:
             keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
-            words = [_named(key, row[key]) for key in keys]
-            found.setdefault(", ".join([*words, str(row["sync"])]), []).append(row)
-        return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
+            parts = [_value_text(key, row[key]) for key in keys]
+            groups.setdefault(", ".join([*parts, str(row["sync"])]), []).append(row)
+        return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in groups.items()}
 
     def text(self, *, volatile: bool = True) -> str:
         """Return the table; ``volatile``: with trine's run times, which differ between runs."""
         seeds = "issue_seed" in self.varied
         lines = [_line(_COLUMNS, volatile, "seed" if seeds else "")]
         lines += [_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else "") for row in self.rows]
-        lines += self._shows()
+        lines += self._findings()
         if volatile:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
         return "\n".join(lines)
@@ -131,10 +131,10 @@ class Sweep(Report):
         rows = [_COLUMNS[:-2], *(_cells(row)[:-2] for row in self.rows)]
         if "issue_seed" in self.varied:
             rows = [(*seed, *row) for seed, row in zip(seeds, rows, strict=True)]
-        shows = [line for text in self._shows() for line in wrapped_at("", text, 0)]
-        return first_screen("\n".join([self.headline, *shows, "", *columns(rows, spare=(7, 2, 1))]))
+        findings = [line for text in self._findings() for line in wrapped_at("", text, 0)]
+        return first_screen("\n".join([self.headline, *findings, "", *columns(rows, spare=(7, 2, 1))]))
 
-    def _shows(self) -> list[str]:
+    def _findings(self) -> list[str]:
         return [line for one in self.fits for line in one.lines()] + [one.line() for one in self.spreads]
 
     def details(self) -> str:
@@ -223,7 +223,7 @@ def _check(base: EidolonOptions, grid: SweepGrid) -> None:
 def _fit_name(grid: SweepGrid, options: EidolonOptions) -> str:
     """Return a workload's name within the grid, from its varied options."""
     varied = [one for one in _VARY[:-2] if len(getattr(grid, one)) > 1]
-    return ", ".join(_named(one, getattr(options, one)) for one in varied)
+    return ", ".join(_value_text(one, getattr(options, one)) for one in varied)
 
 
 _COLUMNS = (
@@ -248,11 +248,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _line(cells: Sequence[str], volatile: bool, seed: str) -> str:
     widths = (6, 6, 6, 6, 9, 10, 11, 15, 13, 11, 11)
-    shown = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-    return " ".join([*([f"{seed:>6}"] if seed else []), *(shown if volatile else shown[:-1])])
+    texts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+    return " ".join([*([f"{seed:>6}"] if seed else []), *(texts if volatile else texts[:-1])])
 
 
-def _named(key: str, value: object) -> str:
+def _value_text(key: str, value: object) -> str:
     return f"issue seed {value}" if key == "issue_seed" else f"{value} {'us wake-up' if key == 'wakeup_s' else key}"
 
 

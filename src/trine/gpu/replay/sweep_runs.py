@@ -55,12 +55,12 @@ class Journal:
         self.notes: list[str] = []
         self.num_taken = 0
         self._lock = Lock()
-        self._known = _read(self.path)
+        self._rows = _read(self.path)
 
     def row(self, key: str) -> Row | None:
         """Return the stored row of a run, or None."""
         with self._lock:
-            row = self._known.get(key)
+            row = self._rows.get(key)
             self.num_taken += row is not None
         return row
 
@@ -69,7 +69,7 @@ class Journal:
         text = json.dumps(row, separators=(",", ":"))
         line = json.dumps({"key": key, "sum": _sum(text), "row": row}, separators=(",", ":")) + "\n"
         with self._lock:
-            self._known[key] = row
+            self._rows[key] = row
             try:
                 self._append(line.encode())
             except OSError as error:
@@ -96,14 +96,14 @@ def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
     """Return a hash of all inputs of a workload's runs except wake-up times, and of its fields in the rows."""
     kernel = options.kernel
     ranks = (work.target,) if options.is_fused_name else range(work.program.num_ranks)  # fused: all ranks are alike
-    said = {each.name: str(getattr(options, each.name)) for each in fields(options) if each.name not in _ELSEWHERE}
+    values = {each.name: str(getattr(options, each.name)) for each in fields(options) if each.name not in _ELSEWHERE}
     parts = {
         "trine": __version__,
         "sources": hash_of_sources(_SOURCES),
         "origin": [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks],
         "kernel": os.fspath(kernel) if isinstance(kernel, str | os.PathLike) else work.program.name,
         "stragglers": sorted((rank, str(late)) for rank, late in options.straggler.items()),
-        "options": said,
+        "options": values,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
@@ -197,8 +197,8 @@ class Runs:
             return
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                for each in [pool.submit(self._run, number) for number in numbers]:
-                    each.result()
+                for future in [pool.submit(self._run, number) for number in numbers]:
+                    future.result()
             except BaseException as error:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
@@ -242,13 +242,13 @@ class Runs:
         return row
 
     def _result(self, prepared: Prepared, wakeup: Wakeup) -> EidolonResult:
-        with observing(progress=self._look, on_compile=ignore):  # sweep has announced the compilation
+        with observing(progress=self._check_stop, on_compile=ignore):  # sweep has announced the compilation
             result = prepared.run(wakeup=wakeup)
         if not result.finished:
             raise KeyboardInterrupt
         return result
 
-    def _look(self, *_: int) -> None:
+    def _check_stop(self, *_: int) -> None:
         """Stop this thread after Ctrl-C, which reaches only the main thread. Called a few times per second."""
         if self.stopped:
             raise KeyboardInterrupt
@@ -281,10 +281,10 @@ def weight(options: EidolonOptions) -> int:
 def row_of(result: EidolonResult) -> dict[str, Any]:
     """Return a run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
-    asked, numbers = document["options"], result.numbers()
+    options, numbers = document["options"], result.numbers()
     return {
         "kernel": document["kernel"],
-        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
+        **{name: options.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
         **{key: value for key, value in numbers.items() if key not in ("writes_late", "waits_from_s")},
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],

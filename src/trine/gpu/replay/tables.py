@@ -33,8 +33,8 @@ def read_archive(
                 if len(entries) > MAX_PARTS or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
                     problem = f"has more than {MAX_PARTS} parts, or than {MAX_UNPACKED_BYTES} bytes when unpacked"
                     raise SpecError(problem, file=path)
-                named = {entry.filename.removesuffix(_ENDING): entry for entry in entries}
-                return {key: _array(parts, named[key]) for key in named if keys is None or key in keys}
+                entry_of = {entry.filename.removesuffix(_ENDING): entry for entry in entries}
+                return {key: _array(parts, entry_of[key]) for key in entry_of if keys is None or key in keys}
         except InputError:
             raise
         except Exception as error:  # any error of zip, its decompressors or numpy's header on damaged bytes
@@ -57,8 +57,8 @@ def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, An
         size = math.prod(shape) * kind.itemsize
         if min(shape, default=0) < 0 or len(shape) > 8 or size != entry.file_size - stream.tell():
             raise ValueError(f"{entry.filename[:80]!r} does not hold the array of {kind} {shape} that it announces")
-        found = np.frombuffer(stream.read(size), kind)
-    return found.reshape(shape, order="F" if by_columns else "C")
+        array = np.frombuffer(stream.read(size), kind)
+    return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def has_part(path: str | os.PathLike[str], key: str) -> bool:

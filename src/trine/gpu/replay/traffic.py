@@ -66,8 +66,8 @@ def make_traffic(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> 
         origin = f"the record{name} of a run of all GPUs"
         return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
     if source == "writes":
-        return _written(options, work)
-    return _drawn(options, work, waiting_ps)
+        return _from_writes(options, work)
+    return _from_distribution(options, work, waiting_ps)
 
 
 def counts_from_wait(options: EidolonOptions) -> bool:
@@ -77,37 +77,37 @@ def counts_from_wait(options: EidolonOptions) -> bool:
 
 def _symmetric(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     """Record traffic from a run of all ranks, folded to one GPU if that gives the same result."""
-    how = GpuRunOptions(engine=options.engine, record=work.target)
-    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
+    run_options = GpuRunOptions(engine=options.engine, record=work.target)
+    run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=run_options)
     arrivals = run.whole().arrivals
     assert arrivals is not None
     origin = "peers that do as the target does, recorded in a run of all GPUs"
     why = run.fold.why_unfolded
     if why is None:
         origin += f", folded to {run.fold.classes}"
-        same = arrivals.target
-        notes = () if same == work.target else (f"rank {work.target} does as rank {same} does, which is simulated",)
+        proxy = arrivals.target
+        notes = () if proxy == work.target else (f"rank {work.target} does as rank {proxy} does, which is simulated",)
         return PeerTraffic(outside=arrivals, origin=origin, evidence="modelled", warnings=notes)
     note = f"all {run.program.num_ranks} GPUs were simulated for the record, since they do not fold: {why}"
     return PeerTraffic(outside=arrivals, origin=origin, evidence="modelled", warnings=(note,))
 
 
-def _written(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
+def _from_writes(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     assert options.writes is not None
     table = options.writes if isinstance(options.writes, WriteTable) else read_writes(options.writes)
     is_file = table is not options.writes
     try:
-        found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+        resolved = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
     except InputError as error:
         # an error about all writes together has no file
         if is_file and error.file is None:
             raise InputError(str(error), file=options.writes) from None
         raise
     name = f"writes of {options.writes}" if is_file else "registered writes"
-    return PeerTraffic(outside=found.writes, origin=name, evidence="assumed", warnings=found.warnings)
+    return PeerTraffic(outside=resolved.writes, origin=name, evidence="assumed", warnings=resolved.warnings)
 
 
-def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTraffic:
+def _from_distribution(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTraffic:
     flags = work.flags()
     if not len(flags.peer):
         raise InputError(
@@ -115,21 +115,21 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
             "matter: --writes, --symmetric or --arrivals"
         )
     table = _table(options, flags, work.data(), waiting_ps)
-    found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
+    resolved = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
     moment = "the target's last workgroup starts waiting" if counts_from_wait(options) else "the start"
-    lands = "arrive" if found.writes.fabric == IDEAL else "leave"
+    lands = "arrive" if resolved.writes.fabric == IDEAL else "leave"
     delay = options.delay
     if delay.kind == "constant":
-        words = f"{format_time(delay.first_ps)} after {moment}"
+        timing = f"{format_time(delay.first_ps)} after {moment}"
     else:
-        words = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
-    behind = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
-    late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
+        timing = f"at times drawn ({options.distribution}, seed {options.seed or 0}) after {moment}"
+    delays = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
+    late = "".join(f"; rank {peer} {time} later" for peer, time in delays.items())
     return PeerTraffic(
-        outside=found.writes,
-        origin=f"flags {lands} {words}{late}",
+        outside=resolved.writes,
+        origin=f"flags {lands} {timing}{late}",
         evidence="assumed",
-        warnings=found.warnings,
+        warnings=resolved.warnings,
     )
 
 
@@ -139,7 +139,7 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
     for peer in options.straggler:
         if peer not in writers:
             raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
-    drawn = draw_writes(
+    writes = draw_writes(
         peer=flags.peer,
         address=flags.address,
         size_bytes=FLAG_BYTES,
@@ -151,9 +151,9 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
         offset_ps={peer: time_ps("straggler", late) for peer, late in options.straggler.items()},
     )
     if data is not None and len(data.peer):
-        times = _with_flags(flags, drawn.columns.time_ps, data)
-        drawn.register_writes(peer=data.peer, address=data.address, size_bytes=data.size_bytes, time_ps=times)
-    return drawn
+        times = _with_flags(flags, writes.columns.time_ps, data)
+        writes.register_writes(peer=data.peer, address=data.address, size_bytes=data.size_bytes, time_ps=times)
+    return writes
 
 
 def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
@@ -164,12 +164,12 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
         return rows.peer.astype(np.int64) * span + rows.workgroup + 1
 
     order = np.lexsort((flag_ps, keys(flags)))
-    known, first = np.unique(keys(flags)[order], return_index=True)
-    place = np.minimum(np.searchsorted(known, keys(data)), len(known) - 1)
-    exact = known[place] == keys(data)
-    least = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(least, flags.peer, flag_ps)
-    return np.where(exact, flag_ps[order][first[place]], least[data.peer])
+    flag_keys, first_rows = np.unique(keys(flags)[order], return_index=True)
+    place = np.minimum(np.searchsorted(flag_keys, keys(data)), len(flag_keys) - 1)
+    exact = flag_keys[place] == keys(data)
+    earliest = np.full(int(max(flags.peer.max(), data.peer.max())) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, flags.peer, flag_ps)
+    return np.where(exact, flag_ps[order][first_rows[place]], earliest[data.peer])
 
 
 def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
@@ -196,10 +196,10 @@ def _check_origin(record: Arrivals, work: ReplayCase, file: str | None) -> None:
         raise InputError(
             "the record does not name its run: record it with 'trine eidolon record' (record_run)", file=file
         )
-    others = differing(record.origin, provenance_of(work.program, record.target, work.model, work.cluster))
-    if others:
+    differences = differing(record.origin, provenance_of(work.program, record.target, work.model, work.cluster))
+    if differences:
         raise InputError(
-            f"the record is of another run: it differs in {' and '.join(others)}. Record this one (trine eidolon "
+            f"the record is of another run: it differs in {' and '.join(differences)}. Record this one (trine eidolon "
             f"record), or, to keep its peers' times: trine eidolon writes-from {file or 'FILE'}, and "
             "give its output to --writes",
             file=file,
@@ -213,8 +213,8 @@ def _check_addresses(record: Arrivals, program: GpuProgram, file: str | None) ->
         count = program.semaphores.shape[1]
         raise SpecError(f"cannot be {record.semaphore[row]} (row {row}): the program has {count}", file=file,
                         field="semaphore")  # fmt: skip
-    out = ~np.isin(record.kind, (RELEASE, PUT)) & outside_buffers(program, record.address, 1)
-    if program.buffers and out.any():
-        row = int(out.argmax())
+    is_outside = ~np.isin(record.kind, (RELEASE, PUT)) & outside_buffers(program, record.address, 1)
+    if program.buffers and is_outside.any():
+        row = int(is_outside.argmax())
         problem = f"0x{record.address[row]:x} is outside the buffers of the target{buffer_list(program)} (row {row})"
         raise SpecError(problem, file=file, field="address")

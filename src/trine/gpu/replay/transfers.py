@@ -46,7 +46,7 @@ def transfers_into(table: RecordTable, target: int) -> TransferColumns:
     Raises InputError if no transfer ends there.
     """
     columns = {name: np.asarray(table.columns[name]) for name in _COLUMNS}
-    return _into(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
+    return _select_incoming(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
 
 
 def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferColumns:
@@ -58,7 +58,7 @@ def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferCol
         "end_ps": records.end_ps,
         "size_bytes": graph.size_bytes,
     }
-    return _into(columns, graph.kind == TRANSFER, target, None)
+    return _select_incoming(columns, graph.kind == TRANSFER, target, None)
 
 
 def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> TransferColumns:
@@ -68,11 +68,11 @@ def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> T
     """
     if start_ps is None:
         start_ps = int(transfers.start_ps.min())
-    later = transfers.start_ps >= start_ps
-    if not later.any():
-        last = format_time(int(transfers.start_ps.max()))
-        raise InputError(f"no transfer starts at {format_time(start_ps)} or later: the last starts at {last}")
-    peer, start, end, size = (column[later] for column in transfers)
+    is_later = transfers.start_ps >= start_ps
+    if not is_later.any():
+        last_start = format_time(int(transfers.start_ps.max()))
+        raise InputError(f"no transfer starts at {format_time(start_ps)} or later: the last starts at {last_start}")
+    peer, start, end, size = (column[is_later] for column in transfers)
     return TransferColumns(peer, start - start_ps, end - start_ps, size)
 
 
@@ -83,9 +83,9 @@ def read_transfers(path: str | os.PathLike[str], target: int) -> TransferColumns
 
     Raises SpecError (naming the column) for an invalid or too large file, InputError if no rank sends to ``target``.
     """
-    given = records_file(path)
-    columns, is_transfer = _READERS[given.suffix](given)
-    return _into(columns, is_transfer, target, given)
+    file = records_file(path)
+    columns, is_transfer = _READERS[file.suffix](file)
+    return _select_incoming(columns, is_transfer, target, file)
 
 
 def records_file(path: str | os.PathLike[str]) -> Path:
@@ -94,20 +94,20 @@ def records_file(path: str | os.PathLike[str]) -> Path:
     Raises SpecError if the file is missing or too large, or a CSV file lacks columns, and InputError for a suffix
     other than .npz, .csv and .parquet.
     """
-    given = Path(path)
-    if given.is_dir():
-        inside = [given / name for name in ("records.parquet", "records.csv") if is_file(given / name)]
-        if not inside:
-            raise SpecError("has neither records.parquet nor records.csv", file=given)
-        given = inside[0]
-    with open_input(given, MAX_FILE_BYTES) as raw:
-        first = raw.readline(MAX_HEADER)
-    if given.suffix not in _READERS:
-        raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
-    if given.suffix == ".csv":
-        header = _header(first.decode("utf-8", "replace"), given)
-        _require(header, _COLUMNS, given, "; a profile needs --mapping FILE for the meaning of its columns")
-    return given
+    file = Path(path)
+    if file.is_dir():
+        files = [file / name for name in ("records.parquet", "records.csv") if is_file(file / name)]
+        if not files:
+            raise SpecError("has neither records.parquet nor records.csv", file=file)
+        file = files[0]
+    with open_input(file, MAX_FILE_BYTES) as raw:
+        first_line = raw.readline(MAX_HEADER)
+    if file.suffix not in _READERS:
+        raise InputError(f"records are .npz, .csv or .parquet, not {file.suffix!r}", file=file)
+    if file.suffix == ".csv":
+        header = _header(first_line.decode("utf-8", "replace"), file)
+        _require(header, _COLUMNS, file, "; a profile needs --mapping FILE for the meaning of its columns")
+    return file
 
 
 def _header(line: str, path: Path) -> list[str]:
@@ -117,20 +117,20 @@ def _header(line: str, path: Path) -> list[str]:
         raise SpecError(f"is not CSV: {error}", file=f"{path}:1") from None
 
 
-def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> TransferColumns:
+def _select_incoming(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> TransferColumns:
     rank, peer = columns["rank"], columns["peer"]
-    sent = is_transfer & (peer == target) & (rank != target)
-    if not sent.any():
-        to = np.unique(peer[is_transfer & (peer >= 0)]).tolist()
-        known = f"; ranks that get any: {', '.join(map(str, to[:20]))}" if to else "; there are no transfers"
-        raise InputError(f"no transfer to rank {target}{known}", file=file, field="target")
-    found = [columns[name][sent].astype(np.int64) for name in ("rank", "start_ps", "end_ps", "size_bytes")]
-    if (found[0] < 0).any() or (found[0] > MAX_RANK).any():
+    is_incoming = is_transfer & (peer == target) & (rank != target)
+    if not is_incoming.any():
+        targets = np.unique(peer[is_transfer & (peer >= 0)]).tolist()
+        hint = f"; ranks that get any: {', '.join(map(str, targets[:20]))}" if targets else "; there are no transfers"
+        raise InputError(f"no transfer to rank {target}{hint}", file=file, field="target")
+    selected = [columns[name][is_incoming].astype(np.int64) for name in ("rank", "start_ps", "end_ps", "size_bytes")]
+    if (selected[0] < 0).any() or (selected[0] > MAX_RANK).any():
         raise SpecError(f"has transfers of ranks that are not from 0 to {MAX_RANK}", file=file, field="rank")
-    if (found[1] < 0).any() or (found[2] < found[1]).any():
+    if (selected[1] < 0).any() or (selected[2] < selected[1]).any():
         raise SpecError("has transfers that never ended: the run was stopped", file=file)
-    order = np.lexsort((found[3], found[0], found[1], found[2]))
-    return TransferColumns(*(column[order] for column in found))
+    order = np.lexsort((selected[3], selected[0], selected[1], selected[2]))
+    return TransferColumns(*(column[order] for column in selected))
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
@@ -140,10 +140,10 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
     for name in _COLUMNS:
         if columns[name].shape != rows or len(rows) != 1 or columns[name].dtype.kind not in "iu":
             raise SpecError("must be whole numbers, one a record", file=path, field=name)
-    words = columns["kind_names"].tolist()
-    if not isinstance(words, list) or KIND_NAMES[TRANSFER] not in words:
+    kind_names = columns["kind_names"].tolist()
+    if not isinstance(kind_names, list) or KIND_NAMES[TRANSFER] not in kind_names:
         raise SpecError(f"has no {KIND_NAMES[TRANSFER]!r}", file=path, field="kind_names")
-    return columns, columns["kind"] == words.index(KIND_NAMES[TRANSFER])
+    return columns, columns["kind"] == kind_names.index(KIND_NAMES[TRANSFER])
 
 
 def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
@@ -152,18 +152,18 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], Any]:
             stream = io.TextIOWrapper(raw, encoding="utf-8", newline="")
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
-            place = [header.index(name) for name in _COLUMNS]
+            positions = [header.index(name) for name in _COLUMNS]
             rows: list[list[str]] = []
             for cells in reader:
                 if len(cells) != len(header) or len(rows) >= MAX_CSV_RECORDS:
                     raise SpecError("has another number of values than the header, or is too long",
                                     file=f"{path}:{reader.line_num}")  # fmt: skip
-                rows.append([cells[at] for at in place])
+                rows.append([cells[index] for index in positions])
         except (csv.Error, UnicodeDecodeError) as error:
             raise SpecError(f"is not CSV: {error}", file=path) from None
     columns: dict[str, Any] = {}
-    for at, name in enumerate(_COLUMNS[1:], 1):
-        columns[name] = _numbers([row[at] for row in rows], name, path)
+    for index, name in enumerate(_COLUMNS[1:], 1):
+        columns[name] = _numbers([row[index] for row in rows], name, path)
     return columns, np.array([row[0] == KIND_NAMES[TRANSFER] for row in rows], bool)
 
 
@@ -196,9 +196,9 @@ def _is_text(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_string(text) or pa.types.is_large_string(text))
 
 
-def _require(found: Any, names: Sequence[str], path: Path, hint: str = "") -> None:
+def _require(columns: Any, names: Sequence[str], path: Path, hint: str = "") -> None:
     for name in names:
-        if name not in found:
+        if name not in columns:
             raise SpecError(f"is missing: this is no table of records (result.to_npz, .to_csv, .to_parquet){hint}",
                             file=path, field=name)  # fmt: skip
 
@@ -235,8 +235,8 @@ def writes_from_transfers(
     table = WriteTable()
     moments = transfers.end_ps if at == END else transfers.start_ps
     for peer in np.unique(flags.peer).tolist():
-        mine = transfers.peer == peer
-        if not mine.any():
+        is_peer = transfers.peer == peer
+        if not is_peer.any():
             raise InputError(
                 f"rank {peer} writes flags, but sends nothing to the target in that run; who does: "
                 f"{', '.join(map(str, np.unique(transfers.peer)[:20].tolist()))}",
@@ -244,7 +244,7 @@ def writes_from_transfers(
             )
         rows = np.flatnonzero(flags.peer == peer)
         rows = rows[np.lexsort((flags.address[rows], flags.workgroup[rows]))]
-        times = _shares(transfers.size_bytes[mine], moments[mine], len(rows))
+        times = _shares(transfers.size_bytes[is_peer], moments[is_peer], len(rows))
         table.register_writes(
             peer=peer, address=flags.address[rows], size_bytes=FLAG_BYTES, value=flags.value[rows], time_ps=times
         )
@@ -272,16 +272,16 @@ def listed_writes(
     _check_moment(at)
     if first_flag is not None and first_flag < 0:
         raise InputError(f"must not be negative, got {first_flag}", field="first_flag")
-    some = transfers.size_bytes > 0
-    size = transfers.size_bytes[some]
+    nonempty = transfers.size_bytes > 0
+    size = transfers.size_bytes[nonempty]
     offset = _laid_out(size, buffer_bytes)
     moments = transfers.end_ps if at == END else transfers.start_ps
     table = WriteTable()
     table.register_writes(
-        peer=transfers.peer[some],
+        peer=transfers.peer[nonempty],
         address=[f"{buffer}+0x{place:x}" for place in offset.tolist()],
         size_bytes=size,
-        time_ps=moments[some],
+        time_ps=moments[nonempty],
     )
     if first_flag is not None:
         table.register_writes(
@@ -294,9 +294,9 @@ def listed_writes(
     return table
 
 
-def _check_moment(at: str) -> None:
-    if at not in MOMENTS:
-        raise InputError(f"unknown moment {at!r}{nearest(at, MOMENTS)}", field="at")
+def _check_moment(moment: str) -> None:
+    if moment not in MOMENTS:
+        raise InputError(f"unknown moment {moment!r}{nearest(moment, MOMENTS)}", field="at")
 
 
 def _shares(size: Int64, moment: Int64, number: int) -> Int64:
@@ -304,18 +304,18 @@ def _shares(size: Int64, moment: Int64, number: int) -> Int64:
     order = np.lexsort((size, moment))
     total = np.cumsum(size[order])
     # part i + 1 of n is complete when total >= all * (i + 1) / n; integers avoid rounding
-    wanted = -(-int(total[-1]) * np.arange(1, number + 1, dtype=object) // number)
-    return np.asarray(moment[order][np.searchsorted(total, wanted.astype(np.int64), "left")])
+    thresholds = -(-int(total[-1]) * np.arange(1, number + 1, dtype=object) // number)
+    return np.asarray(moment[order][np.searchsorted(total, thresholds.astype(np.int64), "left")])
 
 
 def _add_data(table: WriteTable, data: PeerData, peer: int, workgroup: npt.NDArray[np.int32], times: Int64) -> None:
     rows = np.flatnonzero(data.peer == peer)
     if not len(rows):
         return
-    known, first = np.unique(workgroup, return_index=True)
-    place = np.minimum(np.searchsorted(known, data.workgroup[rows]), len(known) - 1)
-    known_there = known[place] == data.workgroup[rows]
-    moment = np.where(known_there, times[first[place]], times.min())
+    workgroups, first_rows = np.unique(workgroup, return_index=True)
+    place = np.minimum(np.searchsorted(workgroups, data.workgroup[rows]), len(workgroups) - 1)
+    is_known = workgroups[place] == data.workgroup[rows]
+    moment = np.where(is_known, times[first_rows[place]], times.min())
     table.register_writes(peer=peer, address=data.address[rows], size_bytes=data.size_bytes[rows], time_ps=moment)
 
 
@@ -325,9 +325,9 @@ def _laid_out(size: Int64, buffer_bytes: int | None) -> Int64:
         return np.asarray(np.cumsum(size) - size)
     if len(size) and int(size.max()) > buffer_bytes:
         raise InputError(f"a transfer of {int(size.max())} bytes is larger than the {buffer_bytes} of the buffer")
-    places, at = [], 0
+    starts, offset = [], 0
     for length in size.tolist():
-        at = 0 if at + length > buffer_bytes else at
-        places.append(at)
-        at += length
-    return np.array(places, np.int64)
+        offset = 0 if offset + length > buffer_bytes else offset
+        starts.append(offset)
+        offset += length
+    return np.array(starts, np.int64)

@@ -52,20 +52,20 @@ def read_header(names: Iterable[object], file: str) -> dict[str, tuple[int, int 
 
     Raises InputError: an unknown, repeated or missing column, or an unknown unit.
     """
-    found: dict[str, tuple[int, int | None]] = {}
+    header: dict[str, tuple[int, int | None]] = {}
     for place, text in enumerate(names):
         match = _UNIT.fullmatch(text) if isinstance(text, str) and len(text) <= 80 else None
         name = match[1] if match else str(text)[:80]
         if name not in COLUMNS:
             raise InputError(f"unknown column {name!r}{nearest(name, COLUMNS)}", file=file)
-        if name in found:
+        if name in header:
             raise InputError(f"the column {name!r} is there twice", file=file)
-        found[name] = place, _factor(name, (match[2] or match[3]) if match else None, file)
-    missing = [name for name in COLUMNS if name not in found and name != "value"]
+        header[name] = place, _factor(name, (match[2] or match[3]) if match else None, file)
+    missing = [name for name in COLUMNS if name not in header and name != "value"]
     if missing:
         hint = " (time_us, or time with a unit in each value)" if missing[0] == "time" else ""
         raise InputError(f"has no column {missing[0]!r}{hint}", file=file)
-    return found
+    return header
 
 
 def _factor(name: str, unit: str | None, file: str) -> int | None:
@@ -85,14 +85,14 @@ def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
         return _scaled(name, cells, factor)
     if (name != "time" or factor is not None) and all(map(_is_short_number, cells)):
         return _scaled(name, np.array([int(cell) for cell in cells], np.int64), factor)  # type: ignore[call-overload]
-    known: dict[str, int] = {}
+    parsed: dict[str, int] = {}
     numbers = []
     for row, cell in enumerate(cells):
-        number = known.get(cell) if isinstance(cell, str) else None
+        number = parsed.get(cell) if isinstance(cell, str) else None
         if number is None:
             number = _number(name, cell, factor, row)
-            if isinstance(cell, str) and len(known) < MAX_KNOWN:
-                known[cell] = number
+            if isinstance(cell, str) and len(parsed) < MAX_KNOWN:
+                parsed[cell] = number
         numbers.append(number)
     return np.array(numbers, np.int64)
 
@@ -107,11 +107,11 @@ def _is_short_number(cell: object) -> bool:
 def _scaled(name: str, cells: npt.NDArray[Any], factor: int | None) -> Int64:
     if name == "time" and factor is None and cells.any():
         raise CellError("needs a unit: name the column time_us, or write '10 us'", int((cells != 0).argmax()))
-    one = factor or 1
-    wrong = (cells > MAX_INT64 // one) | (cells.astype(np.int64) < -(MAX_INT64 // one))
+    scale = factor or 1
+    wrong = (cells > MAX_INT64 // scale) | (cells.astype(np.int64) < -(MAX_INT64 // scale))
     if wrong.any():
         raise CellError(f"{cells[wrong.argmax()]} is too large", int(wrong.argmax()))
-    return cells.astype(np.int64) * one
+    return cells.astype(np.int64) * scale
 
 
 def _number(name: str, cell: object, factor: int | None, row: int) -> int:
@@ -155,10 +155,10 @@ def _parsed(name: str, cell: str | int | float, factor: int | None) -> int:
         raise ValueError
     if exact.adjusted() > 20:
         raise OverflowError
-    whole = (exact * (factor or 1)).to_integral_value(ROUND_CEILING)
-    if whole != exact * (factor or 1) and name != "time":
+    scaled = (exact * (factor or 1)).to_integral_value(ROUND_CEILING)
+    if scaled != exact * (factor or 1) and name != "time":
         raise ValueError
-    return int(whole)
+    return int(scaled)
 
 
 #: Limit for CSV; with MAX_WRITES, reading stays below 2 GiB of memory. JSON needs more per byte and has its own limit.
@@ -181,17 +181,17 @@ def read_writes(path: str | os.PathLike[str]) -> WriteTable:
     table = WriteTable()
     if not len(lines):
         return table
-    found = {name: columns[place] for name, (place, _) in header.items()}
+    cells = {name: columns[place] for name, (place, _) in header.items()}
     numbers = {}
     for name, (_, factor) in header.items():
         if name != "address":
             try:
-                numbers[name] = whole_numbers(name, found[name], factor)
+                numbers[name] = whole_numbers(name, cells[name], factor)
             except CellError as fault:
                 raise SpecError(str(fault), file=f"{file}:{lines[fault.row]}", field=name) from None
     table.register_writes(
         peer=numbers["peer"],
-        address=_addresses(found["address"], file, lines),
+        address=_addresses(cells["address"], file, lines),
         size_bytes=numbers["bytes"],
         value=numbers.get("value", 0),
         time_ps=numbers["time"],

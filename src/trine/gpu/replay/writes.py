@@ -100,9 +100,9 @@ class WriteTable:
             raise InputError("is missing: give size_bytes, or data", file=where, field="size_bytes")
         base, place = (MEMORY, address) if type(address) is int else self._address(address, where)
         numbers = (peer, place, size_bytes, 0 if value is None else value, time_ps)
-        for (field, least, most), number in zip(_LIMITS, numbers):  # noqa: B905  # strict costs 1 us a write
-            if type(number) not in _WHOLE or not least <= number <= most:
-                raise _fault(field, number, least, most, where)
+        for (field, low, high), number in zip(_LIMITS, numbers):  # noqa: B905  # strict costs 1 us a write
+            if type(number) not in _WHOLE or not low <= number <= high:
+                raise _fault(field, number, low, high, where)
         self._grow(1)
         self._pending.append((*numbers, base, self._count - 1))
 
@@ -122,8 +122,8 @@ class WriteTable:
         Raises InputError: names the first write at fault, the field and the value.
         """
         base, place = self._addresses(address, file, lines)
-        given = {"peer": peer, "address": place, "size_bytes": size_bytes, "value": value, "time_ps": time_ps}
-        arrays = {name: _whole(name, values, file) for name, values in given.items()}
+        inputs = {"peer": peer, "address": place, "size_bytes": size_bytes, "value": value, "time_ps": time_ps}
+        arrays = {name: _to_int64(name, values, file) for name, values in inputs.items()}
         try:
             first, *rest = np.broadcast_arrays(*arrays.values(), np.asarray(base, np.int64))
         except ValueError:
@@ -133,8 +133,8 @@ class WriteTable:
             first, *rest = (np.atleast_1d(array) for array in (first, *rest))
         number = len(first)
         line = np.arange(self._count, self._count + number) if lines is None else np.asarray(lines)
-        for (field, least, most), array in zip(_LIMITS, (first, *rest[:-1]), strict=True):
-            self._check_column(field, array, (least, most), file, line)
+        for (field, low, high), array in zip(_LIMITS, (first, *rest[:-1]), strict=True):
+            self._check_column(field, array, (low, high), file, line)
         self._grow(number)
         columns = (first, rest[-1], *rest[:-1], np.full(number, self._file(file)), line)
         self._chunks.append(WriteColumns(*(c.astype(t) for c, t in zip(columns, _TYPES, strict=True))))
@@ -194,16 +194,16 @@ class WriteTable:
         """Return the base and the offset of each address."""
         if isinstance(address, str) or (isinstance(address, Sequence) and any(isinstance(one, str) for one in address)):
             texts: Sequence[object] = [address] if isinstance(address, str) else address
-            known: dict[object, tuple[int, int]] = {}
-            named = range(self._count, self._count + len(texts)) if lines is None else np.asarray(lines)
+            addresses: dict[object, tuple[int, int]] = {}
+            line_numbers = range(self._count, self._count + len(texts)) if lines is None else np.asarray(lines)
             for row, text in enumerate(texts):
-                if text not in known:
-                    line = int(named[row])
+                if text not in addresses:
+                    line = int(line_numbers[row])
                     where = f"write {line}" if file is None else f"{file}:{line}"
-                    known[text] = self._address(text, where)
-            pairs = np.array([known[text] for text in texts], np.int64)
+                    addresses[text] = self._address(text, where)
+            pairs = np.array([addresses[text] for text in texts], np.int64)
             return pairs[:, 0], pairs[:, 1]
-        place = _whole("address", address, file)
+        place = _to_int64("address", address, file)
         return np.full(place.shape, MEMORY, np.int64), place
 
     def _check_column(self, field: str, array: Int64, limits: tuple[int, int], file: str | None, line: Int64) -> None:
@@ -211,7 +211,7 @@ class WriteTable:
         if wrong.any():
             row = int(wrong.argmax())
             where = f"write {line[row]}" if file is None else f"{file}:{line[row]}"
-            raise InputError(_outside(field, int(array[row]), *limits), file=where, field=field)
+            raise InputError(_range_problem(field, int(array[row]), *limits), file=where, field=field)
 
 
 _WHOLE = frozenset({int, *(np.dtype(code).type for code in np.typecodes["AllInteger"])})
@@ -232,7 +232,7 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
     text = text.strip()
     if len(text) > 256 or not text:
         raise InputError(f"must be a number, 'buffer+0x40' or 'sem 3', got {show(text)}", file=where, field="address")
-    if (number := _plain(text)) is not None:
+    if (number := _parse_number(text)) is not None:
         return MEMORY, _bounded(number, where)
     if flag := _FLAG.fullmatch(text):
         return SEMAPHORE, _bounded(int(flag[1]), where)
@@ -242,7 +242,7 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
     return name.strip(), _offset(offset.strip(), text, where)
 
 
-def _plain(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     """Return a decimal or hexadecimal number, or None for other text."""
     if text[:2] not in ("0x", "0X"):
         return whole_number(text, most=10**40)
@@ -250,7 +250,7 @@ def _plain(text: str) -> int | None:
 
 
 def _offset(offset: str, text: str, where: str) -> int:
-    if (number := _plain(offset)) is not None:
+    if (number := _parse_number(offset)) is not None:
         return _bounded(number, where)
     try:
         return _bounded(parse_bytes(offset, "the offset in a buffer"), where)
@@ -260,11 +260,11 @@ def _offset(offset: str, text: str, where: str) -> int:
 
 def _bounded(number: int, where: str) -> int:
     if not 0 <= number <= MAX_ADDRESS:
-        raise InputError(_outside("address", number, 0, MAX_ADDRESS), file=where, field="address")
+        raise InputError(_range_problem("address", number, 0, MAX_ADDRESS), file=where, field="address")
     return number
 
 
-def _whole(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
+def _to_int64(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
     array = np.asarray(values)
     if array.size and array.dtype.kind == "O" and all(type(number) is int for number in array.flat):
         raise InputError(f"{show(max(array.flat, key=abs))} does not fit in 64 bits", file=file, field=field)
@@ -275,16 +275,16 @@ def _whole(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
     return array.astype(np.int64)
 
 
-def _fault(field: str, number: object, least: int, most: int, where: str) -> InputError:
+def _fault(field: str, number: object, low: int, high: int, where: str) -> InputError:
     if isinstance(number, int | np.integer) and not isinstance(number, bool):
-        return InputError(_outside(field, int(number), least, most), file=where, field=field)
+        return InputError(_range_problem(field, int(number), low, high), file=where, field=field)
     return InputError(f"must be a whole number, got {show(number)}", file=where, field=field)
 
 
-def _outside(field: str, number: int, least: int, most: int) -> str:
-    if field == "time_ps" and number < least:
+def _range_problem(field: str, number: int, low: int, high: int) -> str:
+    if field == "time_ps" and number < low:
         return f"{number} ps is in the past: the run begins at 0"
-    return f"must be from {least} to {most}, got {number}"
+    return f"must be from {low} to {high}, got {number}"
 
 
 def _columns(chunks: Sequence[WriteColumns]) -> list[list[npt.NDArray[np.integer]]]:

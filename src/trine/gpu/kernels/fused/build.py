@@ -113,11 +113,11 @@ class FusedPlan:
         """Add a data operation of each workgroup on a block of local memory."""
         line = self.options.line_bytes
         for shape in strip_shapes(block.tall, block.wide, block.pitch // line):
-            chosen = shape.chosen
-            address = block.address[chosen][:, None] + shape.offsets(block.pitch, line)
-            chunk = np.broadcast_to(block.chunk, len(block.address))[chosen]
+            blocks = shape.blocks
+            address = block.address[blocks][:, None] + shape.offsets(block.pitch, line)
+            chunk = np.broadcast_to(block.chunk, len(block.address))[blocks]
             operands = OperandBlock(role, 0, address, shape.step(block.pitch, line), -1, chunk, block.stride)
-            self.builder.add_block(kind, block.workgroup[chosen], order[chosen], shape.amount, (operands,), label)
+            self.builder.add_block(kind, block.workgroup[blocks], order[blocks], shape.amount, (operands,), label)
 
     def finish(self, workgroup: Int64, order: Int64, label: str) -> None:
         """Wait until all reads and writes of all wavefronts are complete."""
@@ -158,13 +158,13 @@ def _gemv(plan: FusedPlan, target: TileTarget) -> None:
     pitch = options.lines(options.cols) * options.line_bytes
     matrix = plan.builder.buffer("matrix", options.rows * pitch)
     vector = plan.builder.buffer("vector", pitch)
-    which, step, depth = _steps(plan, options.cols)
-    at, order = step * options.tile[-1] * options.dtype_bytes, plan.order(tiles.turn[which], step, 0)
+    tile, step, depth = _steps(plan, options.cols)
+    offset, order = step * options.tile[-1] * options.dtype_bytes, plan.order(tiles.turn[tile], step, 0)
     wide = -(-depth // options.line_elements)
-    group = tiles.workgroup[which]
-    plan.load(LOAD, order, LineBlock(group, vector + at, np.ones_like(wide), wide, pitch), READ, "load vector")
-    _left(plan, which, order + 1, matrix + first[which] * pitch + at, rows[which], wide, pitch)
-    _multiply(plan, which, order + 2, rows[which] * depth)
+    group = tiles.workgroup[tile]
+    plan.load(LOAD, order, LineBlock(group, vector + offset, np.ones_like(wide), wide, pitch), READ, "load vector")
+    _load_a(plan, tile, order + 1, matrix + first[tile] * pitch + offset, rows[tile], wide, pitch)
+    _multiply(plan, tile, order + 2, rows[tile] * depth)
     _put(plan, target)
 
 
@@ -174,15 +174,15 @@ def _gemm(plan: FusedPlan, target: TileTarget) -> None:
     pitches = [options.lines(n) * options.line_bytes for n in (options.inner, options.cols)]
     a = plan.builder.buffer("a", options.rows * pitches[0])
     b = plan.builder.buffer("b", options.inner * pitches[1])
-    which, step, depth = _steps(plan, options.inner)
-    at, order = step * options.tile[-1] * options.dtype_bytes, plan.order(tiles.turn[which], step, 0)
+    tile, step, depth = _steps(plan, options.inner)
+    offset, order = step * options.tile[-1] * options.dtype_bytes, plan.order(tiles.turn[tile], step, 0)
     wide = -(-depth // options.line_elements)
-    _left(plan, which, order, a + tiles.down[which] * pitches[0] + at, tiles.tall[which], wide, pitches[0])
-    below = b + step * options.tile[-1] * pitches[1] + tiles.across[which] * options.line_bytes
-    right = LineBlock(tiles.workgroup[which], below, depth, tiles.wide[which], pitches[1])
+    _load_a(plan, tile, order, a + tiles.down[tile] * pitches[0] + offset, tiles.tall[tile], wide, pitches[0])
+    below = b + step * options.tile[-1] * pitches[1] + tiles.across[tile] * options.line_bytes
+    right = LineBlock(tiles.workgroup[tile], below, depth, tiles.wide[tile], pitches[1])
     plan.load(LOAD, order + 1, right, READ, "load b")
     columns = np.minimum(tiles.wide * options.line_elements, options.cols - tiles.across * options.line_elements)
-    _multiply(plan, which, order + 2, tiles.tall[which] * columns[which] * depth)
+    _multiply(plan, tile, order + 2, tiles.tall[tile] * columns[tile] * depth)
     _put(plan, target)
 
 
@@ -204,17 +204,17 @@ def _embedding(plan: FusedPlan, target: TileTarget) -> None:
     )
     plan.load(LOAD, order, block, READ, "load indices")
     plan.finish(tiles.workgroup, order + 1, "load indices")
-    which = np.repeat(np.arange(len(tiles.chunk)), tiles.tall)
+    tile = np.repeat(np.arange(len(tiles.chunk)), tiles.tall)
     row = spans(0, tiles.tall)
-    drawn = np.random.default_rng(options.seed).integers(0, options.table_rows, (len(which), options.inner), np.int64)
-    source = OperandBlock(READ, 0, table + drawn * pitch, line)
-    there = target.base + (tiles.down[which] + row) * pitch
-    chunk = np.broadcast_to(target.chunk, len(tiles.chunk))[which]
-    distance = np.broadcast_to(target.distance, len(tiles.chunk))[which]
-    written = OperandBlock(WRITE, distance, there, line, -1, chunk, target.stride)
+    lookups = np.random.default_rng(options.seed).integers(0, options.table_rows, (len(tile), options.inner), np.int64)
+    source = OperandBlock(READ, 0, table + lookups * pitch, line)
+    address = target.base + (tiles.down[tile] + row) * pitch
+    chunk = np.broadcast_to(target.chunk, len(tiles.chunk))[tile]
+    distance = np.broadcast_to(target.distance, len(tiles.chunk))[tile]
+    destination = OperandBlock(WRITE, distance, address, line, -1, chunk, target.stride)
     # These operations may share an order number: the program's sort is stable, and they are added row by row.
     plan.builder.add_block(
-        REDUCE, tiles.workgroup[which], order[which] + 3, plan.grid.width, (source, written), "add up and put"
+        REDUCE, tiles.workgroup[tile], order[tile] + 3, plan.grid.width, (source, destination), "add up and put"
     )
 
 
@@ -223,20 +223,20 @@ _COMPUTE: dict[str, Callable[[FusedPlan, TileTarget], None]] = {GEMV: _gemv, GEM
 
 def _steps(plan: FusedPlan, depth: int) -> tuple[Int64, Int64, Int64]:
     """Return tile, step and depth in elements for each step of each tile: int64[tiles * steps] each."""
-    which, step = (a.ravel().astype(np.int64) for a in np.mgrid[0 : len(plan.tiles.chunk), 0 : plan.steps])
-    return which, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1])
+    tile, step = (a.ravel().astype(np.int64) for a in np.mgrid[0 : len(plan.tiles.chunk), 0 : plan.steps])
+    return tile, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1])
 
 
-def _left(plan: FusedPlan, which: Int64, order: Int64, address: Int64, rows: Int64, wide: Int64, pitch: int) -> None:
+def _load_a(plan: FusedPlan, tile: Int64, order: Int64, address: Int64, rows: Int64, wide: Int64, pitch: int) -> None:
     """Load from the matrix with the result's rows: ``wide`` lines of ``rows`` rows from byte ``address`` on."""
     tiles, stride = plan.tiles, plan.stride(plan.options.chunk_rows * pitch)
-    block = LineBlock(tiles.workgroup[which], address, rows, wide, pitch, tiles.chunk[which], stride)
+    block = LineBlock(tiles.workgroup[tile], address, rows, wide, pitch, tiles.chunk[tile], stride)
     plan.load(LOAD, order, block, READ, "load a" if plan.options.kind.compute == GEMM else "load matrix")
 
 
-def _multiply(plan: FusedPlan, which: Int64, order: Int64, macs: Int64) -> None:
+def _multiply(plan: FusedPlan, tile: Int64, order: Int64, macs: Int64) -> None:
     """Wait for the lines of all wavefronts; then each computes its share, one after the other on the CU's units."""
-    group, options = plan.tiles.workgroup[which], plan.options
+    group, options = plan.tiles.workgroup[tile], plan.options
     plan.builder.add_block(WAITCNT, group, order, 0, (), "multiply")
     plan.builder.add_block(BARRIER, group, order + 1, 0, (), "multiply")
     cycles = -(-macs // (options.wavefronts * options.macs_per_cycle))
@@ -254,13 +254,13 @@ def _put(plan: FusedPlan, target: TileTarget) -> None:
         packed = OperandBlock(WRITE, target.distance, slot, line)
         plan.builder.add_block(STORE, tiles.workgroup, order, tiles.tall * tiles.wide, (packed,), "put")
         return
-    first = target.base + tiles.down * pitch + tiles.across * line
+    tile_address = target.base + tiles.down * pitch + tiles.across * line
     for shape in strip_shapes(tiles.tall, tiles.wide, plan.grid.width):
-        chosen = shape.chosen
-        address = first[chosen][:, None] + shape.offsets(pitch, line)
-        chunk, distance = (np.broadcast_to(c, len(first))[chosen] for c in (target.chunk, target.distance))
+        blocks = shape.blocks
+        address = tile_address[blocks][:, None] + shape.offsets(pitch, line)
+        chunk, distance = (np.broadcast_to(c, len(tile_address))[blocks] for c in (target.chunk, target.distance))
         operands = OperandBlock(WRITE, distance, address, shape.step(pitch, line), -1, chunk, target.stride)
-        plan.builder.add_block(STORE, tiles.workgroup[chosen], order[chosen], shape.amount, (operands,), "put")
+        plan.builder.add_block(STORE, tiles.workgroup[blocks], order[blocks], shape.amount, (operands,), "put")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -330,7 +330,7 @@ def _two_kernels(plan: FusedPlan) -> GpuProgram:
     chunk_bytes = grid.chunk_lines * options.line_bytes
     result = plan.builder.buffer("result", grid.chunks * chunk_bytes)
     compute(plan, TileTarget(result, 0, plan.tiles.chunk, plan.stride(chunk_bytes)))
-    return behind(
+    return chain_programs(
         plan.builder.finished(plan.grid.workgroups),
         collective_kernel(options, grid),
         {"input": "result"},
@@ -372,26 +372,26 @@ def _flags_uncached(program: GpuProgram) -> GpuProgram:
     """Return the program with all buffers uncached that hold released or acquired semaphores."""
     is_flag = np.isin(program.op_kind, (ACQUIRE, RELEASE)).repeat(np.diff(program.operand_ptr))
     # buffers are sorted by base address
-    which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
-    has_flags = set(which.tolist())
+    buffer_index = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
+    has_flags = set(buffer_index.tolist())
     return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
 
 
-def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
+def chain_programs(first: GpuProgram, second: GpuProgram, shared_names: dict[str, str], name: str) -> GpuProgram:
     """Return the kernels of ``first``, then of ``second``, in one memory.
 
-    same: buffers of ``second`` -> buffers of ``first``, by name. Its other buffers and its semaphores come last.
+    shared_names: buffers of ``second`` -> buffers of ``first``. Its other buffers and its semaphores come last.
     """
-    shared = {buffer.name: buffer.base for buffer in first.buffers}
+    first_bases = {buffer.name: buffer.base for buffer in first.buffers}
     builder = ProgramBuilder.like(first)
-    moved = [
-        shared[same[buffer.name]] if buffer.name in same
+    bases = [
+        first_bases[shared_names[buffer.name]] if buffer.name in shared_names
         else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
         for buffer in second.buffers
     ]  # fmt: skip
-    which = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
+    index = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
     address = (
-        second.operand_address + np.array([to - b.base for to, b in zip(moved, second.buffers, strict=True)])[which]
+        second.operand_address + np.array([base - b.base for base, b in zip(bases, second.buffers, strict=True)])[index]
     )
     ranks = tuple(range(first.num_ranks))
     parts = [
@@ -409,16 +409,16 @@ _PER_TILE = 1 << 25
 
 
 class Flags(NamedTuple):
-    """``each`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
+    """``per_crew`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
 
     first: int
-    each: int
+    per_crew: int
     base: int
     spacing: int
 
     def operands(self, role: int, distance: Int64 | int, crew: Int64, peer: Int64) -> OperandBlock:
         """Return operands for a crew's flags at rank + ``distance``, for the peer at distance -``peer``."""
-        number = self.first + crew * self.each + ((peer - 1) if self.each > 1 else np.zeros_like(peer))
+        number = self.first + crew * self.per_crew + ((peer - 1) if self.per_crew > 1 else np.zeros_like(peer))
         return OperandBlock(role, distance, self.base + number * self.spacing, semaphore=number)
 
 
@@ -441,12 +441,12 @@ def exchange(plan: FusedPlan) -> None:
     plan.builder.add_block(BARRIER, group, np.full_like(group, RECEIVE + _SUMS - 1), 0, (), "wait")
     _add_up(plan, slots, output, twoshot)
     if twoshot:
-        after = RECEIVE + _DONE
-        plan.finish(group, np.full_like(group, after), "signal sums")
+        order = RECEIVE + _DONE
+        plan.finish(group, np.full_like(group, order), "signal sums")
         peers = _rotated(plan, crew)
         flag = done.operands(WRITE, peers, crew[:, None], peers)
-        plan.builder.add_block(RELEASE, group, np.full_like(group, after + 2), 1, (flag,), "signal sums")
-        _wait(plan, done, group, after + 3, "wait for sums")
+        plan.builder.add_block(RELEASE, group, np.full_like(group, order + 2), 1, (flag,), "signal sums")
+        _wait(plan, done, group, order + 3, "wait for sums")
 
 
 def _buffers(plan: FusedPlan, adds_up: bool) -> tuple[TileTarget, TileTarget]:
@@ -455,9 +455,9 @@ def _buffers(plan: FusedPlan, adds_up: bool) -> tuple[TileTarget, TileTarget]:
     slot, chunk_bytes = grid.tile_lines * options.line_bytes, grid.chunk_lines * options.line_bytes
     partials = builder.buffer("partials", options.num_ranks * grid.chunk_tiles * slot) if adds_up else 0
     # A reduce-scatter's output is one chunk; a two-step all-reduce and an all-to-all have one chunk per rank.
-    many = grid.chunks if options.algorithm or not adds_up else 1
-    output = builder.buffer("output", many * chunk_bytes)
-    return TileTarget(partials, 0, slot_bytes=slot), TileTarget(output, 0, 0, chunk_bytes if many > 1 else 0)
+    num_chunks = grid.chunks if options.algorithm or not adds_up else 1
+    output = builder.buffer("output", num_chunks * chunk_bytes)
+    return TileTarget(partials, 0, slot_bytes=slot), TileTarget(output, 0, 0, chunk_bytes if num_chunks > 1 else 0)
 
 
 def _target(plan: FusedPlan, slots: TileTarget, output: TileTarget, adds_up: bool) -> TileTarget:
@@ -471,10 +471,10 @@ def _target(plan: FusedPlan, slots: TileTarget, output: TileTarget, adds_up: boo
 
 def _flags(plan: FusedPlan, phases: int) -> tuple[Flags, Flags]:
     options, builder = plan.options, plan.builder
-    each = 1 if options.waits == JOINT else options.num_ranks - 1
-    count = plan.grid.crews * each
+    per_crew = 1 if options.waits == JOINT else options.num_ranks - 1
+    count = plan.grid.crews * per_crew
     base = builder.buffer("flags", phases * count * options.flag_spacing, uncached=True)
-    ready = Flags(builder.semaphores(phases * count), each, base, options.flag_spacing)
+    ready = Flags(builder.semaphores(phases * count), per_crew, base, options.flag_spacing)
     return ready, ready._replace(first=ready.first + count)
 
 
@@ -491,8 +491,8 @@ def _everyone(plan: FusedPlan, crew: Int64) -> Int64:
 
 def _signal_tiles(plan: FusedPlan, ready: Flags) -> None:
     """Signal a rank after a crew's last tile for it: one flag (to all peers if all need all tiles)."""
-    last = plan.tiles.number + plan.grid.crews >= plan.grid.chunk_tiles
-    tiles = plan.tiles.where(last & ((plan.tiles.chunk > 0) | (plan.grid.chunks == 1)))
+    is_last = plan.tiles.number + plan.grid.crews >= plan.grid.chunk_tiles
+    tiles = plan.tiles.where(is_last & ((plan.tiles.chunk > 0) | (plan.grid.chunks == 1)))
     order = plan.order(tiles.turn, plan.steps + 1, 0)
     plan.finish(tiles.workgroup, order, "signal")
     peers = tiles.chunk[:, None] if plan.grid.chunks > 1 else _rotated(plan, tiles.crew)
@@ -503,33 +503,33 @@ def _signal_tiles(plan: FusedPlan, ready: Flags) -> None:
 def _wait(plan: FusedPlan, flags: Flags, group: Int64, order: int, label: str) -> None:
     """Add one acquire per peer, in sequence, or one for all peers."""
     crew = np.arange(plan.grid.crews, dtype=np.int64)
-    if flags.each == 1:
+    if flags.per_crew == 1:
         amount = plan.options.num_ranks - 1
         flag = flags.operands(READ, 0, crew, np.ones_like(crew))
         plan.builder.add_block(ACQUIRE, group, np.full_like(group, order), amount, (flag,), label)
         return
     peers = _rotated(plan, crew)
-    many = peers.shape[1]
-    flag = flags.operands(READ, 0, np.repeat(crew, many), peers.ravel())
-    at = order + np.tile(np.arange(many, dtype=np.int64), len(crew))
-    plan.builder.add_block(ACQUIRE, np.repeat(group, many), at, 1, (flag,), label)
+    num_peers = peers.shape[1]
+    flag = flags.operands(READ, 0, np.repeat(crew, num_peers), peers.ravel())
+    orders = order + np.tile(np.arange(num_peers, dtype=np.int64), len(crew))
+    plan.builder.add_block(ACQUIRE, np.repeat(group, num_peers), orders, 1, (flag,), label)
 
 
 def _add_up(plan: FusedPlan, slots: TileTarget, output: TileTarget, to_all: bool) -> None:
     """Sum the partial results of all ranks into the local output, or into all outputs if ``to_all``."""
     grid, line, pitch = plan.grid, plan.options.line_bytes, plan.result_pitch
-    own = plan.tiles.where(plan.tiles.chunk == 0)
-    order = RECEIVE + _SUMS + own.number // grid.crews * _PER_TILE
-    for shape in strip_shapes(own.tall, own.wide, grid.width):
-        which = np.repeat(shape.chosen, shape.strips)
-        strip = np.tile(np.arange(shape.strips), len(shape.chosen))
+    tiles = plan.tiles.where(plan.tiles.chunk == 0)
+    order = RECEIVE + _SUMS + tiles.number // grid.crews * _PER_TILE
+    for shape in strip_shapes(tiles.tall, tiles.wide, grid.width):
+        tile = np.repeat(shape.blocks, shape.strips)
+        strip = np.tile(np.arange(shape.strips), len(shape.blocks))
         packed = shape.wide * line
-        sources = np.roll(_everyone(plan, own.crew[which]), 1, axis=1)
-        slot = slots.base + (sources * grid.chunk_tiles + own.number[which][:, None]) * slots.slot_bytes
+        sources = np.roll(_everyone(plan, tiles.crew[tile]), 1, axis=1)
+        slot = slots.base + (sources * grid.chunk_tiles + tiles.number[tile][:, None]) * slots.slot_bytes
         read = OperandBlock(READ, 0, slot + shape.offsets(packed, line)[strip][:, None], shape.step(packed, line))
-        there = output.base + own.down[which] * pitch + own.across[which] * line + shape.offsets(pitch, line)[strip]
-        targets = _everyone(plan, own.crew[which]) if to_all else 0
-        write = OperandBlock(WRITE, targets, there, shape.step(pitch, line), stride=output.stride)
+        address = output.base + tiles.down[tile] * pitch + tiles.across[tile] * line + shape.offsets(pitch, line)[strip]
+        targets = _everyone(plan, tiles.crew[tile]) if to_all else 0
+        write = OperandBlock(WRITE, targets, address, shape.step(pitch, line), stride=output.stride)
         plan.builder.add_block(
-            REDUCE, own.workgroup[which], order[which] + strip, shape.amount, (read, write), "add up"
+            REDUCE, tiles.workgroup[tile], order[tile] + strip, shape.amount, (read, write), "add up"
         )

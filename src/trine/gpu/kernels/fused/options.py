@@ -92,7 +92,7 @@ class FusedOptions:
 
     def __post_init__(self) -> None:
         self._fill()
-        for field, least, most in (
+        for field, low, high in (
             ("num_ranks", 2, 4096),
             ("rows", 1, _MAX_SIDE),
             ("cols", 1, _MAX_SIDE),
@@ -105,7 +105,7 @@ class FusedOptions:
             ("seed", 0, (1 << 63) - 1),
             ("collective_workgroups", 1, 4096),
         ):
-            check_whole(field, getattr(self, field), least, most)
+            check_whole(field, getattr(self, field), low, high)
         if self.workgroups is not None:
             check_whole("workgroups", self.workgroups, 1, 1 << 20)
         if self.only_rank is not None:
@@ -131,9 +131,9 @@ class FusedOptions:
         for i, size in enumerate(self.tile):
             check_whole(f"tile.{words.split(', ')[i]}", size, 1, _MAX_SIDE)
             if i in lined and size % self.line_elements:
-                near = -(-size // self.line_elements) * self.line_elements
+                valid = -(-size // self.line_elements) * self.line_elements
                 raise InputError(
-                    f"{size} elements of {self.dtype_bytes} B are not whole lines of {self.line_bytes} B; take {near}",
+                    f"{size} elements of {self.dtype_bytes} B are not whole lines of {self.line_bytes} B; take {valid}",
                     field=f"tile.{words.split(', ')[i]}",
                 )
 
@@ -148,7 +148,7 @@ class FusedOptions:
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
         check_whole("line_bytes", self.line_bytes, 16, 4096)
-        usual: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
             "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
             "waits": SINGLE if self.fused else JOINT,
@@ -158,7 +158,7 @@ class FusedOptions:
             "seed": 0,
             "collective_workgroups": COLLECTIVE_WORKGROUPS,
         }
-        for name, value in usual.items():
+        for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "tile", tuple(self.tile))
@@ -166,7 +166,7 @@ class FusedOptions:
     def _refuse_idle(self, kind: FusedKind) -> None:
         """Raise InputError for options without effect."""
         in_tables = kind.compute == EMBEDDING
-        usual = {field.name: field.default for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
         for field, matters, why in (
             ("algorithm", kind.op == ALL_REDUCE, f"{self.name} has one algorithm"),
             ("flag_spacing", self.fused, _OWN_LINES),
@@ -176,7 +176,7 @@ class FusedOptions:
             ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
             ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
         ):
-            if getattr(self, field) != usual[field] and not matters:
+            if getattr(self, field) != defaults[field] and not matters:
                 raise InputError(f"cannot matter here: {why}", field=field)
 
     @property
@@ -206,7 +206,7 @@ class FusedOptions:
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:
     """Return the default tile: GEMV 64 x 256; GEMM 128 x 128, 32 deep; embedding 16 sums; rounded up to whole lines."""
 
-    def whole(elements: int) -> int:
+    def round_up(elements: int) -> int:
         return -(-elements // line_elements) * line_elements
 
-    return {GEMV: (whole(64), whole(256)), GEMM: (128, whole(128), whole(32)), EMBEDDING: (16,)}[compute]
+    return {GEMV: (round_up(64), round_up(256)), GEMM: (128, round_up(128), round_up(32)), EMBEDDING: (16,)}[compute]

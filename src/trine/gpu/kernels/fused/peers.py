@@ -53,16 +53,16 @@ def flags_of(program: GpuProgram, rank: int) -> PeerFlags:
 
     Raises InputError: the program has no kernel of ``rank``.
     """
-    sent = _sent(program, rank, np.array([RELEASE], np.int8))
-    semaphore = program.operand_semaphore[sent.operand]
-    order = np.lexsort((sent.peer, semaphore))
+    writes = _peer_writes(program, rank, np.array([RELEASE], np.int8))
+    semaphore = program.operand_semaphore[writes.operand]
+    order = np.lexsort((writes.peer, semaphore))
     semaphore = semaphore[order]
     return PeerFlags(
         semaphore,
-        program.operand_address[sent.operand][order],
-        sent.peer[order],
+        program.operand_address[writes.operand][order],
+        writes.peer[order],
         _waiting(program, rank)[semaphore],
-        program.op_amount[sent.op][order],
+        program.op_amount[writes.op][order],
     )
 
 
@@ -76,26 +76,26 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
     """
     program = built.program
     line = program.line_bytes
-    sent = _sent(program, rank, np.array(DATA_OPS, np.int8))
-    address, step = program.operand_address[sent.operand], program.operand_step[sent.operand].astype(np.int64)
-    if sent.mirrored:
-        address = _rotated(built, address, sent.peer - rank)
-    lines = program.op_amount[sent.op]
+    writes = _peer_writes(program, rank, np.array(DATA_OPS, np.int8))
+    address, step = program.operand_address[writes.operand], program.operand_step[writes.operand].astype(np.int64)
+    if writes.mirrored:
+        address = _rotated(built, address, writes.peer - rank)
+    lines = program.op_amount[writes.op]
     runs = np.where(step == line, 1, lines)
     if runs.sum() > MAX_OPERANDS:
         raise InputError(f"the peers of rank {rank} write more than {MAX_OPERANDS} lines apart: take larger tiles")
-    which = np.repeat(np.arange(len(runs)), runs)
+    row = np.repeat(np.arange(len(runs)), runs)
     number = spans(0, runs)
     spread = PeerData(
-        sent.peer[which],
-        _receivers(program, rank, sent)[which],
-        address[which] + number * step[which],
-        np.where(step == line, lines, 1)[which] * line,
+        writes.peer[row],
+        _receivers(program, rank, writes)[row],
+        address[row] + number * step[row],
+        np.where(step == line, lines, 1)[row] * line,
     )
     return _merged(spread, [buffer.base for buffer in program.buffers])
 
 
-class _Sent(NamedTuple):
+class _PeerWrites(NamedTuple):
     """Write operands from peers to a rank, or (mirrored) from the rank to its peers: int64[n]. peer: int32[n]."""
 
     operand: Int64
@@ -104,18 +104,18 @@ class _Sent(NamedTuple):
     mirrored: bool
 
 
-def _sent(program: GpuProgram, rank: int, kinds: npt.NDArray[np.int8]) -> _Sent:
+def _peer_writes(program: GpuProgram, rank: int, kinds: npt.NDArray[np.int8]) -> _PeerWrites:
     if rank not in program.kernel_rank:
         raise InputError(f"{program.name} has no kernel of rank {rank}", field="rank")
     op = program.operand_op
-    whose, target = program.op_rank[op], program.operand_rank
+    sender, target = program.op_rank[op], program.operand_rank
     mirrored = bool((program.kernel_rank == rank).all())
-    chosen = np.isin(program.op_kind[op], kinds) & (program.operand_role == WRITE) & (whose != target)
+    is_peer_write = np.isin(program.op_kind[op], kinds) & (program.operand_role == WRITE) & (sender != target)
     if not mirrored:
-        chosen &= target == rank
-    operand = np.flatnonzero(chosen)
-    peer = (2 * rank - target[operand]) % program.num_ranks if mirrored else whose[operand]
-    return _Sent(operand, op[operand], peer.astype(np.int32), mirrored)
+        is_peer_write &= target == rank
+    operand = np.flatnonzero(is_peer_write)
+    peer = (2 * rank - target[operand]) % program.num_ranks if mirrored else sender[operand]
+    return _PeerWrites(operand, op[operand], peer.astype(np.int32), mirrored)
 
 
 def _waiting(program: GpuProgram, rank: int) -> Int32:
@@ -131,16 +131,16 @@ def _workgroups(program: GpuProgram, op: Int64) -> Int64:
     return np.searchsorted(program.workgroup_ptr, op, "right") - 1
 
 
-def _receivers(program: GpuProgram, rank: int, data: _Sent) -> Int32:
+def _receivers(program: GpuProgram, rank: int, data: _PeerWrites) -> Int32:
     """Return the workgroup that waits for each data row's flag, from the same sender to the same rank: int32[n]."""
-    flags = _sent(program, rank, np.array([RELEASE], np.int8))
-    sender, wanted = (_workgroups(program, sent.op) * program.num_ranks + sent.peer for sent in (flags, data))
-    known, first = np.unique(sender, return_index=True)
-    if not len(known):
-        return np.full(len(wanted), -1, np.int32)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    flags = _peer_writes(program, rank, np.array([RELEASE], np.int8))
+    flag_keys, data_keys = (_workgroups(program, rows.op) * program.num_ranks + rows.peer for rows in (flags, data))
+    keys, first = np.unique(flag_keys, return_index=True)
+    if not len(keys):
+        return np.full(len(data_keys), -1, np.int32)
+    place = np.minimum(np.searchsorted(keys, data_keys), len(keys) - 1)
     semaphore = program.operand_semaphore[flags.operand[first]][place]
-    return np.where(known[place] == wanted, _waiting(program, rank)[semaphore], -1).astype(np.int32)
+    return np.where(keys[place] == data_keys, _waiting(program, rank)[semaphore], -1).astype(np.int32)
 
 
 def _rotated(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
@@ -149,10 +149,10 @@ def _rotated(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
     if options.kind.op != ALL_TO_ALL and options.algorithm != TWOSHOT:
         return address
     output = next(buffer for buffer in program.buffers if buffer.name == "output")
-    at = address - output.base
-    inside = (at >= 0) & (at < output.size_bytes)
-    there = (at + ranks_on * (output.size_bytes // options.num_ranks)) % output.size_bytes
-    return np.where(inside, output.base + there, address)
+    offset = address - output.base
+    is_inside = (offset >= 0) & (offset < output.size_bytes)
+    rotated_offset = (offset + ranks_on * (output.size_bytes // options.num_ranks)) % output.size_bytes
+    return np.where(is_inside, output.base + rotated_offset, address)
 
 
 def _merged(data: PeerData, bases: list[int]) -> PeerData:
@@ -160,7 +160,7 @@ def _merged(data: PeerData, bases: list[int]) -> PeerData:
     order = np.lexsort((data.address, data.workgroup, data.peer))
     peer, workgroup = data.peer[order], data.workgroup[order]
     address, size_bytes = data.address[order], data.size_bytes[order]
-    first = np.append(True, address[1:] != address[:-1] + size_bytes[:-1]) | np.isin(address, bases)
-    first[1:] |= (np.diff(peer) != 0) | (np.diff(workgroup) != 0)
-    starts = np.flatnonzero(first[: len(order)])
+    is_first = np.append(True, address[1:] != address[:-1] + size_bytes[:-1]) | np.isin(address, bases)
+    is_first[1:] |= (np.diff(peer) != 0) | (np.diff(workgroup) != 0)
+    starts = np.flatnonzero(is_first[: len(order)])
     return PeerData(peer[starts], workgroup[starts], address[starts], np.add.reduceat(size_bytes, starts))

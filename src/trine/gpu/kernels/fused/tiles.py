@@ -92,13 +92,13 @@ def make_grid(options: FusedOptions) -> TileGrid:
     elif compute != EMBEDDING:
         wide = options.lines(tile[1])
     tiles = -(-height // tall) * -(-width // wide)
-    given = options.workgroups
-    if given is not None and given > tiles and given != options.chunks * tiles:
+    requested = options.workgroups
+    if requested is not None and requested > tiles and requested != options.chunks * tiles:
         total = f" or {options.chunks * tiles} (one a tile)" if options.chunks > 1 else ""
         raise InputError(
-            f"the tiles of each chunk go to 1 to {tiles} workgroups{total}, got {given}", field="workgroups"
+            f"the tiles of each chunk go to 1 to {tiles} workgroups{total}, got {requested}", field="workgroups"
         )
-    workgroups = options.chunks * tiles if given is None else given
+    workgroups = options.chunks * tiles if requested is None else requested
     return TileGrid(
         chunks=options.chunks,
         height=height,
@@ -151,9 +151,9 @@ class Tiles:
     tall: Int64
     wide: Int64
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
+    def where(self, mask: npt.NDArray[np.bool_]) -> Tiles:
         """Return the chosen tiles."""
-        return Tiles(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+        return Tiles(**{name: getattr(self, name)[mask] for name in self.__slots__})
 
 
 def make_tiles(grid: TileGrid) -> Tiles:
@@ -177,13 +177,13 @@ def make_tiles(grid: TileGrid) -> Tiles:
 
 
 class StripShape(NamedTuple):
-    """A block shape of ``tall`` x ``wide`` lines; the blocks numbered ``chosen`` have it.
+    """A block shape of ``tall`` x ``wide`` lines; ``blocks``: the numbers of the blocks that have it.
 
     amount: lines per strip; strips: number of strips. A strip is a column (down) or a row of the block, or the whole
     block if its rows are contiguous.
     """
 
-    chosen: Int64
+    blocks: Int64
     tall: int
     wide: int
     amount: int
@@ -199,20 +199,20 @@ class StripShape(NamedTuple):
         return pitch_bytes if self.down else line_bytes
 
 
-def strip_shapes(tall: Int64, wide: Int64, whole: int) -> Iterator[StripShape]:
-    """Yield blocks by shape; ``whole``: lines per row of the matrix (0: rows are never contiguous).
+def strip_shapes(tall: Int64, wide: Int64, row_lines: int) -> Iterator[StripShape]:
+    """Yield blocks by shape; ``row_lines``: lines per row of the matrix (0: rows are never contiguous).
 
     Strips have the maximum length: an operation's wavefronts share its lines, and operands cost memory.
     """
-    pairs, which = np.unique(np.stack([tall, wide]), axis=1, return_inverse=True)
+    pairs, shape_index = np.unique(np.stack([tall, wide]), axis=1, return_inverse=True)
     for i, (rows, columns) in enumerate(pairs.T.tolist()):
-        chosen = np.flatnonzero(which.ravel() == i)
-        if columns == whole:
-            yield StripShape(chosen, rows, columns, rows * columns, 1, False)
+        blocks = np.flatnonzero(shape_index.ravel() == i)
+        if columns == row_lines:
+            yield StripShape(blocks, rows, columns, rows * columns, 1, False)
         elif rows >= columns:
-            yield StripShape(chosen, rows, columns, rows, columns, True)
+            yield StripShape(blocks, rows, columns, rows, columns, True)
         else:
-            yield StripShape(chosen, rows, columns, columns, rows, False)
+            yield StripShape(blocks, rows, columns, columns, rows, False)
 
 
 # Closed forms for the lines that fused kernels must read and for their waiting wavefronts, from sizes and tiles.
@@ -247,8 +247,8 @@ def _computed(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     """Return the lines that the computation reads, by buffer."""
     tiles_down, compute = grid.chunks * grid.tiles_down, options.kind.compute
     if compute == EMBEDDING:
-        whole, rest = divmod(grid.height, grid.tall)
-        sizes = [grid.tall] * whole + ([rest] if rest else [])
+        full_tiles, remainder = divmod(grid.height, grid.tall)
+        sizes = [grid.tall] * full_tiles + ([remainder] if remainder else [])
         indices = sum(-(-size * options.inner * INDEX_BYTES // options.line_bytes) for size in sizes)
         return {"table": options.rows * options.inner * grid.width, "indices": grid.chunks * indices}
     if compute == GEMV:
@@ -266,6 +266,6 @@ def _collective_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     """Return the lines that an unfused collective reads: each sent part once per peer, and the rank's own part once."""
     # Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)
     assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    sent = (options.num_ranks - 1) * grid.chunk_lines
+    sent_lines = (options.num_ranks - 1) * grid.chunk_lines
     scratch = {} if options.kind.op == ALL_TO_ALL else {"scratch": (options.num_ranks - 1) * grid.chunk_lines}
-    return {"result": sent + grid.chunk_lines, **scratch}
+    return {"result": sent_lines + grid.chunk_lines, **scratch}

@@ -33,7 +33,7 @@ class Emitter:
         self.label = ""
         self.waits_early = False
         self._pending: list[Access] = []
-        self._taken = False
+        self._has_acquired = False
         self._dmas = 0
 
     # -- waiting -------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class Emitter:
             self._wait()
             self._pending.clear()
         self._add(isa.BARRIER)
-        self._taken = False
+        self._has_acquired = False
 
     def _wait(self) -> None:
         self.waits_early |= self._dmas > 0
@@ -59,16 +59,16 @@ class Emitter:
 
     def meet(self) -> None:
         """Make the other wavefronts wait for the semaphores that wavefront 0 has acquired."""
-        if self._taken:
+        if self._has_acquired:
             self._add(isa.BARRIER)
-            self._taken = False
+            self._has_acquired = False
 
     # -- control -------------------------------------------------------------------------------------------------
 
     def acquire(self, take: Take) -> None:
         operand = Operand(isa.READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
         self._add(isa.ACQUIRE, take.amount, [operand])
-        self._taken = True
+        self._has_acquired = True
 
     def release(self, targets: Iterable[tuple[int, int]]) -> None:
         """Add one to each of these (rank, semaphore)."""
@@ -82,28 +82,28 @@ class Emitter:
         """Wait for all transfers of the copy engine."""
         if self._dmas:
             self._add(isa.WAITCNT)
-            self._dmas, self._taken = 0, True
+            self._dmas, self._has_acquired = 0, True
 
     # -- data ----------------------------------------------------------------------------------------------------
 
     def data(self, lines: int, sources: Sequence[Operand], targets: Sequence[Operand]) -> None:
         """Add a copy, a sum (several sources) or a load (no targets). Multimem operands have several rows."""
-        self._before(lines, (*sources, *targets))
+        self._settle_conflicts(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
-        several = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
-        kind = isa.REDUCE if several else isa.COPY if targets else isa.LOAD
+        is_sum = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
+        kind = isa.REDUCE if is_sum else isa.COPY if targets else isa.LOAD
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:
         """Load flagged sources one by one, as an MSCCL++ lane waits for each packet (execution_kernel.hpp). Return the
         sum's operands: it reads all again with the last packet, where hardware keeps the others in registers."""
         flagged = [number for number, operand in enumerate(sources) if operand.role == isa.READ_FLAGGED]
-        seen = list(sources)
+        operands = list(sources)
         for number in flagged[:-1]:
             self._add(isa.LOAD, lines, [sources[number]])
             self._wait()
-            seen[number] = sources[number]._replace(role=isa.READ, semaphore=-1)
-        return seen
+            operands[number] = sources[number]._replace(role=isa.READ, semaphore=-1)
+        return operands
 
     def dma(self, size_bytes: int, source: Operand, target: Operand) -> None:
         """Hand a transfer to the copy engine."""
@@ -119,7 +119,7 @@ class Emitter:
         self._add(isa.DMA, 0, [operand])
         self._dmas += 1
 
-    def _before(self, lines: int, operands: Iterable[Operand]) -> None:
+    def _settle_conflicts(self, lines: int, operands: Iterable[Operand]) -> None:
         """Settle if an outstanding operation touches the same bytes; others may stay in flight."""
         accesses = [(p.rank, p.address, p.address + lines * p.step, p.role not in isa.READ_ROLES) for p in operands]
         if self._conflict(accesses):

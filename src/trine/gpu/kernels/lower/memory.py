@@ -142,16 +142,16 @@ class Addresses:
             for name in (ir.INPUT, ir.OUTPUT):
                 chunks = buffer_chunks(plan, gpu.rank, name)
                 buffer, start = in_place(plan, layout, gpu.rank, name, 0)
-                own = gpu.input_chunks if name == ir.INPUT else gpu.output_chunks
-                length = layout.at(chunks if buffer == name else own)
+                num_chunks = gpu.input_chunks if name == ir.INPUT else gpu.output_chunks
+                length = layout.at(chunks if buffer == name else num_chunks)
                 sizes[buffer] = max(sizes[buffer], start + length)
-        used = [
+        accesses = [
             (o.packet, o.buffer) for op in operations(plan) for o in (*op.sources, *op.targets) if o.buffer != ir.FIFO
         ]
         scratch = max(self._scratch(gpu.scratch_chunks) for gpu in plan.gpus)
-        if (False, ir.SCRATCH) in used:
+        if (False, ir.SCRATCH) in accesses:
             sizes[ir.SCRATCH] = scratch
-        if any(packet for packet, _ in used):
+        if any(packet for packet, _ in accesses):
             self.num_packet_lines = -(-scratch // self.payload)
             sizes[PACKETS] = self.num_packet_lines * self.line_bytes
         return sizes
@@ -171,8 +171,8 @@ class Addresses:
         """Return the addresses of an operand; for a multicast group, on each member, from this rank upwards."""
         if operand.group is None:
             return [self.span(step, operand)]
-        own, ranks = step.gpu.rank, self.plan.num_ranks
-        members = sorted(self.plan.groups[operand.group].ranks, key=lambda rank: (rank - own) % ranks)
+        reader, ranks = step.gpu.rank, self.plan.num_ranks
+        members = sorted(self.plan.groups[operand.group].ranks, key=lambda rank: (rank - reader) % ranks)
         return [self.span(step, operand, member) for member in members]
 
     def semaphore(self, number: int) -> int:

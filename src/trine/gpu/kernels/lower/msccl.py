@@ -25,7 +25,7 @@ from trine.gpu.plans.plan import FIFO, KernelGpu, KernelOp, KernelOperand, Kerne
 from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 
 #: rank, thread block, step, loop
-At = tuple[int, int, int, int]
+StepKey = tuple[int, int, int, int]
 
 STEPS = 8
 BUFFER_BYTES = {"Simple": 4 * 2**20, "LL": 512 * 2**10, "LL128": 4800 * 2**10}
@@ -40,7 +40,7 @@ class FifoShape(NamedTuple):
     slot_bytes: int
     slots: int
     slices: int
-    least_slice: int
+    min_slice: int
 
 
 def shape_of(protocol: str, payload: int, line_bytes: int) -> FifoShape:
@@ -97,40 +97,40 @@ class Cutting:
         self.payload = payload
         self.shape = shape_of(plan.protocol, payload, line_bytes)
         self.offsets = range(0, self.chunk_bytes, self.shape.message_bytes)
-        self.most_chunks = max(1, self.shape.message_bytes // self.chunk_bytes)
+        self.max_chunks = max(1, self.shape.message_bytes // self.chunk_bytes)
 
     def ranges(self, op: KernelOp, offset: int) -> Iterator[StepRange]:
         """Yield the parts of one step in the loop at ``offset``."""
         count = max((operand.count for operand in (*op.sources, *op.targets)), default=0)
         bytes_of_one = min(self.shape.message_bytes, self.chunk_bytes - offset)
-        for chunk in range(0, count, self.most_chunks):
-            yield StepRange(chunk, offset, bytes_of_one * min(self.most_chunks, count - chunk))
+        for chunk in range(0, count, self.max_chunks):
+            yield StepRange(chunk, offset, bytes_of_one * min(self.max_chunks, count - chunk))
 
     def slices(self, length: int) -> list[tuple[int, int]]:
         """Return start and bytes of the slices of a message."""
         lines, parts = length // self.payload, self.shape.slices
-        least = -(-self.shape.least_slice // self.payload)
-        size = max(-(-lines // parts), least) * self.payload
+        min_lines = -(-self.shape.min_slice // self.payload)
+        size = max(-(-lines // parts), min_lines) * self.payload
         return [(start, min(size, length - start)) for start in range(0, length, size)]
 
 
 class Fifos:
-    """All connections of a plan; ``of[source, target, channel]``."""
+    """All connections of a plan; ``by_ends[source, target, channel]``."""
 
     def __init__(self, plan: KernelPlan, cutting: Cutting, semaphores: Semaphores) -> None:
         self.plan, self.cutting, self.semaphores = plan, cutting, semaphores
-        self.of: dict[tuple[int, int, int], Fifo] = {}
-        self.into = [0] * plan.num_ranks
+        self.by_ends: dict[tuple[int, int, int], Fifo] = {}
+        self.num_incoming = [0] * plan.num_ranks
         for gpu in plan.gpus:
             for block in gpu.blocks:
                 self._collect(gpu, block)
-        for fifo in self.of.values():
+        for fifo in self.by_ends.values():
             self._check(fifo)
             fifo.uses = frozenset(slice_.use for slice_ in fifo.sent)
 
     def slot_lines(self) -> int:
         """Return the lines of the fullest slot."""
-        longest = max((s.length for fifo in self.of.values() for s in fifo.sent), default=0)
+        longest = max((s.length for fifo in self.by_ends.values() for s in fifo.sent), default=0)
         return -(-longest // self.cutting.payload)
 
     def _collect(self, gpu: KernelGpu, block: ThreadBlock) -> None:
@@ -148,16 +148,16 @@ class Fifos:
         assert operand.connection is not None
         channel, receives = gpu.connections[operand.connection].pair, operand in op.sources
         ends = (operand.rank, gpu.rank) if receives else (gpu.rank, operand.rank)
-        if (*ends, channel) not in self.of:
+        if (*ends, channel) not in self.by_ends:
             tail, credit = self.semaphores.new(ends[1]), self.semaphores.new(ends[0])
-            self.of[*ends, channel] = Fifo(*ends, channel, self.into[ends[1]], tail, credit)
-            self.into[ends[1]] += 1
-        return self.of[*ends, channel], int(receives)
+            self.by_ends[*ends, channel] = Fifo(*ends, channel, self.num_incoming[ends[1]], tail, credit)
+            self.num_incoming[ends[1]] += 1
+        return self.by_ends[*ends, channel], int(receives)
 
     def _slices(self, fifo: Fifo, side: int, part: StepRange) -> list[Slice]:
-        first = fifo.messages[side] * self.cutting.shape.slices
+        first_use = fifo.messages[side] * self.cutting.shape.slices
         fifo.messages[side] += 1
-        return [Slice(first + n, *ends) for n, ends in enumerate(self.cutting.slices(part.length))]
+        return [Slice(first_use + n, *ends) for n, ends in enumerate(self.cutting.slices(part.length))]
 
     def _check(self, fifo: Fifo) -> None:
         name = f"channel {fifo.channel} from rank {fifo.source} to rank {fifo.target}"
@@ -172,33 +172,33 @@ class Fifos:
 
 
 class StepDependencies:
-    """``takes[at]``: acquire before this step; ``gives[at]``: semaphores of the same rank to release after it.
+    """``takes[key]``: acquire before this step; ``gives[key]``: semaphores of the same rank to release after it.
 
     A ``nop`` passes its dependencies to the next step, because MSCCL's interpreter polls for all of them at once.
     """
 
     def __init__(self, plan: KernelPlan, num_loops: int, semaphores: Semaphores) -> None:
-        self.takes: dict[At, Take] = {}
-        self.gives: dict[At, list[int]] = defaultdict(list)
+        self.takes: dict[StepKey, Take] = {}
+        self.gives: dict[StepKey, list[int]] = defaultdict(list)
         for gpu in plan.gpus:
             for block in gpu.blocks:
                 self._block(gpu.rank, block, num_loops, semaphores)
 
     def _block(self, rank: int, block: ThreadBlock, num_loops: int, semaphores: Semaphores) -> None:
-        carried: list[tuple[int, int]] = []
+        dependencies: list[tuple[int, int]] = []
         for number, op in enumerate(block.operations):
-            carried += [other for other in op.dependencies if other[0] != block.id]
-            last = number == len(block.operations) - 1
-            if not carried or (not op.sources and not last):
+            dependencies += [dependency for dependency in op.dependencies if dependency[0] != block.id]
+            is_last = number == len(block.operations) - 1
+            if not dependencies or (not op.sources and not is_last):
                 continue
             semaphore = semaphores.new(rank)
             for loop in range(num_loops):
-                if loop and len(carried) > 1:
+                if loop and len(dependencies) > 1:
                     semaphore = semaphores.new(rank)
-                self.takes[rank, block.id, number, loop] = Take(semaphore, len(carried))
-                for other in carried:
-                    self.gives[(rank, *other, loop)].append(semaphore)
-            carried = []
+                self.takes[rank, block.id, number, loop] = Take(semaphore, len(dependencies))
+                for dependency in dependencies:
+                    self.gives[(rank, *dependency, loop)].append(semaphore)
+            dependencies = []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,29 +217,29 @@ class FifoWiring:
 class StepLowering:
     """Converter of the steps of one thread block, which run once for each piece of the chunks."""
 
-    def __init__(self, wiring: FifoWiring, out: Emitter, gpu: KernelGpu, block: ThreadBlock) -> None:
-        self.wiring, self.out, self.gpu, self.block = wiring, out, gpu, block
+    def __init__(self, wiring: FifoWiring, emitter: Emitter, gpu: KernelGpu, block: ThreadBlock) -> None:
+        self.wiring, self.emitter, self.gpu, self.block = wiring, emitter, gpu, block
         self.next_slice: dict[tuple[int, int, int, int], int] = defaultdict(int)
 
     def run(self) -> None:
         for loop, offset in enumerate(self.wiring.cutting.offsets):
             for number, op in enumerate(self.block.operations):
-                self.out.label = f"step {number} {op.name}"
+                self.emitter.label = f"step {number} {op.name}"
                 self._step(op, (self.gpu.rank, self.block.id, number, loop), offset)
 
-    def _step(self, op: KernelOp, at: At, offset: int) -> None:
+    def _step(self, op: KernelOp, key: StepKey, offset: int) -> None:
         dependencies = self.wiring.dependencies
-        if at in dependencies.takes:
-            self.out.acquire(dependencies.takes[at])
+        if key in dependencies.takes:
+            self.emitter.acquire(dependencies.takes[key])
         for part in self.wiring.cutting.ranges(op, offset):
             if any(operand.buffer == FIFO for operand in (*op.sources, *op.targets)):
                 for start, length in self.wiring.cutting.slices(part.length):
                     self._slice(op, part, start, length)
             else:
                 self._data(op, part, 0, part.length, {})
-        if at in dependencies.gives:
-            self.out.settle()
-            self.out.release((self.gpu.rank, semaphore) for semaphore in dependencies.gives[at])
+        if key in dependencies.gives:
+            self.emitter.settle()
+            self.emitter.release((self.gpu.rank, semaphore) for semaphore in dependencies.gives[key])
 
     def _slice(self, op: KernelOp, part: StepRange, start: int, length: int) -> None:
         """Wait for the data and for free slots, move the data, then signal both sides."""
@@ -247,21 +247,21 @@ class StepLowering:
         ends: dict[int, tuple[Fifo, int, Slice]] = {}
         for operand in (*op.sources, *op.targets):
             if operand.buffer == FIFO:
-                ends[id(operand)] = found = self._next(op, operand)
-                fifo, side, slice_ = found
+                ends[id(operand)] = end = self._next(op, operand)
+                fifo, side, slice_ = end
                 if side == 1 and not self.wiring.flagged:
-                    self.out.acquire(Take(fifo.tail, 1))
+                    self.emitter.acquire(Take(fifo.tail, 1))
                 if side == 0 and slice_.use - slots in fifo.uses:
-                    self.out.acquire(Take(fifo.credit, 1))
+                    self.emitter.acquire(Take(fifo.credit, 1))
         self._data(op, part, start, length, ends)
-        given = [
+        targets = [
             (fifo.target, fifo.tail) if side == 0 else (fifo.source, fifo.credit)
             for fifo, side, slice_ in ends.values()
             if (side == 0 and not self.wiring.flagged) or (side == 1 and slice_.use + slots in fifo.uses)
         ]
-        if given:
-            self.out.settle()
-            self.out.release(given)
+        if targets:
+            self.emitter.settle()
+            self.emitter.release(targets)
 
     def _next(self, op: KernelOp, operand: KernelOperand) -> tuple[Fifo, int, Slice]:
         fifo, side = self.wiring.fifos.find(self.gpu, op, operand)
@@ -286,14 +286,14 @@ class StepLowering:
             ]
             for operands, reads in ((op.sources, True), (op.targets, False))
         ]
-        self.out.data(length // step, *sides)
+        self.emitter.data(length // step, *sides)
 
     def _place(self, operand: KernelOperand, part: StepRange, start: int, step: int, reads: bool) -> Operand:
         addresses = self.wiring.addresses
         plan, layout = addresses.plan, addresses.layout
-        first = layout.at(operand.index + part.chunk) + part.offset + start
-        buffer, first = in_place(plan, layout, operand.rank, operand.buffer, first)
-        return Operand(READ if reads else WRITE, operand.rank, addresses.base[buffer] + first, step)
+        start_byte = layout.at(operand.index + part.chunk) + part.offset + start
+        buffer, start_byte = in_place(plan, layout, operand.rank, operand.buffer, start_byte)
+        return Operand(READ if reads else WRITE, operand.rank, addresses.base[buffer] + start_byte, step)
 
     def _slot(self, fifo: Fifo, side: int, slice_: Slice) -> Operand:
         """Return a slot of the FIFO in the memory of its receiver."""

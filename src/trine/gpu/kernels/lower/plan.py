@@ -44,27 +44,27 @@ class BlockWiring:
 class BlockLowering:
     """Goes through the steps of one thread block, number ``block`` of all."""
 
-    def __init__(self, wiring: BlockWiring, out: Emitter, block: int) -> None:
-        self.wiring, self.out, self.block = wiring, out, block
+    def __init__(self, wiring: BlockWiring, emitter: Emitter, block: int) -> None:
+        self.wiring, self.emitter, self.block = wiring, emitter, block
         self.addresses = wiring.addresses
         self.barriers_passed: Counter[int] = Counter()
 
     def run(self, steps: list[LoweredStep]) -> None:
         for number, step in enumerate(steps):
-            self.out.label = step.label
+            self.emitter.label = step.label
             self._step(Turn(self.block, number), step)
             rank = step.gpu.rank
-            waiting = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
-            if waiting:
-                self.out.settle()
-                self.out.release((rank, semaphore) for semaphore in waiting)
+            semaphores = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
+            if semaphores:
+                self.emitter.settle()
+                self.emitter.release((rank, semaphore) for semaphore in semaphores)
 
     def _step(self, turn: Turn, step: LoweredStep) -> None:
-        op, out, rank = step.op, self.out, step.gpu.rank
+        op, emitter, rank = step.op, self.emitter, step.gpu.rank
         if turn in self.wiring.dependencies.takes:
-            out.acquire(self.wiring.dependencies.takes[turn])
+            emitter.acquire(self.wiring.dependencies.takes[turn])
         if op.action == ir.SYNC:
-            out.sync()
+            emitter.sync()
         elif op.action == ir.BARRIER:
             self._barrier(step)
         elif op.action == ir.SIGNAL:
@@ -72,44 +72,44 @@ class BlockLowering:
         elif op.action == ir.WAIT:
             self._acquire(self.wiring.signals.takes[turn])
         elif op.action == ir.FLUSH:
-            out.flush()
+            emitter.flush()
         elif op.action == ir.ACQUIRE:
             self._acquire([Take(self.wiring.plan_semaphores[rank][number], 1) for number in op.semaphores])
         elif op.action == ir.RELEASE:
-            out.settle()
-            out.release((rank, self.wiring.plan_semaphores[rank][number]) for number in op.semaphores)
+            emitter.settle()
+            emitter.release((rank, self.wiring.plan_semaphores[rank][number]) for number in op.semaphores)
         else:
             self._move(turn, step)
 
     def _acquire(self, takes: list[Take]) -> None:
         for take in takes:
-            self.out.acquire(take)
+            self.emitter.acquire(take)
 
     def _barrier(self, step: LoweredStep) -> None:
         """Signal all other thread blocks and wait for them; turns alternate between two semaphores."""
-        rank, own, number = step.gpu.rank, step.block.id, step.op.barrier
-        self.out.sync()
+        rank, own_block, number = step.gpu.rank, step.block.id, step.op.barrier
+        self.emitter.sync()
         members = self.wiring.barriers.semaphores.get((rank, number))
         if members is None:
             return
         parity = self.barriers_passed[number] % 2
         self.barriers_passed[number] += 1
-        self.out.release((rank, pair[parity]) for block, pair in members.items() if block != own)
-        self.out.acquire(Take(members[own][parity], len(members) - 1))
-        self.out.meet()
+        self.emitter.release((rank, pair[parity]) for block, pair in members.items() if block != own_block)
+        self.emitter.acquire(Take(members[own_block][parity], len(members) - 1))
+        self.emitter.meet()
 
     def _signal(self, turn: Turn, step: LoweredStep) -> None:
         """Signal peers: with a release through memory, or through a port behind the data already put there."""
         if not step.op.relaxed:
-            self.out.settle()
+            self.emitter.settle()
         gives = [
             (step.gpu.connections[connection], self.wiring.signals.gives[turn, number])
             for number, connection in enumerate(step.op.connections)
         ]
-        self.out.release((end.peer, semaphore) for end, semaphore in gives if end.kind != ir.PORT)
+        self.emitter.release((end.peer, semaphore) for end, semaphore in gives if end.kind != ir.PORT)
         for end, semaphore in gives:
             if end.kind == ir.PORT:
-                self.out.dma_signal(end.peer, semaphore)
+                self.emitter.dma_signal(end.peer, semaphore)
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class BlockLowering:
         op, packets = step.op, self.wiring.packets
         for number in range(len(op.sources)):
             if (turn, number) in packets.takes:
-                self.out.acquire(packets.takes[turn, number])
+                self.emitter.acquire(packets.takes[turn, number])
         if any(operand.via == ir.PORT for operand in op.targets):
             self._put_through_ports(turn, step)
         elif op.action == ir.PAIRS:
@@ -125,15 +125,15 @@ class BlockLowering:
                 self._data(turn, step, [number], [number])
         else:
             self._data(turn, step, list(range(len(op.sources))), list(range(len(op.targets))))
-        waiting = [
+        targets = [
             (operand.rank, semaphore)
             for number, operand in enumerate(op.targets)
             if operand.via != ir.PORT
             for semaphore in packets.gives.get((turn, number), ())
         ]
-        if waiting:
-            self.out.settle()
-            self.out.release(waiting)
+        if targets:
+            self.emitter.settle()
+            self.emitter.release(targets)
 
     def _data(self, turn: Turn, step: LoweredStep, sources: list[int], targets: list[int]) -> None:
         op = step.op
@@ -160,7 +160,7 @@ class BlockLowering:
                 isa.WRITE_FLAGGED if (turn, n) in packets.flagged_writes else isa.WRITE, op.targets[n], each, step_bytes
             )
         ]
-        self.out.data(length // step_bytes, reads, writes)
+        self.emitter.data(length // step_bytes, reads, writes)
 
     def _length(self, step: LoweredStep, spans: list[AddressSpan]) -> int:
         lengths = {span.length for span in spans}
@@ -168,7 +168,7 @@ class BlockLowering:
             raise InputError(
                 f"ranges of {sorted(lengths)} bytes in one operation, {step.op.name!r}",
                 file=self.addresses.plan.file,
-                field=where(step),
+                field=place_of(step),
             )
         return lengths.pop()
 
@@ -195,41 +195,41 @@ class BlockLowering:
         """Wait for polled packets, then let the copy engine (or NIC) read memory."""
         op, wiring = step.op, self.wiring
         if op.action == ir.REDUCE and len(op.sources) > 1:
-            raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=where(step))
+            raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=place_of(step))
         polled = [number for number in range(len(op.sources)) if (turn, number) in wiring.packets.flagged_reads]
         if polled:
             self._data(turn, step, polled, [])
         if any(operand.polls for operand in op.sources):
-            self.out.settle()
+            self.emitter.settle()
         for number, target in enumerate(op.targets):
             source = op.sources[number if op.action == ir.PAIRS else 0]
             if source.packet != target.packet:
                 raise InputError(
                     "a port does not convert packets: source and target must both be packets, or neither",
                     file=self.addresses.plan.file,
-                    field=where(step),
+                    field=place_of(step),
                 )
             self._put(turn, step, source, number)
         if op.flushes:
-            self.out.flush()
+            self.emitter.flush()
 
     def _put(self, turn: Turn, step: LoweredStep, source: KernelOperand, number: int) -> None:
         target, wiring = step.op.targets[number], self.wiring
-        given = list(wiring.packets.gives.get((turn, number), ()))
+        signals = list(wiring.packets.gives.get((turn, number), ()))
         if step.op.signals:
-            given.append(wiring.signals.gives[turn, number])
-        here, there = self.addresses.span(step, source), self.addresses.span(step, target)
-        length = self._length(step, [here, there])
+            signals.append(wiring.signals.gives[turn, number])
+        read_span, write_span = self.addresses.span(step, source), self.addresses.span(step, target)
+        length = self._length(step, [read_span, write_span])
         if length:
             size = length // self.addresses.payload * self.addresses.line_bytes if source.packet else length
-            write = Operand(isa.WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
-            self.out.dma(size, Operand(isa.READ, here.rank, here.address), write)
-            given = given[1:]
-        for semaphore in given:
-            self.out.dma_signal(target.rank, semaphore)
+            write = Operand(isa.WRITE, write_span.rank, write_span.address, semaphore=signals[0] if signals else -1)
+            self.emitter.dma(size, Operand(isa.READ, read_span.rank, read_span.address), write)
+            signals = signals[1:]
+        for semaphore in signals:
+            self.emitter.dma_signal(target.rank, semaphore)
 
 
-def where(step: LoweredStep) -> str:
+def place_of(step: LoweredStep) -> str:
     """Return the place of the operation in the file."""
     return f"gpus[{step.gpu.rank}].threadblocks[{step.block.id}].{step.place.replace('op ', 'ops ')}"
 
@@ -323,20 +323,20 @@ class _Lowering:
         """Lower every thread block of an MSCCL++ plan."""
         plan, semaphores = self.plan, self.semaphores
         steps = self._steps()
-        in_file = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
+        plan_semaphores = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
         signals, barriers = Signals(steps, semaphores), Barriers(plan, semaphores)
         dependencies = Dependencies(steps, semaphores)
         packets = Packets(plan, self.layout, steps, semaphores)
-        self.where = self.addresses()
+        self.address_map = self.addresses()
         if packets.flagged_reads:
-            self.num_flags = self.where.num_packet_lines
+            self.num_flags = self.address_map.num_packet_lines
         wiring = BlockWiring(
-            addresses=self.where,
+            addresses=self.address_map,
             signals=signals,
             barriers=barriers,
             dependencies=dependencies,
             packets=packets,
-            plan_semaphores=in_file,
+            plan_semaphores=plan_semaphores,
             first_flag=self.num_control,
         )
         self._run_blocks(steps, wiring)
@@ -359,16 +359,16 @@ class _Lowering:
         ]
 
     def _run_blocks(self, steps: list[list[LoweredStep]], wiring: BlockWiring) -> None:
-        number, early = 0, False
+        number, waits_early = 0, False
         for gpu in self.plan.gpus:
             for _ in gpu.blocks:
-                out = Emitter(self.builder, self.where, gpu.rank)
-                BlockLowering(wiring, out, number).run(steps[number])
+                emitter = Emitter(self.builder, self.address_map, gpu.rank)
+                BlockLowering(wiring, emitter, number).run(steps[number])
                 self.builder.end_workgroup()
-                early |= out.waits_early
+                waits_early |= emitter.waits_early
                 number += 1
             self._end_kernel(gpu)
-        if early:
+        if waits_early:
             self.notes.append(
                 "thread blocks that wait for their loads and stores wait for their puts through ports too, before the "
                 "plan flushes them"
@@ -398,13 +398,13 @@ class _Lowering:
             )
         fifos = Fifos(plan, cutting, self.semaphores)
         dependencies = StepDependencies(plan, len(cutting.offsets), self.semaphores)
-        slots = max(fifos.into, default=0) * cutting.shape.slots
-        self.where = self.addresses(slots * cutting.shape.slot_bytes)
+        slots = max(fifos.num_incoming, default=0) * cutting.shape.slots
+        self.address_map = self.addresses(slots * cutting.shape.slot_bytes)
         flagged = plan.protocol != "Simple"
         slot_lines = fifos.slot_lines()
         self.num_flags = slots * slot_lines if flagged else 0
         wiring = FifoWiring(
-            addresses=self.where,
+            addresses=self.address_map,
             cutting=cutting,
             fifos=fifos,
             dependencies=dependencies,
@@ -414,7 +414,7 @@ class _Lowering:
         )
         for gpu in plan.gpus:
             for block in gpu.blocks:
-                StepLowering(wiring, Emitter(self.builder, self.where, gpu.rank), gpu, block).run()
+                StepLowering(wiring, Emitter(self.builder, self.address_map, gpu.rank), gpu, block).run()
                 self.builder.end_workgroup()
             self._end_kernel(gpu)
 
@@ -436,7 +436,7 @@ class _Lowering:
         if padded != size_bytes:
             self.notes.append(f"chunks are rounded up to whole lines: {padded} bytes are moved as {size_bytes}")
         self.builder.num_semaphores = count
-        self.builder.buffers = self.where.buffers
+        self.builder.buffers = self.address_map.buffers
         return self.builder.program(
             semaphores=self.semaphores.initial, payload_bytes=size_bytes, notes=tuple(self.notes)
         )

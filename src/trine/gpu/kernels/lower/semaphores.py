@@ -66,7 +66,7 @@ class Signals:
         self.takes: dict[Turn, list[Take]] = {}
         self.gives: dict[tuple[Turn, int], int] = {}
         self._of_connection: dict[Inbox, int] = {}
-        self._sent: dict[Inbox, list[tuple[Turn, int]]] = defaultdict(list)
+        self._senders: dict[Inbox, list[tuple[Turn, int]]] = defaultdict(list)
         self._waiters: dict[Inbox, set[int]] = defaultdict(set)
         self._matched: dict[Inbox, int] = defaultdict(int)
         turns = [(Turn(b, s), step) for b, steps in enumerate(blocks) for s, step in enumerate(steps)]
@@ -75,8 +75,8 @@ class Signals:
         for turn, step in turns:
             if step.op.action == WAIT:
                 self.takes[turn] = self._takes(step)
-        for inbox, sent in self._sent.items():
-            for sender in sent:
+        for inbox, senders in self._senders.items():
+            for sender in senders:
                 if sender not in self.gives:
                     self.gives[sender] = self._connection(inbox)
 
@@ -85,31 +85,31 @@ class Signals:
         if step.op.action == SIGNAL or step.op.signals:
             for number, connection in enumerate(step.op.connections):
                 end = step.gpu.connections[connection]
-                self._sent[end.peer, end.kind, rank, end.pair].append((turn, number))
+                self._senders[end.peer, end.kind, rank, end.pair].append((turn, number))
         elif step.op.action == WAIT:
             for inbox in inboxes(step.gpu, step.op.connections):
                 self._waiters[inbox].add(turn.block)
 
     def _takes(self, step: LoweredStep) -> list[Take]:
-        wanted = inboxes(step.gpu, step.op.connections)
-        if len(wanted) > 1 and all(self._is_ordered(inbox) for inbox in wanted):
+        incoming = inboxes(step.gpu, step.op.connections)
+        if len(incoming) > 1 and all(self._is_ordered(inbox) for inbox in incoming):
             semaphore = self.semaphores.new(step.gpu.rank)
-            for inbox in wanted:
+            for inbox in incoming:
                 self._match(inbox, semaphore)
-            return [Take(semaphore, len(wanted))]
-        for inbox in wanted:
+            return [Take(semaphore, len(incoming))]
+        for inbox in incoming:
             self._match(inbox, self._connection(inbox))
-        return [Take(self._connection(inbox), 1) for inbox in wanted]
+        return [Take(self._connection(inbox), 1) for inbox in incoming]
 
     def _is_ordered(self, inbox: Inbox) -> bool:
-        return len({turn.block for turn, _ in self._sent[inbox]}) <= 1 and len(self._waiters[inbox]) == 1
+        return len({turn.block for turn, _ in self._senders[inbox]}) <= 1 and len(self._waiters[inbox]) == 1
 
     def _match(self, inbox: Inbox, semaphore: int) -> None:
         """Match this wait with the next signal of the connection."""
-        number, sent = self._matched[inbox], self._sent[inbox]
+        number, senders = self._matched[inbox], self._senders[inbox]
         self._matched[inbox] += 1
-        if number < len(sent):
-            self.gives[sent[number]] = semaphore
+        if number < len(senders):
+            self.gives[senders[number]] = semaphore
 
     def _connection(self, inbox: Inbox) -> int:
         if inbox not in self._of_connection:
@@ -166,12 +166,12 @@ class Dependencies:
         self.gives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for b, steps in enumerate(blocks):
             for s, step in enumerate(steps):
-                others = [d for d in step.op.dependencies if d[0] != step.block.id]
-                if others:
+                dependencies = [d for d in step.op.dependencies if d[0] != step.block.id]
+                if dependencies:
                     semaphore = semaphores.new(step.gpu.rank)
-                    self.takes[Turn(b, s)] = Take(semaphore, len(others))
-                    for other in others:
-                        self.gives[step.gpu.rank, *other].append(semaphore)
+                    self.takes[Turn(b, s)] = Take(semaphore, len(dependencies))
+                    for dependency in dependencies:
+                        self.gives[step.gpu.rank, *dependency].append(semaphore)
 
 
 @dataclass(slots=True)
@@ -230,25 +230,25 @@ class Packets:
             return
         cuts = np.unique(np.array(reads.lows + reads.highs + writes.lows + writes.highs, dtype=np.int64))
         read_ends, write_ends = _ends(reads, cuts), _ends(writes, cuts)
-        polled, written = _covered(read_ends, len(cuts)), _covered(write_ends, len(cuts))
-        self._check_written(rank, reads, _touches(read_ends, written == 0))
-        waited = _touches(write_ends, polled > 0)
+        num_reads, num_writes = _covered(read_ends, len(cuts)), _covered(write_ends, len(cuts))
+        self._check_written(rank, reads, _touches(read_ends, num_writes == 0))
+        is_polled = _touches(write_ends, num_reads > 0)
         loose_reads = np.array(reads.loose, dtype=np.bool_)
-        loose_writes = np.array(writes.loose, dtype=np.bool_) | (waited & _touches(write_ends, polled == 0))
-        found = -1
-        while found != (found := int(loose_reads.sum() + loose_writes.sum())):
-            touching = _covered(read_ends[loose_reads], len(cuts)) + _covered(write_ends[loose_writes], len(cuts))
-            bad = (polled > 0) & ((polled > 1) | (written > 1) | (touching > 0))
+        loose_writes = np.array(writes.loose, dtype=np.bool_) | (is_polled & _touches(write_ends, num_reads == 0))
+        num_loose = -1
+        while num_loose != (num_loose := int(loose_reads.sum() + loose_writes.sum())):
+            loose_coverage = _covered(read_ends[loose_reads], len(cuts)) + _covered(write_ends[loose_writes], len(cuts))
+            bad = (num_reads > 0) & ((num_reads > 1) | (num_writes > 1) | (loose_coverage > 0))
             loose_reads |= _touches(read_ends, bad)
             loose_writes |= _touches(write_ends, bad)
         self.flagged_reads.update(key for key, loose in zip(reads.keys, loose_reads, strict=True) if not loose)
-        flagged = waited & ~loose_writes
-        self.flagged_writes.update(key for key, flag in zip(writes.keys, flagged, strict=True) if flag)
+        is_flagged = is_polled & ~loose_writes
+        self.flagged_writes.update(key for key, flag in zip(writes.keys, is_flagged, strict=True) if flag)
         self._gate(rank, reads, writes, loose_reads, semaphores)
 
-    def _check_written(self, rank: int, reads: _Ranges, lost: Bool) -> None:
-        if lost.any():
-            turn, _ = reads.keys[int(lost.argmax())]
+    def _check_written(self, rank: int, reads: _Ranges, is_unwritten: Bool) -> None:
+        if is_unwritten.any():
+            turn, _ = reads.keys[int(is_unwritten.argmax())]
             raise InputError(
                 f"thread block {self.blocks[turn.block][turn.step].block.id} of GPU {rank} polls packets that nobody "
                 f"writes, in {self.blocks[turn.block][turn.step].label!r}",
@@ -281,5 +281,5 @@ def _covered(ends: Int64, num_cuts: int) -> Int64:
 
 def _touches(ends: Int64, segments: Bool) -> Bool:
     """Return whether each range contains one of these segments."""
-    before = pointers(segments)
-    return np.asarray(before[ends[:, 1]] > before[ends[:, 0]])
+    counts = pointers(segments)
+    return np.asarray(counts[ends[:, 1]] > counts[ends[:, 0]])

@@ -31,11 +31,11 @@ class Routes(NamedTuple):
 
     def by_expert(self) -> dict[Place, list[int]]:
         """Return the tokens of each place, ascending."""
-        found: dict[Place, list[int]] = {}
+        tokens_by_place: dict[Place, list[int]] = {}
         for token, places in enumerate(self.tokens):
             for place in places:
-                found.setdefault(place, []).append(token)
-        return found
+                tokens_by_place.setdefault(place, []).append(token)
+        return tokens_by_place
 
     def distances(self, token: int) -> list[int]:
         """Return the distances of a token's destination ranks, without duplicates."""
@@ -43,11 +43,11 @@ class Routes(NamedTuple):
 
     def by_rank(self) -> dict[int, list[int]]:
         """Return the tokens sent to each distance, ascending."""
-        found: dict[int, list[int]] = {}
+        tokens_by_distance: dict[int, list[int]] = {}
         for token in range(len(self.tokens)):
             for distance in self.distances(token):
-                found.setdefault(distance, []).append(token)
-        return found
+                tokens_by_distance.setdefault(distance, []).append(token)
+        return tokens_by_distance
 
 
 class NodeGrid(NamedTuple):
@@ -61,10 +61,10 @@ class NodeGrid(NamedTuple):
         node = (rank // self.locals + sign * (distance // self.locals)) % self.nodes
         return node * self.locals + (rank + sign * distance) % self.locals
 
-    def distance(self, here: int, there: int) -> int:
-        """Return the distance from rank ``here`` to rank ``there``."""
-        node = (there // self.locals - here // self.locals) % self.nodes
-        return node * self.locals + (there - here) % self.locals
+    def distance(self, origin: int, destination: int) -> int:
+        """Return the distance from rank ``origin`` to rank ``destination``."""
+        node = (destination // self.locals - origin // self.locals) % self.nodes
+        return node * self.locals + (destination - origin) % self.locals
 
 
 def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes, ...]:
@@ -86,24 +86,24 @@ def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes
             f"a token has {moe.top_k} experts, and {top_nodes} nodes have {moe.experts // grid.nodes * top_nodes}",
             field="top_k",
         )
-    drawn = (0,) if moe.draws == ROTATED else range(ranks)
-    return tuple(_of_rank(_experts(moe, grid, top_nodes, rank), rank, grid, moe.experts // ranks) for rank in drawn)
+    sources = (0,) if moe.draws == ROTATED else range(ranks)
+    return tuple(_routes(_experts(moe, grid, top_nodes, rank), rank, grid, moe.experts // ranks) for rank in sources)
 
 
-def _of_rank(experts: Int64, rank: int, grid: NodeGrid, each: int) -> Routes:
-    return Routes(tuple(tuple((grid.distance(rank, e // each), e % each) for e in row) for row in experts.tolist()))
+def _routes(experts: Int64, rank: int, grid: NodeGrid, count: int) -> Routes:
+    return Routes(tuple(tuple((grid.distance(rank, e // count), e % count) for e in row) for row in experts.tolist()))
 
 
 def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int64:
     """Draw the experts of one rank's tokens: int64[tokens, top_k]."""
     draws = np.random.default_rng((moe.seed, rank)).random((moe.tokens, moe.experts))
-    score = np.log(-np.log(draws)) - np.log(np.array(moe.weights()))  # the smallest are chosen
+    score = np.log(-np.log(draws)) - np.log(np.array(moe.weights()))  # the smallest win
     if top_nodes < grid.nodes:
         by_node = score.reshape(moe.tokens, grid.nodes, -1)
         order = np.argsort(by_node.min(axis=2), axis=1, kind="stable")[:, top_nodes:]
         np.put_along_axis(by_node, order[:, :, None], math.inf, axis=1)
-    chosen: Int64 = np.argsort(score, axis=1, kind="stable")[:, : moe.top_k]
-    return chosen
+    experts: Int64 = np.argsort(score, axis=1, kind="stable")[:, : moe.top_k]
+    return experts
 
 
 #: Lines of 128 bytes per access of a warp with 16 bytes per lane.
@@ -140,14 +140,14 @@ class FlagTable(NamedTuple):
         """Return the number of a flag."""
         return sum(map(mul, self.strides, place))
 
-    def operand(self, role: int, rank: int, which: int) -> Operand:
-        return Operand(role, rank, self.base + which * self.line_bytes, semaphore=self.first + which)
+    def operand(self, role: int, rank: int, number: int) -> Operand:
+        return Operand(role, rank, self.base + number * self.line_bytes, semaphore=self.first + number)
 
 
 class MoeBuilder(ProgramBuilder):
     """Builder of the kernels of all ranks, or only of rank 0 if the others' are the same in relative terms.
 
-    ``written``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
+    ``written_ranks``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
     """
 
     def __init__(self, name: str, options: KernelOptions, top_nodes: int) -> None:
@@ -158,7 +158,7 @@ class MoeBuilder(ProgramBuilder):
             raise InputError("cannot matter: all experts are on one node", field="top_nodes")
         self.grid = NodeGrid(options.num_nodes, options.num_ranks // options.num_nodes)
         self.routes = draw_routes(self.moe, self.grid, top_nodes)
-        self.written = range(len(self.routes))
+        self.written_ranks = range(len(self.routes))
         self.local_experts = self.moe.experts // options.num_ranks
 
     def routes_of(self, rank: int, distance: int = 0, sign: int = 1) -> Routes:
@@ -217,7 +217,7 @@ class MoeBuilder(ProgramBuilder):
         self.add(isa.FENCE, 0, (), label)
 
     def release(self, flags: FlagTable, targets: Sequence[tuple[int, int]], label: str, amount: int = 1) -> None:
-        """Add ``amount`` to flags (rank, which)."""
+        """Add ``amount`` to flags (rank, number)."""
         self.add(isa.RELEASE, amount, [flags.operand(isa.WRITE, *target) for target in targets], label)
 
     def notify(self, flags: FlagTable, target: tuple[int, int], distance: int, label: str) -> None:
@@ -228,9 +228,9 @@ class MoeBuilder(ProgramBuilder):
             self.fence(label)
             self.release(flags, [target], label)
 
-    def acquire(self, flags: FlagTable, rank: int, which: int, amount: int, label: str) -> None:
+    def acquire(self, flags: FlagTable, rank: int, number: int, amount: int, label: str) -> None:
         """Wait for a flag in wavefront 0 only; ``barrier`` makes the others wait too."""
-        self.add(isa.ACQUIRE, amount, (flags.operand(isa.READ, rank, which),), label)
+        self.add(isa.ACQUIRE, amount, (flags.operand(isa.READ, rank, number),), label)
 
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)
@@ -240,22 +240,22 @@ class MoeBuilder(ProgramBuilder):
         for number in sorted(set(numbers)):
             self.acquire(flags, rank, number, numbers.count(number), label)
 
-    def meet(self, flags: FlagTable, rank: int, number: int, of: int, label: str) -> None:
-        """Synchronise ``of`` workgroups of a rank: the first counts arrivals and releases the others."""
-        if of == 1:
+    def meet(self, flags: FlagTable, rank: int, number: int, num_workgroups: int, label: str) -> None:
+        """Synchronise ``num_workgroups`` workgroups of a rank: the first counts arrivals and releases the others."""
+        if num_workgroups == 1:
             return
         if number:
             self.release(flags, [(rank, 0)], label)
             self.acquire(flags, rank, 1, 1, label)
         else:
-            self.acquire(flags, rank, 0, of - 1, label)
-            self.release(flags, [(rank, 1)], label, of - 1)
+            self.acquire(flags, rank, 0, num_workgroups - 1, label)
+            self.release(flags, [(rank, 1)], label, num_workgroups - 1)
         self.barrier(label)
 
     def end_workgroup(self) -> None:
         """End the workgroup like :class:`ProgramBuilder`. Raises InputError if the program is too large."""
         super().end_workgroup()
-        if self.num_operands * (self.num_ranks // len(self.written)) > MAX_OPERANDS:
+        if self.num_operands * (self.num_ranks // len(self.written_ranks)) > MAX_OPERANDS:
             raise InputError(
                 f"{self.name} on {self.num_ranks} ranks with {self.moe.tokens} tokens has more than {MAX_OPERANDS} "
                 "operands: take fewer tokens",
@@ -270,7 +270,7 @@ class MoeBuilder(ProgramBuilder):
 
 
 class SeenChunks:
-    """The number of chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
+    """Count of the chunks that a workgroup has seen from each source; ``numbers``: the sources' flags."""
 
     def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, numbers: Sequence[int]) -> None:
         self._builder, self._flags, self._rank, self._numbers = builder, flags, rank, numbers
@@ -278,9 +278,9 @@ class SeenChunks:
 
     def wait(self, source: int, count: int) -> None:
         """Wait until ``count`` chunks of a source have arrived."""
-        more = count - self._seen[source]
-        if more > 0:
-            self._builder.acquire(self._flags, self._rank, self._numbers[source], more, "wait")
+        num_new = count - self._seen[source]
+        if num_new > 0:
+            self._builder.acquire(self._flags, self._rank, self._numbers[source], num_new, "wait")
             self._seen[source] = count
 
 
@@ -290,7 +290,7 @@ def chunks_of(count: int, chunk: int) -> list[range]:
 
 
 def in_turns(chunks: Sequence[Sequence[range]], first: int = 0) -> Iterator[tuple[int, range]]:
-    """Yield (source, chunk) of all sources in turns, from source ``first`` on."""
+    """Yield (source, chunk), sources round-robin, from source ``first`` on."""
     for number in range(max(map(len, chunks))):
         for turn in range(len(chunks)):
             source = (turn + first) % len(chunks)

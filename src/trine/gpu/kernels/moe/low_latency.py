@@ -26,7 +26,7 @@ from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import LOAD, READ, GpuProgram
 
 #: Maximum warps of a block.
-MOST_WARPS = 32
+MAX_WARPS = 32
 #: Message header: the token's number, 16 bytes.
 HEADER_BYTES = 16
 #: Lines in flight per warp, for dispatched messages and for rows to and from experts. Then rows in flight per block
@@ -59,7 +59,7 @@ class _LowLatency(MoeBuilder):
         top_nodes = moe_of(options).top_nodes
         super().__init__(name, options, options.num_nodes if top_nodes is None else top_nodes)
         self.sms = low_latency_sms(self.moe)
-        self.warps = max(2, MOST_WARPS // -(-self.moe.experts // self.sms))
+        self.warps = max(2, MAX_WARPS // -(-self.moe.experts // self.sms))
         self.by_expert = [routes.by_expert() for routes in self.routes]
         self.token_lines = self.lines_of(self.moe.combined_bytes)
         self.expert_rows = self.num_ranks * self.moe.tokens
@@ -83,13 +83,13 @@ class _LowLatency(MoeBuilder):
 
     def first_rows(self, rank: int) -> dict[Place, int]:
         """Return the first row of the tokens of :meth:`tokens_at` among the rows of the experts of ``rank``."""
-        found = {}
+        rows = {}
         for local in range(self.local_experts):
             row = local * self.expert_rows
             for distance in range(self.num_ranks):
-                found[distance, local] = row
+                rows[distance, local] = row
                 row += len(self.tokens_at(rank, (distance, local)))
-        return found
+        return rows
 
     def shared(self, lines: int, warps: int) -> int:
         """Return the mean lines in flight per warp of a group in which ``warps`` warps have ``lines`` in flight."""
@@ -113,12 +113,12 @@ class _LowLatency(MoeBuilder):
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Return the program that sends tokens to the ranks of their experts."""
     builder = _LowLatencyDispatch(options)
-    for rank in builder.written:
+    for rank in builder.written_ranks:
         for block in range(min(builder.sms, builder.moe.tokens)):
             builder.send(rank, block)
-        first = builder.first_rows(rank)
+        first_rows = builder.first_rows(rank)
         for number, place in enumerate(builder.places()):
-            builder.receive(rank, number, place, first[place])
+            builder.receive(rank, number, place, first_rows[place])
         builder.end(rank)
     return builder.all_ranks(builder.message_bytes)
 
@@ -147,25 +147,25 @@ class _LowLatencyDispatch(_LowLatency):
         separate warps also issue the puts. Warps that cast or wait for writes then never wait for a NIC.
         """
         tokens = range(block, self.moe.tokens, self.sms)
-        near: dict[int, list[Place]] = {}
-        far: dict[int, list[Place]] = {}
+        local: dict[int, list[Place]] = {}
+        remote: dict[int, list[Place]] = {}
         for token in tokens:
-            chosen = self.routes_of(rank).tokens[token]
-            near[token] = [place for place in chosen if not self.crosses(place[0])]
-            far[token] = [place for place in chosen if self.crosses(place[0])]
-        has_writers, has_putters = any(far.values()), len(tokens) > 1
+            token_places = self.routes_of(rank).tokens[token]
+            local[token] = [place for place in token_places if not self.crosses(place[0])]
+            remote[token] = [place for place in token_places if self.crosses(place[0])]
+        has_writers, has_putters = any(remote.values()), len(tokens) > 1
         for token in tokens:
             self.cast(rank, token)
-            others = (has_writers and bool(near[token])) + (has_putters and bool(far[token]))
-            if others:
-                self.release(self.staged, [(rank, token)], "staged", others)
-            if far[token] and not has_putters:
-                self.put_all(rank, token, far[token])
-            if near[token] and not has_writers:
-                self.write_all(rank, token, near[token])
+            num_helpers = (has_writers and bool(local[token])) + (has_putters and bool(remote[token]))
+            if num_helpers:
+                self.release(self.staged, [(rank, token)], "staged", num_helpers)
+            if remote[token] and not has_putters:
+                self.put_all(rank, token, remote[token])
+            if local[token] and not has_writers:
+                self.write_all(rank, token, local[token])
         self.end_workgroup()
-        for wanted, places_of, send in ((has_putters, far, self.put_all), (has_writers, near, self.write_all)):
-            if wanted and any(places_of.values()):
+        for enabled, places_of, send in ((has_putters, remote, self.put_all), (has_writers, local, self.write_all)):
+            if enabled and any(places_of.values()):
                 for token, places in places_of.items():
                     if places:
                         self.acquire(self.staged, rank, token, 1, "staged")
@@ -194,13 +194,13 @@ class _LowLatencyDispatch(_LowLatency):
     def write_all(self, rank: int, token: int, places: list[Place]) -> None:
         """Write a token to ranks of the node, a warp each: the unrolled part, then the tail."""
         self.look_up(rank, token, "slot")
-        whole = self.lines // SEND_LINES * SEND_LINES
-        for first, lines, flying in ((0, whole, SEND_LINES), (whole, self.lines - whole, LINES_PER_ACCESS)):
+        bulk = self.lines // SEND_LINES * SEND_LINES
+        for line, lines, in_flight in ((0, bulk, SEND_LINES), (bulk, self.lines - bulk, LINES_PER_ACCESS)):
             for place in places:
                 if lines:
-                    target = self.received.at(self.grid.at(rank, place[0]), *self.slot(rank, place, token), line=first)
-                    source = self.messages.at(rank, token, line=first)
-                    self.copy(lines, source, target, "send", self.shared(flying, len(places)))
+                    target = self.received.at(self.grid.at(rank, place[0]), *self.slot(rank, place, token), line=line)
+                    source = self.messages.at(rank, token, line=line)
+                    self.copy(lines, source, target, "send", self.shared(in_flight, len(places)))
         for place in places:
             self.write_parts(rank, place, *self.slot(rank, place, token))
         self.settle("send")
@@ -218,32 +218,32 @@ class _LowLatencyDispatch(_LowLatency):
 
     def receive(self, rank: int, number: int, place: Place, row: int) -> None:
         """Send the count to expert ``number``, then unpack the messages for the local expert of ``place``."""
-        moe, sent, coming = self.moe, len(self.tokens_from(rank, place)), len(self.tokens_at(rank, place))
+        moe, num_sent, num_received = self.moe, len(self.tokens_from(rank, place)), len(self.tokens_at(rank, place))
         self.load(self.routing.lines, self.routing.at(rank, 0), "count", 1)
         self.settle("count")
-        if sent:
-            self.acquire(self.issued, rank, number, sent, "issued")
+        if num_sent:
+            self.acquire(self.issued, rank, number, num_sent, "issued")
         self.notify(self.counts, (self.grid.at(rank, place[0]), number), place[0], "count")
         self.meet(self.grid_flags, rank, number, moe.experts, "grid")
         self.acquire(self.counts, rank, number, 1, "wait")
         self.look_up(rank, number, "place")
-        if coming:
-            source, unroll = self.received.at(rank, number, 0), self.shared(ROW_LINES, coming)
+        if num_received:
+            source, unroll = self.received.at(rank, number, 0), self.shared(ROW_LINES, num_received)
             self.load(1, source, "number", 0)
             self.settle("number")
-            self.copy(coming * self.lines, source, self.output.at(rank, row), "unpack", unroll)
+            self.copy(num_received * self.lines, source, self.output.at(rank, row), "unpack", unroll)
             if moe.scales:  # stored by element of the row, not by token, so each scale goes to a separate line
-                self.store(coming * moe.scales, self.scales.at(rank, row), "scales")
+                self.store(num_received * moe.scales, self.scales.at(rank, row), "scales")
         self.end_workgroup()
 
 
 def combine(options: KernelOptions) -> GpuProgram:
     """Return the program that sends the experts' results back to the tokens' owners and reduces them."""
     builder = _LowLatencyCombine(options)
-    for rank in builder.written:
-        first = builder.first_rows(rank)
+    for rank in builder.written_ranks:
+        first_rows = builder.first_rows(rank)
         for number, place in enumerate(builder.places()):
-            builder.send(rank, number, place, first[place])
+            builder.send(rank, number, place, first_rows[place])
             builder.receive(rank, number)
             builder.end_workgroup()
         builder.end(rank)
@@ -265,24 +265,24 @@ class _LowLatencyCombine(_LowLatency):
         """Send a local expert's results to the owner of the tokens, followed by a flag."""
         distance, lines = place[0], self.token_lines
         owner, tokens = self.grid.at(rank, distance, -1), self.tokens_at(rank, place)
-        away = self.grid.distance(rank, owner)
+        owner_distance = self.grid.distance(rank, owner)
         unroll = self.shared(ROW_LINES, len(tokens))
         self.look_up(rank, number, "layout")
         if tokens:
             self.look_up(rank, number, "source")
-        if self.crosses(away) and tokens:
+        if self.crosses(owner_distance) and tokens:
             self.copy(len(tokens) * lines, self.x.at(rank, row), self.messages.at(rank, row), "copy", unroll)
             self.settle("copy")
         for i, token in enumerate(tokens):
             target = self.received.at(owner, number, token)
-            if self.crosses(away):
+            if self.crosses(owner_distance):
                 self.put(lines, self.messages.at(rank, row + i), target, "put")
             else:
                 self.copy(lines, self.x.at(rank, row + i), target, "send", unroll)
-        if tokens and not self.crosses(away):
+        if tokens and not self.crosses(owner_distance):
             self.settle("send")
         self.look_up(rank, number, "clean")
-        self.notify(self.flags_of, (owner, number), away, "flag")
+        self.notify(self.flags_of, (owner, number), owner_distance, "flag")
 
     def receive(self, rank: int, number: int) -> None:
         """Wait for the results of expert ``number``; the first group of warps of each block then reduces its tokens."""

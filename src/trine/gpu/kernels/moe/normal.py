@@ -26,7 +26,7 @@ NAMES = "moe_dispatch/normal", "moe_combine/normal"
 #: get_combine_config; numbers in between use the next larger entry).
 WARPS = 24
 DISPATCH_CHUNK, COMBINE_CHUNK = {2: 24, 4: 6, 8: 6}, {2: 10, 4: 9, 8: 4}
-MOST_RANKS = 8
+MAX_RANKS = 8
 #: Sent with a dispatched token: its number, and number and weight of each expert; with a combined token: the weights.
 NUMBER_BYTES, EXPERT_BYTES, WEIGHT_BYTES = 4, 8, 4
 #: Accesses in flight per warp when sending a dispatched or combined token; receiving uses half a token, by the TMA.
@@ -43,7 +43,7 @@ class ChannelBuilder(MoeBuilder):
         super().__init__(name, options, top_nodes)
         moe, self.chunk = self.moe, chunk
         self.channels = (moe.sms or NORMAL_SMS) // 2
-        self.each = -(-moe.tokens // self.channels)
+        self.channel_tokens = -(-moe.tokens // self.channels)
         self.token_bytes = moe.combined_bytes if combines else moe.token_bytes
         expert_bytes = WEIGHT_BYTES if combines else EXPERT_BYTES + WEIGHT_BYTES
         self.lines = self.lines_of(self.token_bytes + NUMBER_BYTES + moe.top_k * expert_bytes)
@@ -51,7 +51,7 @@ class ChannelBuilder(MoeBuilder):
 
     def tokens_of(self, channel: int) -> range:
         """Return the tokens of a channel."""
-        return range(channel * self.each, min((channel + 1) * self.each, self.moe.tokens))
+        return range(channel * self.channel_tokens, min((channel + 1) * self.channel_tokens, self.moe.tokens))
 
 
 class _Normal(ChannelBuilder):
@@ -59,52 +59,52 @@ class _Normal(ChannelBuilder):
 
     def __init__(self, options: KernelOptions, combines: bool) -> None:
         name, ranks = NAMES[combines], options.num_ranks
-        if ranks > MOST_RANKS:
+        if ranks > MAX_RANKS:
             raise InputError(
-                f"{name} is for at most {MOST_RANKS} ranks, and these are {ranks}: take 'low-latency'",
+                f"{name} is for at most {MAX_RANKS} ranks, and these are {ranks}: take 'low-latency'",
                 field="algorithm",
             )
         chunks = COMBINE_CHUNK if combines else DISPATCH_CHUNK
         super().__init__(name, options, 1, chunks[min(size for size in chunks if size >= ranks)], combines)
         self.warps = max(1, WARPS // ranks)
-        self.queue = self.rows("queues", self.lines, self.channels, ranks, self.each)
+        self.queue = self.rows("queues", self.lines, self.channels, ranks, self.channel_tokens)
         self.counts = self.rows("counts", 1, ranks)
         self.heads = self.rows("heads", 1, self.channels, ranks)
-        self.told, self.go = self.flags("told", 1), self.flags("go", 1)
+        self.count_flags, self.start_flags = self.flags("told", 1), self.flags("go", 1)
         self.tails = self.flags("tails", self.channels, ranks)
 
-    def sent(self, rank: int, distance: int, channel: int) -> list[int]:
+    def sent_tokens(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that a channel of ``rank`` sends to the rank at ``distance``."""
-        tokens, own = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, []), self.tokens_of(channel)
-        return [token for token in tokens if own.start <= token < own.stop]
+        tokens, span = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, []), self.tokens_of(channel)
+        return [token for token in tokens if span.start <= token < span.stop]
 
-    def came(self, rank: int, distance: int, channel: int) -> list[int]:
+    def received_tokens(self, rank: int, distance: int, channel: int) -> list[int]:
         """Return the tokens that ``rank`` receives in a channel from the sender ``distance`` before it."""
-        return self.sent(self.grid.at(rank, distance, -1), distance, channel)
+        return self.sent_tokens(self.grid.at(rank, distance, -1), distance, channel)
 
     def first_rows(self, rank: int) -> dict[tuple[int, int], int]:
         """Return the first row of received tokens, by (distance, channel)."""
-        found, row = {}, 0
+        rows, row = {}, 0
         for distance in range(self.num_ranks):
             for channel in range(self.channels):
-                found[distance, channel] = row
-                row += len(self.came(rank, distance, channel))
-        return found
+                rows[distance, channel] = row
+                row += len(self.received_tokens(rank, distance, channel))
+        return rows
 
-    def tell(self, rank: int, workgroups: int) -> None:
+    def exchange_counts(self, rank: int, workgroups: int) -> None:
         """Exchange token counts with all other ranks, then release this rank's other workgroups."""
-        others = [self.grid.at(rank, distance) for distance in range(1, self.num_ranks)]
-        for distance, other in enumerate(others, 1):
-            self.store(1, self.counts.at(other, distance), "notify")
+        peers = [self.grid.at(rank, distance) for distance in range(1, self.num_ranks)]
+        for distance, peer in enumerate(peers, 1):
+            self.store(1, self.counts.at(peer, distance), "notify")
         self.settle("notify")
         self.fence("notify")
-        self.release(self.told, [(other, 0) for other in others], "notify")
-        self.acquire(self.told, rank, 0, len(others), "notify")
-        self.release(self.go, [(rank, 0)], "notify", workgroups)
+        self.release(self.count_flags, [(peer, 0) for peer in peers], "notify")
+        self.acquire(self.count_flags, rank, 0, len(peers), "notify")
+        self.release(self.start_flags, [(rank, 0)], "notify", workgroups)
         self.end_workgroup()
 
     def begin(self, rank: int) -> None:
-        self.acquire(self.go, rank, 0, 1, "notify")
+        self.acquire(self.start_flags, rank, 0, 1, "notify")
         self.barrier("notify")
 
     def look_at_head(self, peer: int, channel: int, distance: int) -> None:
@@ -121,7 +121,7 @@ class _Normal(ChannelBuilder):
     def all_ranks(self, rows: int) -> GpuProgram:
         """Finish the program. ``rows``: tokens received by all written ranks, with copies, as in DeepEP's bandwidth."""
         note = f"{2 * self.channels} SMs; chunks of {self.chunk}; {self.moe.words}"
-        return self.finished(rows // len(self.written) * self.token_bytes, note)
+        return self.finished(rows // len(self.written_ranks) * self.token_bytes, note)
 
     def copies(self) -> int:
         """Return the number of tokens sent by all written ranks, one for each receiver."""
@@ -131,13 +131,13 @@ class _Normal(ChannelBuilder):
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Send tokens to the ranks of their experts."""
     builder = _NormalDispatch(options)
-    for rank in builder.written:
-        first = builder.first_rows(rank)
+    for rank in builder.written_ranks:
+        first_rows = builder.first_rows(rank)
         for distance in range(builder.num_ranks):
             for channel in range(builder.channels):
                 builder.send(rank, distance, channel)
-                builder.receive(rank, distance, channel, first[distance, channel])
-        builder.tell(rank, 2 * builder.channels * builder.num_ranks)
+                builder.receive(rank, distance, channel, first_rows[distance, channel])
+        builder.exchange_counts(rank, 2 * builder.channels * builder.num_ranks)
         builder.end_kernel(rank, builder.warps, builder.name)
     return builder.all_ranks(builder.copies())
 
@@ -149,7 +149,7 @@ class _NormalDispatch(_Normal):
         self.output = self.rows("output", self.lines, self.num_ranks * self.moe.tokens)
 
     def send(self, rank: int, distance: int, channel: int) -> None:
-        peer, tokens = self.grid.at(rank, distance), self.sent(rank, distance, channel)
+        peer, tokens = self.grid.at(rank, distance), self.sent_tokens(rank, distance, channel)
         self.begin(rank)
         for chunk in chunks_of(len(tokens), self.chunk):
             self.look_at_head(peer, channel, distance)
@@ -162,7 +162,7 @@ class _NormalDispatch(_Normal):
     def receive(self, rank: int, distance: int, channel: int, row: int) -> None:
         self.begin(rank)
         half_a_token = max(1, self.lines_of(self.token_bytes) // 2)
-        for chunk in chunks_of(len(self.came(rank, distance, channel)), self.chunk):
+        for chunk in chunks_of(len(self.received_tokens(rank, distance, channel)), self.chunk):
             self.acquire(self.tails, rank, self.tails.at(channel, distance), 1, "wait")
             self.barrier("wait")
             source = self.queue.at(rank, channel, distance, chunk.start)
@@ -175,17 +175,17 @@ class _NormalDispatch(_Normal):
 def combine(options: KernelOptions) -> GpuProgram:
     """Send the experts' results back to the ranks of their tokens, and sum them there."""
     builder = _NormalCombine(options)
-    for rank in builder.written:
-        first = builder.first_rows(rank)
-        for which in range(builder.num_ranks):
+    for rank in builder.written_ranks:
+        first_rows = builder.first_rows(rank)
+        for number in range(builder.num_ranks):
             for channel in range(builder.channels):
-                builder.send(rank, which, channel, first[which, channel])
-                builder.add_up(rank, which, channel)
+                builder.send(rank, number, channel, first_rows[number, channel])
+                builder.add_up(rank, number, channel)
         for distance in range(builder.num_ranks):
             for channel in range(builder.channels):
                 builder.end_workgroup()  # on the SM that sends
                 builder.watch(rank, distance, channel)
-        builder.tell(rank, 3 * builder.channels * builder.num_ranks)
+        builder.exchange_counts(rank, 3 * builder.channels * builder.num_ranks)
         builder.end_kernel(rank, builder.warps, builder.name)
     return builder.all_ranks(builder.copies())
 
@@ -195,13 +195,13 @@ class _NormalCombine(_Normal):
         super().__init__(options, combines=True)
         self.x = self.rows("input", self.lines, self.num_ranks * self.moe.tokens)
         self.output = self.rows("output", self.lines, self.moe.tokens)
-        self.there = self.flags("there", self.channels, self.num_ranks, self.num_ranks)
+        self.chunk_flags = self.flags("there", self.channels, self.num_ranks, self.num_ranks)
 
     def send(self, rank: int, distance: int, channel: int, row: int) -> None:
         """Send tokens back to the rank that they came from, ``distance`` before this one."""
         owner = self.grid.at(rank, distance, -1)
         self.begin(rank)
-        for chunk in chunks_of(len(self.came(rank, distance, channel)), self.chunk):
+        for chunk in chunks_of(len(self.received_tokens(rank, distance, channel)), self.chunk):
             self.look_at_head(owner, channel, distance)
             for number in chunk:
                 target = self.queue.at(owner, channel, distance, number)
@@ -213,27 +213,27 @@ class _NormalCombine(_Normal):
         """Poll the tail with one warp on behalf of the others."""
         self.begin(rank)
         tail = self.tails.at(channel, distance)
-        flags = [(rank, self.there.at(channel, distance, group)) for group in range(self.num_ranks)]
-        for _ in chunks_of(len(self.sent(rank, distance, channel)), self.chunk):
+        flags = [(rank, self.chunk_flags.at(channel, distance, group)) for group in range(self.num_ranks)]
+        for _ in chunks_of(len(self.sent_tokens(rank, distance, channel)), self.chunk):
             self.acquire(self.tails, rank, tail, 1, "wait")
-            self.release(self.there, flags, "wait")
+            self.release(self.chunk_flags, flags, "wait")
         self.end_workgroup()
 
     def add_up(self, rank: int, group: int, channel: int) -> None:
         """Sum every ``num_ranks``-th token of a channel, once all of its results have arrived."""
         self.begin(rank)
-        sent = {d: self.sent(rank, d, channel) for d in range(self.num_ranks)}
-        place = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent.items()}
-        numbers = [self.there.at(channel, distance, group) for distance in sent]
-        seen, routes = SeenChunks(self, self.there, rank, numbers), self.routes_of(rank)
+        sent_tokens = {d: self.sent_tokens(rank, d, channel) for d in range(self.num_ranks)}
+        positions = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent_tokens.items()}
+        numbers = [self.chunk_flags.at(channel, distance, group) for distance in sent_tokens]
+        seen_chunks, routes = SeenChunks(self, self.chunk_flags, rank, numbers), self.routes_of(rank)
         for token in self.tokens_of(channel)[group :: self.num_ranks]:
             distances = routes.distances(token)
             for distance in distances:
-                seen.wait(distance, place[distance][token] // self.chunk + 1)
+                seen_chunks.wait(distance, positions[distance][token] // self.chunk + 1)
             self.barrier("wait")
-            rows = [self.queue.at(rank, channel, d, place[d][token]) for d in distances]
+            rows = [self.queue.at(rank, channel, d, positions[d][token]) for d in distances]
             unroll = LINES_PER_ACCESS * len(rows)
             self.reduce(self.lines, rows, self.output.at(rank, token), "add up", unroll)
-        for distance, tokens in sent.items():
-            seen.wait(distance, len(chunks_of(len(tokens), self.chunk)))
+        for distance, tokens in sent_tokens.items():
+            seen_chunks.wait(distance, len(chunks_of(len(tokens), self.chunk)))
         self.end_workgroup()

@@ -52,7 +52,7 @@ class MoeOptions:
     sms: int | None = option(None, "Set the SMs of the normal kernels; half of them send [24].")
 
     def __post_init__(self) -> None:
-        for field, least, most in (
+        for field, low, high in (
             ("tokens", 1, MAX_TOKENS),
             ("hidden", SCALED, MAX_HIDDEN),
             ("experts", 1, MAX_EXPERTS),
@@ -61,25 +61,25 @@ class MoeOptions:
             *((("top_nodes", 1, MAX_EXPERTS),) if self.top_nodes is not None else ()),
             *((("sms", 2, 1024),) if self.sms is not None else ()),
         ):
-            check_whole(field, getattr(self, field), least, most)
+            check_whole(field, getattr(self, field), low, high)
         if self.hidden % SCALED:
             raise InputError(f"must be a multiple of {SCALED}, which share a scale; got {self.hidden}", field="hidden")
         if self.top_k > self.experts:
             raise InputError(f"a token has {self.top_k} different experts, and there are {self.experts}", field="top_k")
         if self.sms is not None and self.sms % 2:
             raise InputError(f"half of them send and half receive: must be even, got {self.sms}", field="sms")
-        for field, known in (("draws", (RANDOM, ROTATED)), ("dispatch_type", (FP8, BF16))):
-            if getattr(self, field) not in known:
+        for field, choices in (("draws", (RANDOM, ROTATED)), ("dispatch_type", (FP8, BF16))):
+            if getattr(self, field) not in choices:
                 value = getattr(self, field)
-                raise InputError(f"unknown {field} {value!r}{nearest(str(value), known)}", field=field)
+                raise InputError(f"unknown {field} {value!r}{nearest(str(value), choices)}", field=field)
         self._check_shares()
 
     @property
     def words(self) -> str:
         """A description of the traffic for users."""
-        of = f"{self.tokens} tokens a rank of {self.hidden} elements"
+        tokens = f"{self.tokens} tokens a rank of {self.hidden} elements"
         shares = "by given shares" if self.expert_shares else self.expert_imbalance
-        return f"{of} to {self.top_k} of {self.experts} experts each, {shares}, draws {self.draws}"
+        return f"{tokens} to {self.top_k} of {self.experts} experts each, {shares}, draws {self.draws}"
 
     def _check_shares(self) -> None:
         if self.expert_shares and self.expert_imbalance != BALANCED:
