@@ -433,37 +433,24 @@ class _PatternBuilder:
 
     def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: dict[int, int]) -> None:
         """Add the sends of all collectives; a call's sends together, because only their numbers differ."""
-        of_call: dict[GroupCall, list[int]] = {}
+        keys_of: dict[GroupCall, list[int]] = {}
         for key, call in self.calls.items():
-            of_call.setdefault(call, []).append(key)
-        for call, numbers in of_call.items():
-            keys = np.array(numbers, np.int64)
-            first = np.array([firsts[key] for key in numbers], np.int64)
-            self._call(call, keys, first, entered[keys].astype(np.int64), columns)
-
-    def _call(self, call: GroupCall, keys: Int64, first: Int64, entry: Int64, columns: _PatternColumns) -> None:
-        plan = self.extraction.plans[call]
-        group_class, structure = self.chosen[call]
-        answer, sends = plan.answers[group_class], plan.sends(group_class, structure)
-        roles = np.array([SELF, *self._roles_of(call, answer.local.peers_of(self._positions(call)))], np.int64)
-        m = sends.num_sends
-        tasks = first[:, None] + np.arange(m, dtype=np.int64)
-        columns.sends(tasks, sends, roles[sends.receiver + 1], answer, keys, entry)
-        if answer.together:
-            self.together.append(_together(call.axis, keys, entry, first, sends.step, answer.timed_step))
-        everywhere = _Repeated(keys, first, tasks)
-        everywhere.edges(
-            self.edges, row_of(sends.predecessor_ptr), roles, sends.predecessor_who, sends.predecessor_number
-        )
-        by_self = np.flatnonzero(sends.entry_src)
-        self.edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(entry, len(by_self)))
-        by_peer = np.flatnonzero(sends.entry_dst)
-        receiver = np.tile(roles[sends.receiver[by_peer] + 1], len(keys))
-        self.edges.add(tasks[:, by_peer].ravel(), receiver, ENTERED, np.repeat(keys, len(by_peer)))
-        everywhere.completions(self.edges, entry + 1, roles, sends)
-
-    def _positions(self, call: GroupCall) -> Int64:
-        return self.extraction.grid.coordinates(self.ranks, call.axis)
+            keys_of.setdefault(call, []).append(key)
+        for call, call_keys in keys_of.items():
+            keys = np.array(call_keys, np.int64)
+            answer = self.extraction.plans[call].answers[self.chosen[call][0]]
+            peers = answer.local.peers_of(self.extraction.grid.coordinates(self.ranks, call.axis))
+            site = _CollectiveSite(
+                keys=keys,
+                entry=entered[keys].astype(np.int64),
+                first=np.array([firsts[key] for key in call_keys], np.int64),
+                roles=np.array([SELF, *self._roles_of(call, peers)], np.int64),
+                sends=self._sends(call_keys[0]),
+            )
+            columns.sends(site, answer)
+            if answer.together:
+                self.together.append(site.together(call.axis, answer.timed_step))
+            site.add_edges(self.edges)
 
     def _roles_of(self, call: GroupCall, positions: Int32) -> list[int]:
         """Return the roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
@@ -499,45 +486,72 @@ class _PatternBuilder:
             self.edges.add(tasks, np.array([roles[r.peer] for _, r in receives]), MESSAGE, np.array(numbers))
 
 
-def _together(axis: str, keys: Int64, entered: Int64, first: Int64, step: Int32, timed_step: int) -> Together:
-    """Return the call's Together; its sends in steps before and after ``timed_step`` are signals."""
-    before = int((step < timed_step).sum())
-    assert (np.diff(step) >= 0).all()
-    assert int((step > timed_step).sum()) == before > 0
-    order = np.argsort(keys)
-    return Together(
-        axis=axis, keys=keys[order], entered=entered[order], first=first[order], num_sends=len(step), num_signals=before
-    )
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _CollectiveSite:
+    """The collectives of one call in a rank's program. They have equal ``sends``; only the task numbers differ.
 
+    keys, entry, first: int64[collectives], the number of each, the task that enters it (the next task ends it), and its
+    first send. roles: int64[1 + peers], the role of each peer of the schedule, after SELF for -1.
+    """
 
-class _Repeated:
-    """Edges of one schedule's sends, repeated for every collective with that schedule."""
+    keys: Int64
+    entry: Int64
+    first: Int64
+    roles: Int64
+    sends: RankSends
 
-    def __init__(self, keys: Int64, first: Int64, tasks: Int64) -> None:
-        self.keys = keys
-        self.first = first
-        self.tasks = tasks
+    @property
+    def tasks(self) -> Int64:
+        """int64[collectives, sends]: the tasks of the sends."""
+        tasks: Int64 = self.first[:, None] + np.arange(self.sends.num_sends, dtype=np.int64)
+        return tasks
 
-    def edges(self, edges: _EdgeList, waiting: Int64, roles: Int64, who: Int32, number: Int32) -> None:
-        """Add edges: send number ``waiting`` waits for send ``number`` of ``who`` (-1: this rank)."""
-        self._add(edges, self.tasks[:, waiting], roles[who + 1], number)
+    @property
+    def receivers(self) -> Int64:
+        """int64[sends]: the role of each send's receiver."""
+        return self.roles[self.sends.receiver + 1]
 
-    def completions(self, edges: _EdgeList, ended: Int64, roles: Int64, sends: RankSends) -> None:
-        """Add the edges of the join ``ended`` of each collective, which waits for everything that completes it."""
-        who, number = sends.completion_who, sends.completion_number
-        self._add(edges, np.repeat(ended[:, None], len(who), axis=1), roles[who + 1], number)
+    def together(self, axis: str, timed_step: int) -> Together:
+        """Return the call's Together; its sends in steps before and after ``timed_step`` are signals."""
+        step, num_signals = self.sends.step, int((self.sends.step < timed_step).sum())
+        assert (np.diff(step) >= 0).all()
+        assert int((step > timed_step).sum()) == num_signals > 0
+        order = np.argsort(self.keys)
+        keys, entered, first = self.keys[order], self.entry[order], self.first[order]
+        return Together(
+            axis=axis, keys=keys, entered=entered, first=first, num_sends=len(step), num_signals=num_signals
+        )
 
-    def _add(self, edges: _EdgeList, tasks: Int64, role: Int64, number: Int32) -> None:
-        own, others = np.flatnonzero(role == SELF), np.flatnonzero(role != SELF)
-        edges.add(tasks[:, own].ravel(), SELF, TASK, (self.first[:, None] + number[own]).ravel())
-        many = len(self.keys)
-        keys = np.repeat(self.keys, len(others))
+    def add_edges(self, edges: _EdgeList) -> None:
+        """Add the dependencies of the sends and of the ends of all collectives."""
+        sends, tasks = self.sends, self.tasks
+        # A send waits for earlier sends of this rank and of its peers,
+        waiting = tasks[:, row_of(sends.predecessor_ptr)]
+        self._wait_for_sends(edges, waiting, sends.predecessor_who, sends.predecessor_number)
+        # until this rank has entered,
+        by_self = np.flatnonzero(sends.entry_src)
+        edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(self.entry, len(by_self)))
+        # and until its receiver has entered.
+        by_peer = np.flatnonzero(sends.entry_dst)
+        receivers = np.tile(self.receivers[by_peer], len(self.keys))
+        edges.add(tasks[:, by_peer].ravel(), receivers, ENTERED, np.repeat(self.keys, len(by_peer)))
+        # The collective ends after the sends that complete it.
+        ends = np.repeat(self.entry[:, None] + 1, len(sends.completion_who), axis=1)
+        self._wait_for_sends(edges, ends, sends.completion_who, sends.completion_number)
+
+    def _wait_for_sends(self, edges: _EdgeList, waiting: Int64, who: Int32, number: Int32) -> None:
+        """Add edges: ``waiting``, int64[collectives, edges], waits for send ``number`` of peer ``who`` (-1: this
+        rank).
+        """
+        role = self.roles[who + 1]
+        local, remote = np.flatnonzero(role == SELF), np.flatnonzero(role != SELF)
+        edges.add(waiting[:, local].ravel(), SELF, TASK, (self.first[:, None] + number[local]).ravel())
         edges.add(
-            tasks[:, others].ravel(),
-            np.tile(role[others], many),
+            waiting[:, remote].ravel(),
+            np.tile(role[remote], len(self.keys)),
             SENT,
-            keys,
-            np.tile(number[others].astype(np.int64), many),
+            np.repeat(self.keys, len(remote)),
+            np.tile(number[remote].astype(np.int64), len(self.keys)),
         )
 
 
@@ -568,17 +582,16 @@ class _PatternColumns:
         """Set the columns of a message of the program."""
         self.size_bytes[task], self.software_ps[task], self.caps[task] = message
 
-    def sends(
-        self, tasks: Int64, sends: RankSends, roles: Int64, answer: ScheduledCall, keys: Int64, entry: Int64
-    ) -> None:
-        """Set the columns of one call's sends: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
+    def sends(self, site: _CollectiveSite, answer: ScheduledCall) -> None:
+        """Set the columns of one call's sends."""
+        sends, tasks = site.sends, site.tasks
         is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
         caps = 0 if sends.caps is None else sends.caps
         has_software = is_sent if answer.timed_step < 0 else is_sent & ((sends.size_bytes == 0) | (caps > 0))
         self.caps[tasks] = np.where(is_sent, caps, 0)
         self.kind[tasks] = np.where(is_sent, TRANSFER, JOIN)
         self.size_bytes[tasks] = sends.size_bytes
-        self.role[tasks] = np.where(is_sent, roles, SELF)
+        self.role[tasks] = np.where(is_sent, site.receivers, SELF)
         self.software_ps[tasks] = np.where(has_software, answer.software_ps, 0)
-        self.key[tasks] = keys[:, None]
-        self.labels[:, tasks] = self.labels[:, entry][:, :, None]
+        self.key[tasks] = site.keys[:, None]
+        self.labels[:, tasks] = self.labels[:, site.entry][:, :, None]

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
+from trine.folding.classes import RankClasses
 from trine.folding.colors import distinct
-from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable
+from trine.folding.neighbourhood import PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
 from trine.folding.refine import Partition
 from trine.graph.assembler import GraphAssembler, GraphLinks
@@ -56,20 +57,18 @@ class QuotientBuilder:
     def __init__(
         self,
         job: JobPatterns,
-        parts: Sequence[PatternPart],
-        partition: Partition,
-        neighbourhood: Neighbourhood,
+        classes: RankClasses,
         table: RouteTable,
         placement: Placement,
         scaling: DurationScaling | None = None,
     ) -> None:
+        partition, neighbourhood = classes.partition, classes.neighbourhood
         self.job = job
-        self.parts = tuple(parts)
+        self.parts = tuple(classes.parts)
         self.partition = partition
         self.table = table
         self.placement = placement
         self.scaling = scaling
-        self.neighbourhood = neighbourhood
         part_of_rank = np.empty(job.grid.num_ranks, np.int32)
         self.row_of_rank = np.empty(job.grid.num_ranks, np.int64)
         for number, part in enumerate(self.parts):
@@ -195,18 +194,11 @@ class QuotientBuilder:
     def _predecessors(self) -> tuple[Int64, Int32]:
         """Return the predecessors of all tasks as CSR: pointers, predecessors."""
         resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
-        counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
-        tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
-        added = np.bincount(tasks, minlength=self.num_tasks)
-        ptr = pointers(counts + added)
-        column = np.empty(int(ptr[-1]), np.int32)
-        is_added = np.zeros(len(column), np.bool_)
-        order = np.argsort(tasks, kind="stable")
-        own = np.cumsum(added) - added
-        is_added[ptr[:-1][tasks[order]] + counts[tasks[order]] + np.arange(len(tasks)) - own[tasks[order]]] = True
-        column[is_added] = together[order]
-        column[~is_added] = np.concatenate([bases[one.role] + one.number for one, bases in resolved] or [together[:0]])
-        return ptr, column
+        none = np.zeros(0, np.int64)
+        counts = np.concatenate([none, *(edges.counts for edges, _ in resolved)])
+        predecessors = np.concatenate([none, *(bases[edges.role] + edges.number for edges, bases in resolved)])
+        group_waits = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base)
+        return append_to_rows(pointers(counts), predecessors.astype(np.int32), *group_waits.edges())
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
@@ -254,6 +246,13 @@ class _Resolved:
     counts: Int32
     role: npt.NDArray[np.int16]
     number: Int32
+
+
+def append_to_rows(ptr: Int64, values: Int32, rows: Int64, appended: Int64) -> tuple[Int64, Int32]:
+    """Append ``appended[i]`` to row ``rows[i]`` of a CSR, for each i in order. Returns the new ``ptr`` and values."""
+    order = np.argsort(rows, kind="stable")
+    lengths = np.diff(ptr) + np.bincount(rows, minlength=len(ptr) - 1)
+    return pointers(lengths), np.insert(values, ptr[rows[order] + 1], appended[order])
 
 
 def _pressure_of(pattern: Pattern) -> Int32:

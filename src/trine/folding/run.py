@@ -225,7 +225,7 @@ class JobRunner:
         whole = whole if scaling is None else _Whole(self, scaling)
         if self.fold == "verify":
             folded = folder.run()
-            return self._shown(folded, whole, check_fold(folded, whole.graph, whole.records).sentence())
+            return self._shown(folded, whole, check_fold(folded, whole.graph, whole.records))
         if self.placement.num_ranks > SHOW_ALL:
             return self._shown(folder.run(), whole)
         folded = folder.run(lambda: UnfoldedTimes(whole.records, UnfoldedNumbers(patterns, whole.graph).of_rank))
@@ -473,39 +473,22 @@ def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoldCheck:
-    """Successful comparison of a folded and an unfolded run: counts of ranks and tasks compared and simulated."""
-
-    num_ranks: int
-    num_tasks: int
-    num_classes: int
-    num_simulated: int
-
-    def sentence(self) -> str:
-        classes = f"{self.num_classes} class{'' if self.num_classes == 1 else 'es'}"
-        return (
-            f"verified: {self.num_tasks:,} tasks of {self.num_ranks} ranks are equal to the picosecond in the "
-            f"folded run ({classes}, {self.num_simulated:,} tasks) and in the unfolded one"
-        )
-
-
-def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> FoldCheck:
-    """Compare every task of every rank. Raises SimulationError with the first difference."""
+def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> str:
+    """Compare every task of every rank; returns a sentence. Raises SimulationError with the first difference."""
     folded = unfolded_records(run, graph)
     for name in ("ready_ps", "start_ps", "end_ps"):
         differs = np.flatnonzero(getattr(folded, name) != getattr(unfolded, name))
         if len(differs):
             task = int(differs[np.argmin(unfolded.end_ps[differs])])
-            times = [format_time(int(getattr(one, name)[task])) for one in (folded, unfolded)]
+            times = [format_time(int(getattr(records, name)[task])) for records in (folded, unfolded)]
             raise SimulationError(
                 f"folded and unfolded runs differ in {len(differs)} of {graph.num_tasks} tasks: first task {task} of "
                 f"rank {int(graph.rank[task])}, {name[:-3]} {times[0]} folded, {times[1]} unfolded. This is a bug of "
                 "trine: please report it; --no-fold gives the right times"
             )
-    return FoldCheck(
-        num_ranks=run.job.grid.num_ranks,
-        num_tasks=graph.num_tasks,
-        num_classes=run.most_classes,
-        num_simulated=max(stage.num_tasks for stage in run.stages),
+    classes = f"{run.most_classes} class{'' if run.most_classes == 1 else 'es'}"
+    num_simulated = max(stage.num_tasks for stage in run.stages)
+    return (
+        f"verified: {graph.num_tasks:,} tasks of {run.job.grid.num_ranks} ranks are equal to the picosecond in the "
+        f"folded run ({classes}, {num_simulated:,} tasks) and in the unfolded one"
     )
