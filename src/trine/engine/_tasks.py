@@ -95,9 +95,9 @@ def _sort_successors(predecessor_ptr: Int64, predecessor_idx: Int32, work: TaskT
         task.num_successors = 0
     for number in range(len(predecessor_ptr) - 1):
         for entry in range(predecessor_ptr[U(number)], predecessor_ptr[U(number + 1)]):
-            before = tasks[U(predecessor_idx[U(entry)])]
-            work.successors[U(before.first_successor + before.num_successors)] = number
-            before.num_successors += 1
+            predecessor = tasks[U(predecessor_idx[U(entry)])]
+            work.successors[U(predecessor.first_successor + predecessor.num_successors)] = number
+            predecessor.num_successors += 1
 
 
 @kernel
