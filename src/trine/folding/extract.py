@@ -80,8 +80,8 @@ class CallPlan:
         position = grid.coordinates(ranks, self.call.axis)
         structure = np.zeros(len(ranks), np.int64)
         for number, answer in enumerate(self.answers):
-            own = group_class == number
-            structure[own] = answer.local.structure_of[position[own]]
+            in_class = group_class == number
+            structure[in_class] = answer.local.structure_of[position[in_class]]
         return group_class, structure
 
     def sends(self, group_class: int, structure: int) -> RankSends:
@@ -160,12 +160,12 @@ class Extraction:
 
     def _calls(self, template: ProgramTemplate) -> dict[int, GroupCall]:
         """Return collective number -> call of a program, in program order; a collective of one rank sends nothing."""
-        found = {}
+        calls = {}
         for _, step in template.collectives.values():
             number = self.keys.setdefault((step.axis, step.key), len(self.keys))
             if self.grid.size(step.axis) > 1:
-                found[number] = call_of(step)
-        return found
+                calls[number] = call_of(step)
+        return calls
 
     def _check_agreement(self) -> None:
         for axis in dict.fromkeys(call.axis for calls in self.calls for call in calls.values()):
@@ -175,10 +175,10 @@ class Extraction:
                 self._check_group(axis, sorted(set(programs.tolist())))
 
     def _check_group(self, axis: str, programs: Sequence[int]) -> None:
-        wanted = [(key, call) for key, call in self.calls[programs[0]].items() if call.axis == axis]
-        for other in programs[1:]:
-            if [(key, call) for key, call in self.calls[other].items() if call.axis == axis] != wanted:
-                first, second = self.job.programs[programs[0]].name, self.job.programs[other].name
+        expected = [(key, call) for key, call in self.calls[programs[0]].items() if call.axis == axis]
+        for program in programs[1:]:
+            if [(key, call) for key, call in self.calls[program].items() if call.axis == axis] != expected:
+                first, second = self.job.programs[programs[0]].name, self.job.programs[program].name
                 raise PlanError(f"programs {first!r} and {second!r} disagree on the collectives of axis {axis}")
 
     def _plans(self) -> dict[GroupCall, CallPlan]:
@@ -203,17 +203,17 @@ class Extraction:
 
     def _check_received(self) -> None:
         """Refuse messages that no task receives, because the simulated times would not show the error."""
-        received = [{(one.peer.axis, one.tag) for _, one in template.receives} for template in self.templates]
+        received = [{(r.peer.axis, r.tag) for _, r in template.receives} for template in self.templates]
         for program, template in enumerate(self.templates):
-            to: dict[Peer, list[tuple[int | str, ...]]] = {}
+            tags_to: dict[Peer, list[tuple[int | str, ...]]] = {}
             for _, send in template.sends:
-                to.setdefault(send.peer, []).append(send.tag)
-            for peer, tags in to.items():
+                tags_to.setdefault(send.peer, []).append(send.tag)
+            for peer, tags in tags_to.items():
                 receivers = self.program_of[resolve(self.grid, self.ranks_of[program], peer)]
-                for other in np.unique(receivers).tolist():
-                    lost = [tag for tag in tags if (peer.axis, tag) not in received[other]]
+                for receiver in np.unique(receivers).tolist():
+                    lost = [tag for tag in tags if (peer.axis, tag) not in received[receiver]]
                     if lost:
-                        first, second = self.job.programs[program].name, self.job.programs[other].name
+                        first, second = self.job.programs[program].name, self.job.programs[receiver].name
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
     # -- patterns --------------------------------------------------------------------------------------------------
@@ -261,22 +261,22 @@ class Extraction:
         for kind in range(int(kinds.of_rank.max()) + 1):
             rows = np.flatnonzero(kinds.of_rank == kind)
             first = rows[0]
-            chosen = {
+            choices = {
                 call: (int(group_class[first]), int(structure[first]))
                 for call, (group_class, structure) in kinds.calls.items()
             }
             sent = {size: answers[int(group_class[first])] for size, (group_class, answers) in kinds.messages.items()}
-            yield _PatternBuilder(self, kinds.program, ranks[rows], chosen, sent).pattern()
+            yield _PatternBuilder(self, kinds.program, ranks[rows], choices, sent).pattern()
 
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[Message]]]:
         """Return (peer, bytes) of each message of the program -> class of each rank, message of each class."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
-        found = {}
+        costs = {}
         for peer, size in sent:
             pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
             group_class, answers = group_answers(self.costs, "send_recv", size, pairs, None)
-            found[peer, size] = group_class.astype(np.int64), [message_of(size, *answer) for answer in answers]
-        return found
+            costs[peer, size] = group_class.astype(np.int64), [message_of(size, *answer) for answer in answers]
+        return costs
 
 
 def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
@@ -288,12 +288,12 @@ def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
 
 def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
     """Return the axes along which one message has several receivers, so that a receiver's position matters."""
-    seen: set[tuple[str, tuple[int | str, ...]]] = set()
+    messages: set[tuple[str, tuple[int | str, ...]]] = set()
     axes = set()
     for _, send in template.sends:
-        if (send.peer.axis, send.tag) in seen:
+        if (send.peer.axis, send.tag) in messages:
             axes.add(send.peer.axis)
-        seen.add((send.peer.axis, send.tag))
+        messages.add((send.peer.axis, send.tag))
     return axes
 
 
@@ -322,13 +322,13 @@ class _EdgeList:
     def build(self) -> Edges:
         """Return the edges sorted by task, otherwise in insertion order."""
         if not self.blocks:
-            none = np.zeros(0, np.int64)
+            empty = np.zeros(0, np.int64)
             return Edges(
-                task=none,
-                role=none.astype(np.int16),
-                what=none.astype(np.int8),
-                key=none.astype(np.int32),
-                number=none.astype(np.int32),
+                task=empty,
+                role=empty.astype(np.int16),
+                what=empty.astype(np.int8),
+                key=empty.astype(np.int32),
+                number=empty.astype(np.int32),
             )
         task = np.concatenate([block[0] for block in self.blocks])
         order = np.argsort(task, kind="stable")
@@ -354,13 +354,13 @@ class _PatternBuilder:
         extraction: Extraction,
         program: int,
         ranks: Int64,
-        chosen: dict[GroupCall, tuple[int, int]],
+        choices: dict[GroupCall, tuple[int, int]],
         messages: dict[tuple[Peer, int], Message],
     ) -> None:
         self.extraction = extraction
         self.program = program
         self.ranks = ranks
-        self.chosen = chosen
+        self.choices = choices
         self.messages = messages
         self.template = extraction.templates[program]
         self.calls = extraction.calls[program]
@@ -371,18 +371,18 @@ class _PatternBuilder:
         self.together: list[Together] = []
 
     def pattern(self) -> Pattern:
-        template, own = self.template, len(self.template.kind)
+        template, num_steps = self.template, len(self.template.kind)
         num_keys = len(self.extraction.keys)
         entered = np.full(num_keys, -1, np.int32)
         first_sent = np.full(num_keys, -1, np.int32)
-        key_column = np.full(own, -1, np.int32)
+        key_column = np.full(num_steps, -1, np.int32)
         for task, step in template.collectives.values():
             number = self.extraction.keys[step.axis, step.key]
             entered[number] = task
             key_column[task : task + 2] = number
         counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
-        firsts = own + np.cumsum(counts) - counts
-        total = own + int(counts.sum())
+        firsts = num_steps + np.cumsum(counts) - counts
+        total = num_steps + int(counts.sum())
         first_sent[list(self.calls)] = firsts
         columns = _PatternColumns(template, total, key_column)
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
@@ -410,14 +410,14 @@ class _PatternBuilder:
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
             algorithm_of={
-                key: self.extraction.plans[call].answers[self.chosen[call][0]].algorithm
+                key: self.extraction.plans[call].answers[self.choices[call][0]].algorithm
                 for key, call in self.calls.items()
             },
         )
 
     def _sends(self, key: int) -> RankSends:
         call = self.calls[key]
-        return self.extraction.plans[call].sends(*self.chosen[call])
+        return self.extraction.plans[call].sends(*self.choices[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
         """Return the role number of these peers, one for each rank."""
@@ -438,7 +438,7 @@ class _PatternBuilder:
             keys_of.setdefault(call, []).append(key)
         for call, call_keys in keys_of.items():
             keys = np.array(call_keys, np.int64)
-            answer = self.extraction.plans[call].answers[self.chosen[call][0]]
+            answer = self.extraction.plans[call].answers[self.choices[call][0]]
             peers = answer.local.peers_of(self.extraction.grid.coordinates(self.ranks, call.axis))
             site = _CollectiveSite(
                 keys=keys,
@@ -462,8 +462,8 @@ class _PatternBuilder:
 
     def _messages(self, columns: _PatternColumns) -> None:
         grid, roles = self.extraction.grid, {}
-        named = [send.peer for _, send in self.template.sends] + [one.peer for _, one in self.template.receives]
-        for peer in named:
+        sent_to, received_from = [s.peer for _, s in self.template.sends], [r.peer for _, r in self.template.receives]
+        for peer in sent_to + received_from:
             if peer not in roles:
                 roles[peer] = self._role(peer.axis, resolve(grid, self.ranks, peer))
         for task, send in self.template.sends:
@@ -559,11 +559,11 @@ class _PatternColumns:
     """Columns of a pattern's tasks: the program's tasks, with room for the sends of its collectives."""
 
     def __init__(self, template: ProgramTemplate, total: int, keys: Int32) -> None:
-        own = len(template.kind)
+        num_steps = len(template.kind)
 
         def grown(column: npt.NDArray[np.generic], fill: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
             array = np.full(total, fill, dtype)
-            array[:own] = column
+            array[:num_steps] = column
             return array
 
         self.kind = grown(template.kind, TRANSFER, np.int8)
@@ -576,7 +576,7 @@ class _PatternColumns:
         self.software_ps, self.caps = np.zeros((2, total), np.int64)
         self.role = np.full(total, SELF, np.int16)
         self.labels = np.full((len(template.labels), total), -1, np.int32)
-        self.labels[:, :own] = template.labels
+        self.labels[:, :num_steps] = template.labels
 
     def send(self, task: int, message: Message) -> None:
         """Set the columns of a message of the program."""
