@@ -1,4 +1,4 @@
-"""Sequences whose items are worked out when they are asked for, and the names of a machine's devices and links."""
+"""Sequences that create their items on access, and the names of a machine's devices and links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T]):
-    """A tuple to those who read it; an item exists while somebody holds it."""
+    """A sequence that behaves like a tuple, but creates each item on access and keeps none."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ class EndNames(Lazy[str]):
 
 
 class ChosenNames(Lazy[str]):
-    """Some of other names. ``chosen``: int64[links], which."""
+    """A selection of names. ``chosen``: int64[links], their indices."""
 
     __slots__ = ("_chosen", "_names")
 

@@ -111,13 +111,13 @@ class _Uplinks:
         worst = order[times[order] > CROWDED]
         _, first = np.unique(group[worst], return_index=True)  # the busiest uplink of each group
         for place in worst[np.sort(first)][:LOOKED_AT].tolist():
-            own = int(group[place])
-            alike = members[start[own] : start[own] + count[own]].tolist()
-            found = self._against_its_like(int(up[place]), alike)
-            if found is not None:
-                yield found
+            number = int(group[place])
+            alike = members[start[number] : start[number] + count[number]].tolist()
+            crowded = self._compare_with_equivalents(int(up[place]), alike)
+            if crowded is not None:
+                yield crowded
 
-    def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
+    def _compare_with_equivalents(self, link: int, group: list[int]) -> Crowded | None:
         """Compare ``link`` with its equivalents in ``group``; return None if it carries no more than it must."""
         source, carried = int(self._cluster.link_table.source[link]), self._carried
         # Bytes of the links from below that carry traffic
@@ -130,7 +130,7 @@ class _Uplinks:
         if carried[link] <= CROWDED * max(brings, default=1):
             return None
         below = self._below(link)
-        alike = [one for one in group if self._below(one) == below] if below else []
+        alike = [uplink for uplink in group if self._below(uplink) == below] if below else []
         total = int(carried[alike].sum())
         senders = len(brings) if self._level[source] else len(alike)
         even = max(total / max(1, min(len(alike), senders)), *brings, 1)

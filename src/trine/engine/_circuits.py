@@ -225,7 +225,7 @@ def _free_port(circuits: CircuitTables, rank: Int) -> None:
 
 @inlined
 def _is_idle_longer(circuits: CircuitTables, circuit: Int, longest: Int) -> bool:
-    """Return whether ``circuit`` has been idle longer, or as long with the lower number of its last task."""
+    """Return whether ``circuit`` has been idle longer than ``longest``; a tie goes to the lower last task."""
     joint, longest_joint = circuits.joints[U(circuit)], circuits.joints[U(longest)]
     if joint.idle_since_ps != longest_joint.idle_since_ps:
         return bool(joint.idle_since_ps < longest_joint.idle_since_ps)

@@ -77,7 +77,7 @@ def sort(values: Int32, count: Int) -> None:
 
 @inlined
 def _sift(values: Int32, place: Int, count: Int) -> None:
-    """Move values[place] down until none of its two children is larger."""
+    """Move values[place] down until it is at least as large as its two children."""
     value = values[U(place)]
     while True:
         child = 2 * place + 1

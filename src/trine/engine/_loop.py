@@ -53,9 +53,9 @@ def advance(
 
     All state is in the arguments, so that the shell can grow ``network`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the predicted end of a flow,
-    which is valid unless the prediction has changed. ``circuits`` is None in a network without circuits: then the
-    kernel is compiled without them. Each turn of the loop handles one task: one that has become ready, or one whose
-    event is due. With neither left, it handles the changed streams, then the network; then time advances.
+    which is valid unless the prediction has changed. ``circuits`` is None in a network without circuits, and the
+    kernel is then compiled without them. Each turn of the loop handles one ready task, or one due event.
+    Without either, it handles the changed streams, then the network; then time advances.
     """
     has_slowdowns = len(work.slowdown_ppm) > 0
     has_queues = model >= FIRST_QUEUE

@@ -164,7 +164,7 @@ BUILT_IN = {
     CIRCUIT: "trine.engine.circuit_model:CircuitSwitching",
 }
 
-#: The models that the compiled engine has; engine/_loop.py says how.
+#: The models of the compiled engine (engine/_loop.py).
 COMPILED = ("fair", "equal", "fifo", CIRCUIT)
 
 #: Packages add models as entry points: a class, or a function without arguments that makes a model.

@@ -314,10 +314,10 @@ class _EdgeList:
 
     blocks: list[tuple[Int64, Int64, int, Int64, Int64]] = field(default_factory=list)
 
-    def add(self, task: Int64, role: int | Int64, what: int, key: int | Int64, number: int | Int64 = 0) -> None:
+    def add(self, task: Int64, role: int | Int64, kind: int, key: int | Int64, number: int | Int64 = 0) -> None:
         """Add edges of ``task``; the other arguments are scalars, or one value for each edge."""
         n = len(task)
-        self.blocks.append((task, _all(role, n), what, _all(key, n), _all(number, n)))
+        self.blocks.append((task, _all(role, n), kind, _all(key, n), _all(number, n)))
 
     def build(self) -> Edges:
         """Return the edges sorted by task, otherwise in insertion order."""
@@ -326,17 +326,17 @@ class _EdgeList:
             return Edges(
                 task=empty,
                 role=empty.astype(np.int16),
-                what=empty.astype(np.int8),
+                kind=empty.astype(np.int8),
                 key=empty.astype(np.int32),
                 number=empty.astype(np.int32),
             )
         task = np.concatenate([block[0] for block in self.blocks])
         order = np.argsort(task, kind="stable")
-        what = np.concatenate([np.full(len(block[0]), block[2], np.int8) for block in self.blocks])
+        kind = np.concatenate([np.full(len(block[0]), block[2], np.int8) for block in self.blocks])
         return Edges(
             task=task[order],
             role=np.concatenate([block[1] for block in self.blocks])[order].astype(np.int16),
-            what=what[order],
+            kind=kind[order],
             key=np.concatenate([block[3] for block in self.blocks])[order].astype(np.int32),
             number=np.concatenate([block[4] for block in self.blocks])[order].astype(np.int32),
         )

@@ -46,7 +46,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PatternPart:
-    """Ranks of one pattern that have behaved alike so far, and their remaining tasks.
+    """Ranks of one pattern with identical behaviour so far, and their remaining tasks.
 
     ranks: int64, ascending; rows: int64, their rows in the pattern. tasks: int64, remaining tasks of the pattern;
     number_of: int32[tasks of the pattern], index into ``tasks``, -1 for ended tasks. edges: edges of the remaining
@@ -124,7 +124,7 @@ def _waiting_together(pattern: Pattern) -> Edges:
         is_end[call.entered + 1] = True
     by_own = (edges.role == SELF) & (key_of[np.where(edges.role == SELF, edges.key, 0)] >= 0)
     replaced = (key_of[edges.task] >= 0) | (is_end[edges.task] & (by_own | (edges.role >= 0)))
-    columns = [[edges.task[~replaced], edges.role[~replaced], edges.what[~replaced], edges.key[~replaced]]]
+    columns = [[edges.task[~replaced], edges.role[~replaced], edges.kind[~replaced], edges.key[~replaced]]]
     for call in pattern.together:
         timed = call.timed
         first_send = np.repeat(call.first, timed.shape[1])
@@ -132,22 +132,22 @@ def _waiting_together(pattern: Pattern) -> Edges:
         columns.append(_all_of(timed.ravel(), SELF, TASK, first_send))
         columns.append(_all_of(call.entered + 1, SELF, TASK, call.first))
         columns.append(_all_of(call.entered + 1, GROUP, SENT, call.keys))
-    task, role, what, key = (np.concatenate(column) for column in zip(*columns, strict=True))
+    task, role, kind, key = (np.concatenate(column) for column in zip(*columns, strict=True))
     number = np.zeros(len(task), np.int32)
     number[: int((~replaced).sum())] = edges.number[~replaced]
     order = np.argsort(task, kind="stable")
     return Edges(
         task=task[order],
         role=role[order].astype(np.int16),
-        what=what[order].astype(np.int8),
+        kind=kind[order].astype(np.int8),
         key=key[order].astype(np.int32),
         number=number[order],
     )
 
 
-def _all_of(task: Int64, role: int, what: int, key: Int64) -> list[Int64]:
+def _all_of(task: Int64, role: int, kind: int, key: Int64) -> list[Int64]:
     """Return the columns of edges to one role."""
-    return [task, np.full(len(task), role, np.int64), np.full(len(task), what, np.int64), key]
+    return [task, np.full(len(task), role, np.int64), np.full(len(task), kind, np.int64), key]
 
 
 @dataclass(slots=True)

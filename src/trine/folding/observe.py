@@ -174,7 +174,7 @@ class _Observer:
             edge_numbers = np.concatenate([part for part, _ in parts])
             tasks = np.concatenate(
                 [
-                    named_tasks(edges, part, peer_pattern, self._position(pattern, role, rank, edges.what[part]))
+                    named_tasks(edges, part, peer_pattern, self._position(pattern, role, rank, edges.kind[part]))
                     for part, role in parts
                 ]
             )
@@ -184,8 +184,8 @@ class _Observer:
                 predecessors[edge_numbers] = self._arrive(row, peer, peer_pattern, tasks)
         return base + edges.task, predecessors
 
-    def _position(self, pattern: Pattern, role: int, rank: int, what: npt.NDArray[np.int8]) -> int:
-        if not (what == MESSAGE).any():
+    def _position(self, pattern: Pattern, role: int, rank: int, kind: npt.NDArray[np.int8]) -> int:
+        if not (kind == MESSAGE).any():
             return -1
         return self.job.grid.coordinate(rank, pattern.role_axes[role])
 

@@ -175,7 +175,7 @@ class QuotientBuilder:
         # Position of this rank on the axis of each role that sends it messages
         own_rank = np.array([rank], np.int64)
         positions = {}
-        for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
+        for role in np.unique(part.edges.role[part.edges.kind == MESSAGE]).tolist():
             positions[role] = int(self.job.grid.coordinates(own_rank, part.pattern.role_axes[role])[0])
         parts = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
         part_ids = (0 if peer is None else id(peer.number_of) for peer in parts)
@@ -223,7 +223,7 @@ class QuotientBuilder:
         links = self.table.of_row(part.pattern, role, row)
         classes = self.link_class[links]
         if role >= 0 and part.pattern.role_axes[role] in part.deferred:
-            classes = classes[:0]  # nothing is sent there before the next stage
+            classes = classes[:0]  # deferred axes carry no messages in this stage
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
@@ -288,7 +288,7 @@ def _resolve_edges(
 
 def named_tasks(edges: Edges, edge_numbers: Int64, pattern: Pattern, position: int) -> Int64:
     """Return the tasks of another rank's ``pattern`` named by the edges ``edge_numbers``, -1 for missing tasks."""
-    key, number, kind = edges.key[edge_numbers], edges.number[edge_numbers], edges.what[edge_numbers]
+    key, number, kind = edges.key[edge_numbers], edges.number[edge_numbers], edges.kind[edge_numbers]
     collective = np.where(kind == MESSAGE, 0, key)
     sent = np.append(pattern.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
     entered = np.append(pattern.entered, -1)[collective].astype(np.int64)

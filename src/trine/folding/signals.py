@@ -192,7 +192,7 @@ def _waits(pattern: Pattern, call: Together, place: int) -> _Waits:
     edges, task = pattern.edges, int(call.first[0]) + place
     rows = slice(*np.searchsorted(edges.task, [task, task + 1]))
     waits = _Waits(False, [], [], [])
-    for role, kind, key, number in zip(*(c[rows].tolist() for c in (edges.role, edges.what, edges.key, edges.number)),
+    for role, kind, key, number in zip(*(c[rows].tolist() for c in (edges.role, edges.kind, edges.key, edges.number)),
                                        strict=True):  # fmt: skip
         if role == SELF:
             if key == int(call.entered[0]):

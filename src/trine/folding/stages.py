@@ -502,7 +502,7 @@ def _trimmed(part: PatternPart, remains: Bool) -> PatternPart:
     remaining_edges = Edges(
         task=edges.task[keep],
         role=edges.role[keep],
-        what=edges.what[keep],
+        kind=edges.kind[keep],
         key=edges.key[keep],
         number=edges.number[keep],
     )

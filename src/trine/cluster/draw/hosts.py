@@ -87,23 +87,23 @@ MAX_IDENTICAL = 4
 def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
     """Place the devices of all hosts that fit, and the fabric around them."""
     hosts = _hosts(cluster)
-    left, tops, waiting = 0.0, 0.0, []
+    next_x, tops, waiting = 0.0, 0.0, []
     for run, quota in _runs(cluster, hosts):
         for name, members in run[:quota]:
-            places = _inside(cluster, members)
+            places = _positions_in_host(cluster, members)
             width = max(x for x, _ in places.values()) - min(x for x, _ in places.values())
-            shift = left - min(x for x, _ in places.values())
+            shift = next_x - min(x for x, _ in places.values())
             prefix = f"{name}." if name else ""
             for device, (x, y) in places.items():
                 picture.add(cluster, device, x + shift, y, prefix)
             if name:
                 picture.frames.append(_frame(cluster, name, members, places, shift))
             tops = max(tops, *(y for _, y in places.values()))
-            left += width + 2.0
+            next_x += width + 2.0
         if len(run) > quota:
-            mark = picture.more(left + 0.5, tops, f"x {len(run) - quota}\nmore")
+            mark = picture.more(next_x + 0.5, tops, f"x {len(run) - quota}\nmore")
             waiting.append((mark, {device for _, members in run[quota:] for device in members}))
-            left += 2.6
+            next_x += 2.6
     _fabric(cluster, picture, tops + 1.9, waiting)
 
 
@@ -167,7 +167,7 @@ def _frame(
     )  # fmt: skip
 
 
-def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _positions_in_host(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return positions of a host's devices; from below: scale-up switches, GPUs, PCIe switches, processors, NICs."""
     rows = _rows(cluster, members)
     x: dict[int, float] = {}

@@ -483,32 +483,32 @@ def many_routes(
 
 def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
     """Return the CSR of all routes, calling ``route`` once per distinct pair, in order of first occurrence."""
-    keys, first, which = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
-    found: list[tuple[int, ...]] = [()] * len(keys)
+    keys, first, inverse = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
+    routes: list[tuple[int, ...]] = [()] * len(keys)
     for number in np.argsort(first).tolist():
-        found[number] = route(*divmod(int(keys[number]), num_devices))
-    length = np.array([len(links) for links in found], np.int64)
-    flat = np.array([link for links in found for link in links], np.int32)
-    start, count = np.cumsum(length) - length, length[which]
-    return pointers(count), flat[spans(start[which], count)]
+        routes[number] = route(*divmod(int(keys[number]), num_devices))
+    length = np.array([len(links) for links in routes], np.int64)
+    flat = np.array([link for links in routes for link in links], np.int32)
+    start, count = np.cumsum(length) - length, length[inverse]
+    return pointers(count), flat[spans(start[inverse], count)]
 
 
-def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
+def _merged(ptr: Int64, links: Int32, rows: Int64, row_ptr: Int64, row_links: Int32) -> tuple[Int64, Int32]:
     """Return the CSR with its empty ``rows`` filled from another CSR."""
     count = np.diff(ptr)
-    taken = np.ones(len(count), np.bool_)
-    taken[rows] = False
-    count[rows] = np.diff(own_ptr)
+    is_filled = np.ones(len(count), np.bool_)
+    is_filled[rows] = False
+    count[rows] = np.diff(row_ptr)
     new_ptr = pointers(count)
-    of_first = np.repeat(taken, count)
+    of_first = np.repeat(is_filled, count)
     merged = np.empty(int(new_ptr[-1]), np.int32)
-    merged[of_first], merged[~of_first] = links, own_links
+    merged[of_first], merged[~of_first] = links, row_links
     return new_ptr, merged
 
 
 def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
     """Return int64[m]: the nearest host of each GPU, -1 if it reaches no host."""
-    known = None if bulk is None else bulk.hosts_of(gpus)
-    if known is not None:
-        return known
+    hosts = None if bulk is None else bulk.hosts_of(gpus)
+    if hosts is not None:
+        return hosts
     return np.array([-1 if (host := router.host_of(gpu)) is None else host for gpu in gpus.tolist()], np.int64)
