@@ -19,7 +19,7 @@ from trine.cluster.select import slow_down, take_down
 from trine.cluster.topologies import add_host
 from trine.compute import make_compute
 from trine.errors import PlanError, SpecError
-from trine.folding import stages
+from trine.folding import classes, stages
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
@@ -277,8 +277,8 @@ def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stages, "WORTH_WAITING", rng.choice((2.0, 2.0, 0.9)))
     patch.setattr(stages, "RUN_TASKS", rng.choice((1, 200, 10**6)))
     patch.setattr(stages, "MAX_STOPS", rng.choice((64, 64, 2)))
-    patch.setattr(stages, "FEW_RANKS", rng.choice((4096, 4096, 0)))
-    patch.setattr(stages, "MOST_CLASSES", rng.choice((0.25, 0.6)))
+    patch.setattr(classes, "FEW_RANKS", rng.choice((4096, 4096, 0)))
+    patch.setattr(classes, "MOST_CLASSES", rng.choice((0.25, 0.6)))
 
 
 def private_case(seed: int) -> Case:

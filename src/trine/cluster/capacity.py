@@ -31,11 +31,11 @@ class LinkKind:
 
 def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
     """Return the kinds of links of a cluster, grouped by class, the fastest first."""
-    found: dict[tuple[str | None, str, str, int, int | None, int], int] = {}
+    counts: dict[tuple[str | None, str, str, int, int | None, int], int] = {}
     for link in cluster.links:
         joins = " - ".join(sorted((cluster.devices[link.source].kind, cluster.devices[link.target].kind)))
         key = (link.medium, link.link_class, joins, link.bytes_per_s, link.peak_bytes_per_s, link.latency_ps)
-        found[key] = found.get(key, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
     kinds = [
         LinkKind(
             medium=medium,
@@ -46,7 +46,7 @@ def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
             peak_bytes_per_s=peak,
             latency_ps=latency_ps,
         )
-        for (medium, link_class, joins, bytes_per_s, peak, latency_ps), count in found.items()
+        for (medium, link_class, joins, bytes_per_s, peak, latency_ps), count in counts.items()
     ]
     order = {"scale-up": 0, "host": 1, "scale-out": 2}
     return tuple(sorted(kinds, key=lambda kind: (order[kind.link_class], -kind.bytes_per_s, kind.joins)))
@@ -112,8 +112,8 @@ def _levels(capacity: _Flow) -> dict[int, int] | None:
     pending = deque([_START])
     while pending:
         device = pending.popleft()
-        for target, left in capacity[device].items():
-            if left and target not in level:
+        for target, remaining in capacity[device].items():
+            if remaining and target not in level:
                 level[target] = level[device] + 1
                 pending.append(target)
     return level if _END in level else None

@@ -34,25 +34,23 @@ def changed(
 
     Raises SpecError: names file, field, value and the nearest valid name.
     """
-    said: list[str] = []
+    log: list[str] = []
     cluster = base
     if spec.devices or spec.links:
         cluster = _as_objects(base, file)
         index = {device.name: i for i, device in enumerate(cluster.devices)}
         for number, entry in enumerate(spec.devices or ()):
-            cluster = _with_device(
-                cluster, entry, names(entry.name, index, file, f"devices[{number}].name"), file, said
-            )
+            cluster = _with_device(cluster, entry, names(entry.name, index, file, f"devices[{number}].name"), file, log)
         for number, link in enumerate(spec.links or ()):
             field = f"links[{number}]"
             ends = names(link.source, index, file, f"{field}.from"), names(link.target, index, file, f"{field}.to")
-            cluster = _with_links(cluster, link, ends, file, field, said)
+            cluster = _with_links(cluster, link, ends, file, field, log)
     if spec.links and not spec.devices and _is_nowhere_better(cluster, base):
         cluster = replace(cluster, degraded_from=(partial(_itself, base),))
     if spec.fabric is not None:
-        cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, said))
-    sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(said)} if said else {}), **spec.sources}
-    evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if said else base.evidence
+        cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, log))
+    sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(log)} if log else {}), **spec.sources}
+    evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if log else base.evidence
     cluster = replace(
         cluster,
         name=spec.name or Path(file).stem,
@@ -68,8 +66,8 @@ def changed(
 
 def _is_nowhere_better(cluster: Cluster, base: Cluster) -> bool:
     """Return whether no link has more bandwidth or less latency than in the base."""
-    now, then = cluster.link_table, base.link_table
-    slower, later = now.bytes_per_s <= then.bytes_per_s, now.latency_ps >= then.latency_ps
+    new, old = cluster.link_table, base.link_table
+    slower, later = new.bytes_per_s <= old.bytes_per_s, new.latency_ps >= old.latency_ps
     return bool((slower & later).all())
 
 
@@ -86,56 +84,56 @@ def _as_objects(base: Cluster, file: str) -> Cluster:
     return replace(base, devices=tuple(base.devices), links=tuple(base.links))
 
 
-def _with_device(cluster: Cluster, entry: DeviceChange, chosen: Sequence[int], file: str, said: list[str]) -> Cluster:
-    given = {key: value for key, value in entry.model_dump(exclude={"name"}).items() if value is not None}
-    if not given:
+def _with_device(cluster: Cluster, entry: DeviceChange, indices: Sequence[int], file: str, log: list[str]) -> Cluster:
+    values = {key: value for key, value in entry.model_dump(exclude={"name"}).items() if value is not None}
+    if not values:
         raise SpecError("changes nothing: give 'gpu', 'forwards' or 'reduces'", file=file, field="devices")
     devices = list(cluster.devices)
-    for i in chosen:
-        devices[i] = _device(devices[i], given, file)
-    was = cluster.devices[chosen[0]]
-    for key, value in given.items():
-        said.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, key)} in {cluster.name})")
+    for i in indices:
+        devices[i] = _device(devices[i], values, file)
+    was = cluster.devices[indices[0]]
+    for key, value in values.items():
+        log.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, key)} in {cluster.name})")
     return replace(cluster, devices=tuple(devices))
 
 
-def _device(device: Device, given: Mapping[str, object], file: str) -> Device:
+def _device(device: Device, values: Mapping[str, object], file: str) -> Device:
     field = f"devices.{device.name}"
-    if "gpu" in given:
+    if "gpu" in values:
         if device.kind != GPU:
             raise SpecError(f"a {device.kind} has no GPU model", file=file, field=f"{field}.gpu")
         try:
-            load_gpu(str(given["gpu"]))
+            load_gpu(str(values["gpu"]))
         except SpecError as error:
             raise SpecError(str(error), file=file, field=f"{field}.gpu") from None
-    if given.get("reduces") and device.kind != SWITCH:
+    if values.get("reduces") and device.kind != SWITCH:
         raise SpecError(f"a {device.kind} reduces nothing", file=file, field=f"{field}.reduces")
-    return replace(device, **given)  # type: ignore[arg-type]
+    return replace(device, **values)  # type: ignore[arg-type]
 
 
 def _with_links(
-    cluster: Cluster, change: LinkChange, ends: tuple[list[int], list[int]], file: str, field: str, said: list[str]
+    cluster: Cluster, change: LinkChange, ends: tuple[list[int], list[int]], file: str, field: str, log: list[str]
 ) -> Cluster:
     """Change the numbers of all links between the ends; every named device must have such a link."""
     sources, targets = set(ends[0]), set(ends[1])
-    chosen = [
+    indices = [
         i
         for i, link in enumerate(cluster.links)
         if (link.source in sources and link.target in targets)
         or (change.duplex and link.source in targets and link.target in sources)
     ]
-    met = {end for i in chosen for end in (cluster.links[i].source, cluster.links[i].target)}
-    for name, devices, others in (("from", ends[0], change.target), ("to", ends[1], change.source)):
+    met = {end for i in indices for end in (cluster.links[i].source, cluster.links[i].target)}
+    for name, devices, far_names in (("from", ends[0], change.target), ("to", ends[1], change.source)):
         for device in devices:
             if device not in met:
                 near = sorted({cluster.device_name(link.target) for link in cluster.links_from(device)})
-                hint = nearest(others[0], near)
-                what = f"no link of {cluster.name!r} joins {cluster.device_name(device)!r} to {', '.join(others)}"
-                raise SpecError(f"{what}{hint}", file=file, field=f"{field}.{name}")
+                hint = nearest(far_names[0], near)
+                problem = f"no link of {cluster.name!r} joins {cluster.device_name(device)!r} to {', '.join(far_names)}"
+                raise SpecError(f"{problem}{hint}", file=file, field=f"{field}.{name}")
     links = list(cluster.links)
-    for i in chosen:
+    for i in indices:
         links[i] = _link(links[i], change, file, field)
-    said.append(_words(cluster, change, cluster.links[chosen[0]], links[chosen[0]], len(chosen)))
+    log.append(_words(cluster, change, cluster.links[indices[0]], links[indices[0]], len(indices)))
     return replace(cluster, links=tuple(links))
 
 
@@ -184,7 +182,7 @@ def _words(cluster: Cluster, change: LinkChange, old: Link, new: Link, count: in
 
 
 def _fabric(
-    base: Cluster, spec: ChangedFile, file: str, read: Callable[[FabricSpec, str], Fabric], said: list[str]
+    base: Cluster, spec: ChangedFile, file: str, read: Callable[[FabricSpec, str], Fabric], log: list[str]
 ) -> Fabric:
     """Return the base's usual fabric with the changes of the file."""
     from trine.cluster.schema import FabricSpec
@@ -194,13 +192,13 @@ def _fabric(
     if base.fabric is None and base.has_fabric:
         hint = f"the nodes of {base.name!r} are joined already: stand on the file of its node"
         raise SpecError(hint, file=file, field="fabric")
-    given = spec.fabric.model_dump(exclude_none=True)
-    under = {} if base.fabric is None else asdict(base.fabric)
-    if given.get("kind", under.get("kind")) not in ("rail", "fat-tree", "clos"):
-        under = {key: value for key, value in under.items() if key not in ("oversubscription", "radix")}
-    said.append(f"fabric {', '.join(f'{key} {value}' for key, value in given.items())}")
+    values = spec.fabric.model_dump(exclude_none=True)
+    base_values = {} if base.fabric is None else asdict(base.fabric)
+    if values.get("kind", base_values.get("kind")) not in ("rail", "fat-tree", "clos"):
+        base_values = {key: value for key, value in base_values.items() if key not in ("oversubscription", "radix")}
+    log.append(f"fabric {', '.join(f'{key} {value}' for key, value in values.items())}")
     try:
-        return read(check(FabricSpec, {**under, **given}, file), file)
+        return read(check(FabricSpec, {**base_values, **values}, file), file)
     except SpecError as error:
         if error.field is not None and not error.field.startswith("fabric"):
             where = f"fabric.{error.field}"

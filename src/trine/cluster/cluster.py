@@ -110,15 +110,15 @@ class Cluster(ClusterData):
         if self.device_table.layout is not None:
             from trine.cluster.layout import device_named
 
-            found = device_named(self.device_table, name)
+            number = device_named(self.device_table, name)
         else:
-            found = self._index.get(name)
-        if found is None:
+            number = self._index.get(name)
+        if number is None:
             from trine.cluster.layout import likely_names
 
             hint = nearest(name, likely_names(self.device_names))
             raise SpecError(f"cluster {self.name!r} has no device {name!r}{hint}")
-        return found
+        return number
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Return the indices of the links from one device to another, in path order.
@@ -161,13 +161,13 @@ class Cluster(ClusterData):
         """Return the name of a dead link on the original route between two devices, or ""."""
         if self.cut_from is None:
             return ""
-        whole, lost = self.cut_from
+        intact, lost = self.cut_from
         try:
-            route = [link for links, _ in whole.paths(source, target) for link in links]
+            route = [link for links, _ in intact.paths(source, target) for link in links]
         except SpecError:
-            return whole._lost_between(source, target)
+            return intact._lost_between(source, target)
         down = sorted(set(lost.tolist()) & set(route))
-        return whole.link_names[down[0]] if down else ""
+        return intact.link_names[down[0]] if down else ""
 
     @cached_property
     def _known_paths(self) -> dict[tuple[int, int], tuple[Path, ...]]:
@@ -177,8 +177,8 @@ class Cluster(ClusterData):
         """Find routes with the batch router if the machine has one, else by search."""
         if len(self.devices) <= SEARCHED or self._batch is None:
             return self._router.paths(source, target)
-        _, links, left = self._batch.routes(np.array([source]), np.array([target]))
-        paths = self._router.paths(source, target) if len(left) else ((tuple(links.tolist()), 1.0),)
+        _, links, unrouted = self._batch.routes(np.array([source]), np.array([target]))
+        paths = self._router.paths(source, target) if len(unrouted) else ((tuple(links.tolist()), 1.0),)
         if len(self._known_paths) < MAX_KEPT:
             self._known_paths[source, target] = paths
         return paths
@@ -236,8 +236,8 @@ class Cluster(ClusterData):
         """
         from trine.cluster.presets import seen_by_messages
 
-        one = self.links[link]
-        return seen_by_messages(one.bytes_per_s, one.latency_ps, one.medium)
+        wire = self.links[link]
+        return seen_by_messages(wire.bytes_per_s, wire.latency_ps, wire.medium)
 
     def host_of(self, gpu: int) -> int | None:
         """Return the index of the host memory nearest to a GPU (by route length), or None if it reaches none.
@@ -292,18 +292,18 @@ class NodeClasses:
     def has_scale_up(self) -> Bool:
         """Whether scale-up links start at each device, bool[devices]."""
         links = self.cluster.link_table
-        found = np.zeros(len(self.cluster.devices), np.bool_)
-        found[links.source[links.of_class(SCALE_UP)]] = True
-        return found
+        starts = np.zeros(len(self.cluster.devices), np.bool_)
+        starts[links.source[links.of_class(SCALE_UP)]] = True
+        return starts
 
     @cached_property
     def is_reduced(self) -> Bool:
         """Whether a device has scale-up links and all of them lead to devices that reduce, bool[devices]."""
         links, devices = self.cluster.link_table, self.cluster.device_table
-        reduces = np.array([what.reduces for what in devices.kinds], np.bool_)[devices.kind]
-        found = self.has_scale_up.copy()
-        found[links.source[links.of_class(SCALE_UP) & ~reduces[links.target]]] = False
-        return found
+        reduces = np.array([kind.reduces for kind in devices.kinds], np.bool_)[devices.kind]
+        is_reduced = self.has_scale_up.copy()
+        is_reduced[links.source[links.of_class(SCALE_UP) & ~reduces[links.target]]] = False
+        return is_reduced
 
     @cached_property
     def node_make(self) -> Int64 | None:
@@ -314,7 +314,7 @@ class NodeClasses:
         bulk = self.bulk
         if bulk is None:
             return None
-        number, found, known = self.cluster.link_table.number, np.full(len(self.cluster.devices), -1, np.int64), 0
+        number, class_of, code = self.cluster.link_table.number, np.full(len(self.cluster.devices), -1, np.int64), 0
         first_of: dict[tuple[int, frozenset[int], bytes], int] = {}
         for block in bulk.layout.blocks:
             width = len(block.node.links)
@@ -324,11 +324,11 @@ class NodeClasses:
             odd = np.flatnonzero((rows != rows[0]).any(axis=1))
             for copy in [0, *odd.tolist()]:
                 key = (id(block.node), block.joined, rows[copy].tobytes())
-                known = first_of.setdefault(key, len(first_of))
-                make[copy if copy else slice(None)] = known
+                code = first_of.setdefault(key, len(first_of))
+                make[copy if copy else slice(None)] = code
             local = np.arange(len(block.node.devices))
-            found[block.devices(local, np.arange(block.count)[:, None])] = make[:, None]
-        return found
+            class_of[block.devices(local, np.arange(block.count)[:, None])] = make[:, None]
+        return class_of
 
     def _ends(self, block: NodeBlock) -> npt.NDArray[np.int32]:
         """Return the numbers of the links between each node's NICs and the fabric, int32[nodes, ends]; -1: none."""
@@ -346,13 +346,13 @@ def scale_up_components_of(cluster: LinkedDevices) -> Int64:
     layout = cluster.device_table.layout
     if layout is None or layout is not cluster.link_table.layout:
         return _components(cluster.link_table, len(cluster.devices))
-    found = np.arange(len(cluster.devices))
+    components = np.arange(len(cluster.devices))
     for block in layout.blocks:
         local = np.arange(len(block.node.devices))
         roots = _components(block.node.link_table, len(local))
         copies = np.arange(block.count)[:, None]
-        found[block.devices(local, copies)] = block.devices(roots, copies)
-    return found
+        components[block.devices(local, copies)] = block.devices(roots, copies)
+    return components
 
 
 def _components(links: LinkTable, num_devices: int) -> Int64:

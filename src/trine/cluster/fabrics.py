@@ -43,7 +43,7 @@ class FabricBuilder:
     numbers: list[Link] = field(default_factory=list)
     clos: Clos | None = None
     num_middles: int = 0
-    _known: dict[Link, int] = field(default_factory=dict)
+    _number_of: dict[Link, int] = field(default_factory=dict)
 
     def switch(self, name: str, rail: int | None = None) -> int:
         """Add a switch and return its number."""
@@ -60,12 +60,12 @@ class FabricBuilder:
         self._join(replace(_wide(self.hop, lanes), latency_ps=latency_ps), lows, highs)
 
     def _join(self, wire: Link, lows: Sequence[int], highs: Sequence[int]) -> None:
-        if wire not in self._known:
-            self._known[wire] = len(self.numbers)
+        if wire not in self._number_of:
+            self._number_of[wire] = len(self.numbers)
             self.numbers.append(wire)
         self.lows.extend(lows)
         self.highs.extend(highs)
-        self.kinds.extend([self._known[wire]] * len(lows))
+        self.kinds.extend([self._number_of[wire]] * len(lows))
 
     def rows(self) -> Iterator[tuple[int, int, Link]]:
         """Yield every link in both directions, in the order of addition."""
@@ -80,10 +80,10 @@ def _wide(wire: Link, lanes: float) -> Link:
     return replace(wire, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
 
 
-def check_size(number: int, most: int = MAX_SIZE) -> None:
+def check_size(number: int, limit: int = MAX_SIZE) -> None:
     """Raise SpecError if a network is too large, before it is built."""
-    if number > most:
-        raise SpecError(f"{number} links or switches: at most {most} are allowed")
+    if number > limit:
+        raise SpecError(f"{number} links or switches: at most {limit} are allowed")
 
 
 def add_switch(builder: FabricBuilder, ports: Sequence[int], name: str = "switch") -> int:
@@ -186,10 +186,10 @@ def _join_groups(builder: FabricBuilder, switches: Sequence[Sequence[int]], port
     """Join every two groups by the same number of links, the most that ``ports`` per group allow."""
     if len(switches) < 2:
         return
-    each = ports // (len(switches) - 1)
+    links_per_pair = ports // (len(switches) - 1)
     used = [0] * len(switches)
     for a, b in combinations(range(len(switches)), 2):
-        for _ in range(each):
+        for _ in range(links_per_pair):
             ends = []
             for group in (a, b):
                 ends.append(switches[group][used[group] % len(switches[group])])
@@ -212,9 +212,9 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
     for router, under in zip(routers, chunks(ports, SLINGSHOT_NICS), strict=True):
         builder.attach(under, router)
     groups = chunks(routers, SLINGSHOT_LOCAL + 1)
-    most = (SLINGSHOT_LOCAL + 1) * SLINGSHOT_GLOBAL
-    if len(groups) - 1 > most:
-        raise SpecError(f"a Slingshot dragonfly joins {most + 1} groups, and {len(ports)} NICs need {len(groups)}")
+    num_links = (SLINGSHOT_LOCAL + 1) * SLINGSHOT_GLOBAL
+    if len(groups) - 1 > num_links:
+        raise SpecError(f"a Slingshot dragonfly joins {num_links + 1} groups, and {len(ports)} NICs need {len(groups)}")
     builder.clos = Clos(leaves=tuple(routers))
     if len(routers) == 1:
         return
@@ -226,7 +226,7 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
     builder.num_middles = len(middles)
     if len(groups) > 1:
         core = builder.switch("global")
-        builder.trunk(middles, [core] * len(middles), most, hop_ps)
+        builder.trunk(middles, [core] * len(middles), num_links, hop_ps)
         pods = tuple((middle,) for middle in middles)
         builder.clos = replace(
             builder.clos, spines=(), per_pod=SLINGSHOT_LOCAL + 1, aggregations=pods, cores=((core,),)

@@ -32,7 +32,7 @@ _RANGE = re.compile(r"(.*?)(\d{1,6})\.\.(\d{1,6})")
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     """Read a cluster file. Raises SpecError: names file, field, value and the nearest valid name."""
-    return _read(path, inside=False)
+    return _read(path, is_node=False)
 
 
 def check_readable(cluster: Cluster, file: object) -> None:
@@ -40,17 +40,17 @@ def check_readable(cluster: Cluster, file: object) -> None:
 
     Raises SpecError: a name, medium or number that a cluster file does not allow; names it.
     """
-    _whole(str(file), to_dict(cluster), inside=False)
+    _without_base(str(file), to_dict(cluster), is_node=False)
 
 
-def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
-    """Read a cluster file. ``inside``: it is a node of another file, and may not itself hold nodes."""
+def _read(path: str | os.PathLike[str], is_node: bool) -> Cluster:
+    """Read a cluster file. ``is_node``: it is a node of another file, and may not itself hold nodes."""
     from trine.common.spec import with_bases
 
     *changes, (root, data) = with_bases(Path(path), _base)
-    cluster = _whole(os.fspath(path) if not changes else os.fspath(root), data, inside)
-    for place, own in reversed(changes):
-        cluster = _changed(cluster, own, os.fspath(place))
+    cluster = _without_base(os.fspath(path) if not changes else os.fspath(root), data, is_node)
+    for place, change in reversed(changes):
+        cluster = _changed(cluster, change, os.fspath(place))
     return cluster
 
 
@@ -74,8 +74,8 @@ def _changed(base: Cluster, data: object, file: str) -> Cluster:
     from trine.common.spec import check
 
     if isinstance(data, Mapping):
-        whole = set(ClusterFile.model_fields) - set(ChangedFile.model_fields)
-        for key in sorted(whole & {str(key) for key in data}):
+        excluded = set(ClusterFile.model_fields) - set(ChangedFile.model_fields)
+        for key in sorted(excluded & {str(key) for key in data}):
             raise SpecError("goes not with 'base', which has its own", file=file, field=key)
     spec = check(ChangedFile, data, file)
     try:
@@ -86,15 +86,15 @@ def _changed(base: Cluster, data: object, file: str) -> Cluster:
         raise SpecError(str(error), file=file) from None
 
 
-def _whole(file: str, data: object, inside: bool) -> Cluster:
+def _without_base(file: str, data: object, is_node: bool) -> Cluster:
     """Build the cluster of a file without a base."""
     from trine.cluster.schema import ClusterFile
     from trine.common.spec import check
 
     spec = check(ClusterFile, data, file)
     try:
-        cluster = _named(spec, _build(spec, file, inside), file)
-        listed = spec.devices is not None and not inside
+        cluster = _with_file_fields(spec, _build(spec, file, is_node), file)
+        listed = spec.devices is not None and not is_node
         return cluster.routed(*usual_routing(cluster)) if listed and spec.routing is None else cluster
     except InputError as error:
         if error.file:
@@ -102,9 +102,9 @@ def _whole(file: str, data: object, inside: bool) -> Cluster:
         raise SpecError(str(error), file=file) from None
 
 
-def _build(spec: ClusterFile, file: str, inside: bool) -> Cluster:
+def _build(spec: ClusterFile, file: str, is_node: bool) -> Cluster:
     if spec.node is not None or spec.nodes is not None:
-        if inside:
+        if is_node:
             raise SpecError("a node of another cluster may not itself hold nodes", file=file, field="nodes")
         return _from_nodes(spec, file)
     if spec.topology is not None:
@@ -112,7 +112,7 @@ def _build(spec: ClusterFile, file: str, inside: bool) -> Cluster:
     return _from_lists(spec, file)
 
 
-def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
+def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     """Return the built cluster with the file's cluster-wide fields."""
     joined = spec.node is not None or spec.nodes is not None
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
@@ -319,13 +319,13 @@ def _node(entry: NodeSpec, file: str, field: str) -> Cluster:
         hint = f"unknown preset {entry.preset!r}{nearest(entry.preset, known_clusters())}"
         raise SpecError(hint, file=file, field=f"{field}.preset")
     path = preset_path(entry.preset) if entry.preset is not None else Path(file).parent / str(entry.file)
-    node = _read(path, inside=True)
+    node = _read(path, is_node=True)
     return node if entry.gpus is None else first_gpus(node, entry.gpus)
 
 
 def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Cluster:
-    for name, given in (("devices", spec.devices), ("links", spec.links)):
-        if given is not None:
+    for name, entries in (("devices", spec.devices), ("links", spec.links)):
+        if entries is not None:
             raise SpecError("goes not with 'topology', which makes its own", file=file, field=name)
     if topology.gpu is not None:
         _check_gpu(topology.gpu, file, "topology.gpu")

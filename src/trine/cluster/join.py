@@ -62,7 +62,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         else:
             reason = f"usual for a {fabric.kind} fabric"
     devices, links = joined_columns(blocks, builder)
-    counts = [f"{len(list(alike))} x {which}" for which, alike in groupby(node.name for node in nodes)]
+    counts = [f"{len(list(alike))} x {node_name}" for node_name, alike in groupby(node.name for node in nodes)]
     return Cluster(
         name=name,
         devices=devices,
@@ -125,9 +125,9 @@ def _with_wires(
 def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:
     """Return the fabric that joins the NICs among ``devices``, its routing, and its description."""
     nics = np.flatnonzero(devices.where(NIC))
-    without = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
-    if len(without):
-        name = min(devices.node_names[int(node)] for node in without)
+    isolated = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
+    if len(isolated):
+        name = min(devices.node_names[int(node)] for node in isolated)
         raise SpecError(f"{name} has no NIC, so that no fabric can join it to the others")
     kind = link_named(fabric.link)
     if kind.link_class != SCALE_OUT:
@@ -146,8 +146,8 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
         fitted, tested = kind.crowding.fitted, kind.crowding.tested
         words += f", at {share:.0%} of its bandwidth at this number of nodes (fitted on {fitted}; tested on {tested})"
     if fabric.oversubscription != 1:
-        alone = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
-        words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"
+        no_effect = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
+        words += f", {fabric.oversubscription:g} to 1 oversubscribed{no_effect}"
     return builder, routing, words
 
 
@@ -192,18 +192,18 @@ def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tu
 def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, str]:
     """Return the sources of the numbers of each node type and of the fabric (None: no fabric)."""
     makes = {node.name: node.sources for node in nodes}
-    found = {
-        what if len(makes) == 1 else f"{name}: {what}": text
+    merged = {
+        field if len(makes) == 1 else f"{name}: {field}": text
         for name, sources in makes.items()
-        for what, text in sources.items()
+        for field, text in sources.items()
     }
     if fabric is not None:
         kind = link_named(fabric.link)
-        found["fabric"] = (
+        merged["fabric"] = (
             f"{kind.name}: {format_bandwidth(kind.bytes_per_s)} a lane and direction, "
             f"{kind.evidence['bandwidth']} ({kind.sources['bandwidth']}); latency {kind.evidence['latency']}"
         )
-    return found
+    return merged
 
 
 def _library(nodes: Sequence[Cluster]) -> str | None:
@@ -216,7 +216,7 @@ def _library(nodes: Sequence[Cluster]) -> str | None:
 def usual_text(node: Cluster) -> str:
     """Return a fabric for copies of a node without one: ``rail`` if all its NICs have a rail, else ``clos``."""
     table = node.device_table
-    rails = [what.rail for what in table.kinds if what.kind == NIC]
+    rails = [device_kind.rail for device_kind in table.kinds if device_kind.kind == NIC]
     return "clos@ib-ndr" if None in rails else "rail@ib-ndr"
 
 
@@ -274,8 +274,8 @@ def with_joint_nics(node: Cluster, fabric: Fabric | None) -> tuple[Cluster, Fabr
         key = ends if is_joint else (-1 - len(sums), len(sums))
         sums.setdefault(key, link)
         rates[key] += 1
-    kept = [i for i in range(len(node.devices)) if heads.get(i, i) == i]
-    place = {old: new for new, old in enumerate(kept)}
+    remaining = [i for i in range(len(node.devices)) if heads.get(i, i) == i]
+    place = {old: new for new, old in enumerate(remaining)}
     links = tuple(
         replace(
             link, source=place[link.source], target=place[link.target], bytes_per_s=link.bytes_per_s * rates[key],
@@ -284,7 +284,7 @@ def with_joint_nics(node: Cluster, fabric: Fabric | None) -> tuple[Cluster, Fabr
         for key, link in sums.items()
     )  # fmt: skip
     lanes = len(heads) // len(set(heads.values()))
-    devices = tuple(node.devices[i] for i in kept)
+    devices = tuple(node.devices[i] for i in remaining)
     notes = f"{node.notes} Each NIC stands for the {lanes} NICs of its GPU.".strip()
     return replace(node, devices=devices, links=links, notes=notes), replace(fabric, lanes=fabric.lanes * lanes)
 

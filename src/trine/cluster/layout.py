@@ -50,21 +50,21 @@ class NodeRun:
 
 def runs_of(nodes: Sequence[LinkedDevices]) -> list[NodeRun]:
     """Return runs of consecutive nodes that are the same object."""
-    found: list[list[LinkedDevices]] = []
+    groups: list[list[LinkedDevices]] = []
     for node in nodes:
-        if found and found[-1][0] is node:
-            found[-1].append(node)
+        if groups and groups[-1][0] is node:
+            groups[-1].append(node)
         else:
-            found.append([node])
-    made: dict[int, tuple[LinkedDevices, str]] = {}
-    for same in found:
-        if id(same[0]) not in made:
-            hosts = len({same[0].devices[gpu].node for gpu in same[0].gpus})
-            made[id(same[0])] = normal(same[0]), "rack" if hosts > 1 else "node"
+            groups.append([node])
+    normal_of: dict[int, tuple[LinkedDevices, str]] = {}
+    for group in groups:
+        if id(group[0]) not in normal_of:
+            hosts = len({group[0].devices[gpu].node for gpu in group[0].gpus})
+            normal_of[id(group[0])] = normal(group[0]), "rack" if hosts > 1 else "node"
     return [
-        NodeRun(node=node, count=len(same), joined=nics_of(node), prefix=prefix)
-        for same in found
-        for node, prefix in [made[id(same[0])]]
+        NodeRun(node=node, count=len(group), joined=nics_of(node), prefix=prefix)
+        for group in groups
+        for node, prefix in [normal_of[id(group[0])]]
     ]
 
 
@@ -101,59 +101,59 @@ def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLa
     """Return the layout without some links. Nodes that lose links, or whose NICs lose their last link to the fabric,
     become separate blocks; neighbours with the same losses share one.
     """
-    gone = np.array(sorted(down), np.int64)
+    down_links = np.array(sorted(down), np.int64)
     lost: dict[tuple[int, int], set[int]] = {}
     for number, block in enumerate(layout.blocks):
         width = max(1, len(block.node.links))
-        inside = gone - block.first_link
-        inside = inside[(inside >= 0) & (inside < block.count * len(block.node.links))]
-        for copy, local in zip(*(part.tolist() for part in np.divmod(inside, width)), strict=True):
+        positions = down_links - block.first_link
+        positions = positions[(positions >= 0) & (positions < block.count * len(block.node.links))]
+        for copy, local in zip(*(part.tolist() for part in np.divmod(positions, width)), strict=True):
             lost.setdefault((number, copy), set()).add(local)
-    cut = _cut_nics(layout, links, gone)
+    cut = _cut_nics(layout, links, down_links)
     runs: list[NodeRun] = []
     for number, block in enumerate(layout.blocks):
         touched = [copy for n, copy in {*lost, *cut} if n == number]
-        own = {copy: (lost.get((number, copy), set()), cut.get((number, copy), set())) for copy in touched}
-        runs.extend(_split(block, own))
+        losses = {copy: (lost.get((number, copy), set()), cut.get((number, copy), set())) for copy in touched}
+        runs.extend(_split(block, losses))
     return NodeLayout(
         blocks=blocks_of(runs),
         fabric_device=layout.fabric_device,
-        fabric_link=layout.fabric_link - int((gone < layout.fabric_link).sum()),
+        fabric_link=layout.fabric_link - int((down_links < layout.fabric_link).sum()),
         clos=layout.clos,
-        trimmed=layout.trimmed or bool((gone >= layout.fabric_link).any()),
+        trimmed=layout.trimmed or bool((down_links >= layout.fabric_link).any()),
     )
 
 
-def _cut_nics(layout: NodeLayout, links: LinkTable, gone: Int64) -> dict[tuple[int, int], set[int]]:
+def _cut_nics(layout: NodeLayout, links: LinkTable, down: Int64) -> dict[tuple[int, int], set[int]]:
     """Return (block, node of the block) -> NICs that have lost their last link to the fabric."""
-    found: dict[tuple[int, int], set[int]] = {}
-    for device in np.unique(links.source[gone[gone >= layout.fabric_link]]).tolist():
-        own = links.links_from(device)
-        if np.isin(own[own >= layout.fabric_link], gone).all():
+    cut: dict[tuple[int, int], set[int]] = {}
+    for device in np.unique(links.source[down[down >= layout.fabric_link]]).tolist():
+        out_links = links.links_from(device)
+        if np.isin(out_links[out_links >= layout.fabric_link], down).all():
             number, copy, local = (int(part[0]) for part in layout.places(np.array([device])))
             if number >= 0:
-                found.setdefault((number, copy), set()).add(local)
-    return found
+                cut.setdefault((number, copy), set()).add(local)
+    return cut
 
 
 def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[NodeRun]:
     """Split a block with damaged nodes (lost links or fabric NICs) into runs of identical nodes."""
     alike: list[tuple[int, int, tuple[set[int], set[int]]]] = []  # first node, number of nodes, losses
-    for copy, own in sorted(lost.items()):
-        first, count, before = alike[-1] if alike else (-1, 0, own)
-        if alike and (first + count, before) == (copy, own):
-            alike[-1] = (first, count + 1, own)
+    for copy, losses in sorted(lost.items()):
+        first, count, last_losses = alike[-1] if alike else (-1, 0, losses)
+        if alike and (first + count, last_losses) == (copy, losses):
+            alike[-1] = (first, count + 1, losses)
         else:
-            alike.append((copy, 1, own))
-    at = 0
+            alike.append((copy, 1, losses))
+    next_node = 0
     for first, count, (links, nics) in alike:
-        if first > at:
-            yield NodeRun(node=block.node, count=first - at, joined=block.joined, prefix=block.prefix)
+        if first > next_node:
+            yield NodeRun(node=block.node, count=first - next_node, joined=block.joined, prefix=block.prefix)
         node = without_links(block.node, frozenset(links)) if links else block.node
         yield NodeRun(node=node, count=count, joined=block.joined - nics, prefix=block.prefix)
-        at = first + count
-    if at < block.count:
-        yield NodeRun(node=block.node, count=block.count - at, joined=block.joined, prefix=block.prefix)
+        next_node = first + count
+    if next_node < block.count:
+        yield NodeRun(node=block.node, count=block.count - next_node, joined=block.joined, prefix=block.prefix)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def _copied(patterns: Sequence[tuple[str, ...]], block: NodeBlock) -> CopiedName
 
 
 def _pattern(link: Link) -> tuple[str, ...]:
-    before, arrow, after = link.name.partition("->")
-    return ("", f".{before}->", f".{after}") if arrow else ("", f".{before}")
+    source, arrow, target = link.name.partition("->")
+    return ("", f".{source}->", f".{target}") if arrow else ("", f".{source}")
 
 
 # Look-up of a large machine's devices and links by name, without generating all names.
@@ -226,9 +226,9 @@ def device_named(devices: DeviceTable, name: str) -> int | None:
     assert layout is not None
     placed = _placed(layout.blocks, name)
     if placed is not None:
-        block, copy, own = placed
+        block, copy, local_name = placed
         for local, device in enumerate(block.node.devices):
-            if device.name == own:
+            if device.name == local_name:
                 return block.device(local, copy)
         return None
     for number in range(layout.fabric_device, len(devices)):
@@ -252,15 +252,15 @@ def _placed(blocks: Sequence[NodeBlock], name: str) -> tuple[NodeBlock, int, str
 def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
     """Return the numbers of the links with this name, or else of all links between the two devices in the name."""
     plain, _, number = name.rpartition("#")
-    wanted = plain if plain and whole_number(number) is not None else name
-    ends = [_ends(devices, *wanted.split("->", 1))] if "->" in wanted else []
+    searched = plain if plain and whole_number(number) is not None else name
+    ends = [_ends(devices, *searched.split("->", 1))] if "->" in searched else []
     between = [link for pair in ends if pair is not None for link in _between(links, *pair)]
-    own = [*between, *_own_names(devices, wanted)]
-    found = {link for link in own if links.names[link] == name or links.names[link].partition("#")[0] == name}
-    if not found:
+    candidates = [*between, *_own_names(devices, searched)]
+    matches = {link for link in candidates if links.names[link] == name or links.names[link].partition("#")[0] == name}
+    if not matches:
         for pair in _pairs(devices, name):
-            found.update(_between(links, *pair), _between(links, *reversed(pair)))
-    return sorted(found)
+            matches.update(_between(links, *pair), _between(links, *reversed(pair)))
+    return sorted(matches)
 
 
 def _ends(devices: DeviceTable, source: str, target: str) -> tuple[int, int] | None:
@@ -288,8 +288,8 @@ def _own_names(devices: DeviceTable, name: str) -> list[int]:
 def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
     """Return the pairs of devices that ``a-b`` may mean."""
     cuts = (place - 1 for place in accumulate(len(part) + 1 for part in name.split("-")[:-1]))
-    found = (_ends(devices, name[:cut], name[cut + 1 :]) for cut in cuts)
-    return [pair for pair in found if pair is not None]
+    pairs = (_ends(devices, name[:cut], name[cut + 1 :]) for cut in cuts)
+    return [pair for pair in pairs if pair is not None]
 
 
 def likely_names(names: Sequence[str]) -> list[str]:

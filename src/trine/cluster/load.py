@@ -88,8 +88,8 @@ def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fab
         raise SpecError(f"{name!r} has {len(cluster.gpus)} GPUs, not {gpus}: {more_gpus(cluster, gpus)}")
     if nodes is not None and gpus is None and nodes != joined:
         per_node = max(map(len, _gpus_by_host(cluster)))
-        some = "node" if nodes == 1 else f"{nodes} nodes"
-        part = f"; --gpus {nodes * per_node} takes its first {some}" if nodes < joined else ""
+        first_nodes = "node" if nodes == 1 else f"{nodes} nodes"
+        part = f"; --gpus {nodes * per_node} takes its first {first_nodes}" if nodes < joined else ""
         raise SpecError(
             f"{name!r} is {joined} nodes that are joined already, and --nodes joins copies of one node: give "
             f"--nodes {nodes} with a cluster of one node, or write a file with {nodes}{part}"
@@ -137,15 +137,15 @@ def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | N
 
 def _name(cluster: Cluster, counts: Sequence[int]) -> str:
     """Return the cluster's name. It includes the GPU count if nodes are partly used, because results show it."""
-    whole = len(counts) * len(cluster.gpus) == sum(counts)
-    return f"{len(counts)} x {cluster.name}" + ("" if whole else f" ({sum(counts)} GPUs)")
+    is_full = len(counts) * len(cluster.gpus) == sum(counts)
+    return f"{len(counts)} x {cluster.name}" + ("" if is_full else f" ({sum(counts)} GPUs)")
 
 
 def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
-    found: dict[str | None, list[int]] = {}
+    gpus_of: dict[str | None, list[int]] = {}
     for gpu in cluster.gpus:
-        found.setdefault(cluster.devices[gpu].node, []).append(gpu)
-    return list(found.values())
+        gpus_of.setdefault(cluster.devices[gpu].node, []).append(gpu)
+    return list(gpus_of.values())
 
 
 def _hosts_of(
@@ -164,10 +164,10 @@ def _hosts_of(
     racks = []
     for first in range(0, nodes, len(hosts)):
         part = counts[first : first + len(hosts)]
-        chosen = {gpu for host, count in zip(hosts, part, strict=False) for gpu in host[:count]}
-        if len(chosen) != sum(part):
+        selected = {gpu for host, count in zip(hosts, part, strict=False) for gpu in host[:count]}
+        if len(selected) != sum(part):
             raise SpecError(f"the hosts of {cluster.name!r} have not {gpus} GPUs on {nodes} of them")
-        racks.append(with_gpus(cluster, chosen))
+        racks.append(with_gpus(cluster, selected))
     if len(racks) == 1:
         if fabric is not None:
             raise SpecError(f"a fabric ({fabric}) joins copies of {cluster.name!r}, and {nodes} hosts are in one")

@@ -1,4 +1,4 @@
-"""Sequences whose items are worked out when they are asked for, and the names of a machine's devices and links."""
+"""Sequences that create their items on access, and the names of a machine's devices and links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T]):
-    """A tuple to those who read it; an item exists while somebody holds it."""
+    """A sequence that behaves like a tuple, but creates each item on access and keeps none."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class Lazy(Sequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lazy | tuple):
             return NotImplemented
-        return self is other or (len(self) == len(other) and all(map(_same, self, other)))
+        return self is other or (len(self) == len(other) and all(map(_are_equal, self, other)))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -53,7 +53,7 @@ class Lazy(Sequence[T]):
         return repr(tuple(self)) if len(self) <= 16 else f"<{type(self).__name__} of {len(self)}>"
 
 
-def _same(a: object, b: object) -> bool:
+def _are_equal(a: object, b: object) -> bool:
     return a == b
 
 
@@ -72,8 +72,8 @@ class CopiedNames(Lazy[str]):
         return len(self._patterns) * self._count
 
     def item(self, index: int) -> str:
-        copy, which = divmod(index, len(self._patterns))
-        return f"{self._prefix}{self._first + copy}".join(self._patterns[which])
+        copy, pattern = divmod(index, len(self._patterns))
+        return f"{self._prefix}{self._first + copy}".join(self._patterns[pattern])
 
     def __iter__(self) -> Iterator[str]:
         for number in range(self._first, self._first + self._count):
@@ -115,8 +115,8 @@ class EndNames(Lazy[str]):
 
     def are_of(self, devices: Sequence[str], source: Int32, target: Int32) -> bool:
         """Return whether these are the ends, so that every link has its default name."""
-        same = np.array_equal(self._source, source) and np.array_equal(self._target, target)
-        return same and (self._devices is devices or list(self._devices) == list(devices))
+        are_equal = np.array_equal(self._source, source) and np.array_equal(self._target, target)
+        return are_equal and (self._devices is devices or list(self._devices) == list(devices))
 
     def item(self, index: int) -> str:
         if self._ordinals is None:
@@ -127,7 +127,7 @@ class EndNames(Lazy[str]):
 
 
 class ChosenNames(Lazy[str]):
-    """Some of other names. ``chosen``: int64[links], which."""
+    """A selection of names. ``chosen``: int64[links], their indices."""
 
     __slots__ = ("_chosen", "_names")
 
@@ -150,6 +150,6 @@ def ordinals(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> Int64:
     ordered = key[order]
     place = np.arange(len(key))
     first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    found = np.empty(len(key), np.int64)
-    found[order] = place - np.maximum.accumulate(np.where(first, place, 0)) + 1
-    return found
+    numbers = np.empty(len(key), np.int64)
+    numbers[order] = place - np.maximum.accumulate(np.where(first, place, 0)) + 1
+    return numbers

@@ -54,18 +54,18 @@ def idle_planes(cluster: ClusterData) -> str:
     """Return a warning if the chosen routing policy leaves planes or parallel links idle, "" if it leaves none."""
     if not _is_chosen(cluster) or (merged := _spread(cluster)) is cluster:
         return ""
-    inside = merged.link_table.of_class(SCALE_UP)
-    most = format_bandwidth(int(merged.link_bytes_per_s[inside].max()))
+    is_scale_up = merged.link_table.of_class(SCALE_UP)
+    rate = format_bandwidth(int(merged.link_bytes_per_s[is_scale_up].max()))
     return (
         f"routing {cluster.routing!r} ({cluster.routing_why}) does not use parallel switches or links in proportion to "
-        f"their bandwidth; without it each message uses all of them at once, {most} together"
+        f"their bandwidth; without it each message uses all of them at once, {rate} together"
     )
 
 
 def _is_chosen(cluster: ClusterData) -> bool:
     """Return whether the cluster's file or user names a policy that picks one of several switches."""
-    chosen = cluster.routing_why in ("asked for", "set in its file")
-    return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
+    is_explicit = cluster.routing_why in ("asked for", "set in its file")
+    return is_explicit and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
 
 
 def _spread(cluster: AnyCluster) -> AnyCluster:
@@ -73,11 +73,11 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
     parts: Sequence[LinkedDevices] = [cluster] if layout is None else [block.node for block in layout.blocks]
     if not any(_has_parallels(part) for part in parts):
         return cluster
-    found = [
+    candidates = [
         (planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None) for planes in planes_of(cluster)
     ]
-    merges = [(planes, pairs) for planes, pairs in found if pairs is None or _join_all(pairs)]
-    alike = {each[0]: each for planes, _ in merges for each in zip(*planes.planes, strict=True)}
+    merges = [(planes, pairs) for planes, pairs in candidates if pairs is None or _join_all(pairs)]
+    alike = {twins[0]: twins for planes, _ in merges for twins in zip(*planes.planes, strict=True)}
     heads = {switch: head for head, switches in alike.items() for switch in switches}
     idle = {switch for planes, _ in merges for switch in planes.idle}
     if not merges and not _has_doubled_links(cluster):
@@ -94,19 +94,19 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
 def _has_doubled_links(cluster: ClusterData) -> bool:
     """Return whether two scale-up links join the same two devices in the same direction."""
     table = cluster.link_table
-    inside = table.of_class(SCALE_UP)
-    ends = table.source[inside].astype(np.int64) * len(cluster.devices) + table.target[inside]
+    is_scale_up = table.of_class(SCALE_UP)
+    ends = table.source[is_scale_up].astype(np.int64) * len(cluster.devices) + table.target[is_scale_up]
     return len(np.unique(ends)) < len(ends)
 
 
 def _rebuilt(
-    cluster: AnyCluster, alike: dict[int, tuple[int, ...]], gone: set[int], rows: dict[tuple[int, ...], Link]
+    cluster: AnyCluster, alike: dict[int, tuple[int, ...]], removed: set[int], rows: dict[tuple[int, ...], Link]
 ) -> AnyCluster:
-    """Return the cluster with ``rows`` as links and without devices ``gone``. alike: switches of each joint switch."""
-    kept = [i for i in range(len(cluster.devices)) if i not in gone]
-    place = {old: new for new, old in enumerate(kept)}
+    """Return the cluster with links ``rows``, without devices ``removed``. alike: switches of each joint switch."""
+    remaining = [i for i in range(len(cluster.devices)) if i not in removed]
+    place = {old: new for new, old in enumerate(remaining)}
     devices = []
-    for i in kept:
+    for i in remaining:
         joint = [cluster.devices[switch] for switch in alike.get(i, (i,))]
         reduces = all(device.reduces for device in joint)
         name = _joint_name([device.name for device in joint]) if i in alike else joint[0].name
@@ -121,8 +121,8 @@ def _rebuilt(
 def _has_parallels(machine: LinkedDevices) -> bool:
     """Return whether a GPU has several scale-up links to switches, or to one device; other links do not count."""
     links, devices = machine.link_table, machine.device_table
-    chosen = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
-    source, target = links.source[chosen].astype(np.int64), links.target[chosen].astype(np.int64)
+    from_gpu = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
+    source, target = links.source[from_gpu].astype(np.int64), links.target[from_gpu].astype(np.int64)
     to_switch = devices.where(SWITCH)[target]
     ends = np.unique(source * len(devices) + target)
     return len(ends) < len(source) or len(np.unique(source[to_switch])) < int(to_switch.sum())
@@ -134,18 +134,18 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
     fast = links.of_class(SCALE_UP)
     is_switch, is_gpu = devices.where(SWITCH), devices.where(GPU)
     plain = is_switch.copy()
-    for here, there in ((links.source, links.target), (links.target, links.source)):
-        plain[here[~fast | ~(is_switch | is_gpu)[there]]] = False
+    for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
+        plain[ends[~fast | ~(is_switch | is_gpu)[far_ends]]] = False
     number = _networks(links, np.flatnonzero(plain & is_switch))
     members: dict[int, set[int]] = defaultdict(set)
-    for here, there in ((links.source, links.target), (links.target, links.source)):
-        for switch, gpu in zip(here.tolist(), there.tolist(), strict=True):
+    for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
+        for switch, gpu in zip(ends.tolist(), far_ends.tolist(), strict=True):
             if switch in number and is_gpu[gpu]:
                 members[number[switch]].add(gpu)
     switches: dict[int, list[int]] = defaultdict(list)
     for switch, network in number.items():
         switches[network].append(switch)
-    found = []
+    parallel = []
     for group in _sharing(members):
         shapes = {network: _ordered(links, switches[network], is_gpu) for network in group}
         alike: dict[object, list[int]] = defaultdict(list)
@@ -155,10 +155,10 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
         gpus = set.union(*(members[network] for network in used))
         if len(used) > 1 and len(gpus) <= MAX_GPUS:
             planes = tuple(tuple(switch for _, switch in shapes[network]) for network in used)
-            rest = [network for network in group if network not in used and members[network] <= gpus]
-            idle = tuple(switch for network in rest for switch in switches[network])
-            found.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
-    return found
+            unused = [network for network in group if network not in used and members[network] <= gpus]
+            idle = tuple(switch for network in unused for switch in switches[network])
+            parallel.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
+    return parallel
 
 
 def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
@@ -170,8 +170,8 @@ def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, in
             switch = root[switch]
         return switch
 
-    inside = np.isin(links.source, switches) & np.isin(links.target, switches)
-    for source, target in zip(links.source[inside].tolist(), links.target[inside].tolist(), strict=True):
+    is_inner = np.isin(links.source, switches) & np.isin(links.target, switches)
+    for source, target in zip(links.source[is_inner].tolist(), links.target[is_inner].tolist(), strict=True):
         low, high = sorted((find(source), find(target)))
         root[high] = low
     return {switch: find(switch) for switch in root}
@@ -185,11 +185,11 @@ def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
             networks_of[gpu].append(network)
     shared = Counter(pair for networks in networks_of.values() for pair in combinations(networks, 2))
     group = {network: [network] for network in members}
-    for (one, other), count in sorted(shared.items()):
-        if group[one] is not group[other] and count >= MIN_SHARED:
-            joint = sorted(group[one] + group[other])
+    for (first, second), count in sorted(shared.items()):
+        if group[first] is not group[second] and count >= MIN_SHARED:
+            joint = sorted(group[first] + group[second])
             group |= dict.fromkeys(joint, joint)
-    return [each for each in {each[0]: each for each in group.values()}.values() if len(each) > 1]
+    return [joined for joined in {joined[0]: joined for joined in group.values()}.values() if len(joined) > 1]
 
 
 def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -198,9 +198,9 @@ def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.b
     A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches.
     """
     near: dict[int, set[int]] = {switch: set() for switch in switches}
-    for here, there in ((links.source, links.target), (links.target, links.source)):
+    for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
         for switch in switches:
-            near[switch].update(there[here == switch].tolist())
+            near[switch].update(far_ends[ends == switch].tolist())
     colours = {switch: hash(tuple(sorted(end for end in near[switch] if is_gpu[end]))) for switch in switches}
     for _ in switches:
         colours = {
@@ -216,9 +216,9 @@ def _pair_rates(machine: LinkedDevices, planes: Planes) -> npt.NDArray[np.int64]
     row, pairs = {gpu: i for i, gpu in enumerate(planes.gpus)}, np.zeros((size, size), np.int64)
     for (switch,) in planes.planes:
         out, back = np.zeros((2, size), np.int64)
-        for ends, other, rates in ((links.target, links.source, out), (links.source, links.target, back)):
+        for ends, gpus, rates in ((links.target, links.source, out), (links.source, links.target, back)):
             for link in np.flatnonzero(ends == switch).tolist():
-                rates[row[int(other[link])]] += int(links.bytes_per_s[link])
+                rates[row[int(gpus[link])]] += int(links.bytes_per_s[link])
         pairs += np.minimum(out[:, None], back[None, :])
     np.fill_diagonal(pairs, 0)
     return pairs
@@ -242,12 +242,12 @@ def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.ND
     np.fill_diagonal(joint, 0)
     up = np.where(joint > pairs, pairs, pairs.max(axis=1)[:, None]).min(axis=1)
     for gpu, *rates in zip(gpus, up.tolist(), down.tolist(), strict=True):
-        for ends, most in zip(((gpu, switch), (switch, gpu)), rates, strict=True):
+        for ends, bytes_per_s in zip(((gpu, switch), (switch, gpu)), rates, strict=True):
             link = rows.get(ends)
-            if link is not None and 0 < most < link.bytes_per_s:
+            if link is not None and 0 < bytes_per_s < link.bytes_per_s:
                 peak = link.peak_bytes_per_s
-                part = None if peak is None else max(most, peak * most // link.bytes_per_s)
-                rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
+                part = None if peak is None else max(bytes_per_s, peak * bytes_per_s // link.bytes_per_s)
+                rows[ends] = replace(link, bytes_per_s=bytes_per_s, peak_bytes_per_s=part)
 
 
 def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
@@ -294,7 +294,7 @@ def _joint_name(names: Sequence[str]) -> str:
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
     return all(number.isdecimal() for number in numbers) and all(
-        int(after) == int(before) + 1 for before, after in pairwise(numbers)
+        int(high) == int(low) + 1 for low, high in pairwise(numbers)
     )
 
 

@@ -78,15 +78,15 @@ def load_gpu(name: str) -> GpuSpec:
     """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
-    wanted = _plain(name)
-    if wanted in known_gpus():
-        return _read_gpu(wanted)
+    plain = _plain(name)
+    if plain in known_gpus():
+        return _read_gpu(plain)
     for preset in known_gpus():  # parse only files that contain the name
-        if wanted in _text(preset) and wanted in map(_plain, _read_gpu(preset).aliases):
+        if plain in _text(preset) and plain in map(_plain, _read_gpu(preset).aliases):
             return _read_gpu(preset)
     by_alias = {_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases}
-    meant = nearest(wanted, by_alias.union(known_gpus()))
-    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, known_gpus()) if 'did you mean' not in meant else meant}")
+    hint = nearest(plain, by_alias.union(known_gpus()))
+    raise SpecError(f"unknown GPU {name!r}{nearest(plain, known_gpus()) if 'did you mean' not in hint else hint}")
 
 
 def _plain(name: str) -> str:

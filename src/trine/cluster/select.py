@@ -43,16 +43,16 @@ def first_gpus(cluster: Cluster, count: int) -> Cluster:
     return replace(with_gpus(cluster, set(cluster.gpus[:count])), name=f"{cluster.name} ({count} GPUs)")
 
 
-def with_gpus(cluster: Cluster, chosen: Collection[int]) -> Cluster:
-    """Return the cluster with only the GPUs ``chosen`` (device indices)."""
-    kept = [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in chosen]
-    place = {old: new for new, old in enumerate(kept)}
+def with_gpus(cluster: Cluster, gpus: Collection[int]) -> Cluster:
+    """Return the cluster with only ``gpus`` (device indices)."""
+    remaining = [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in gpus]
+    place = {old: new for new, old in enumerate(remaining)}
     links = tuple(
         replace(link, source=place[link.source], target=place[link.target])
         for link in cluster.links
         if link.source in place and link.target in place
     )
-    devices = tuple(cluster.devices[i] for i in kept)
+    devices = tuple(cluster.devices[i] for i in remaining)
     return replace(cluster, devices=devices, links=links, grid=(), cut_from=None, degraded_from=())
 
 
@@ -66,34 +66,34 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
     if not slow:
         return cluster
     links = cluster.link_table
-    numbers = {each: i for i, each in enumerate(links.numbers)}
+    numbers = {link: i for i, link in enumerate(links.numbers)}
     number = links.number.copy()
-    for name, how in slow:
+    for name, slowness in slow:
         for index in find_links(cluster, name):
             old = list(numbers)[number[index]]
-            new = replace(old, bytes_per_s=_slower(old, how, name))
+            new = replace(old, bytes_per_s=_slower(old, slowness, name))
             number[index] = numbers.setdefault(new, len(numbers))
     links = replace(links, numbers=tuple(numbers), number=number)
     return replace(cluster, links=links, degraded_from=_with_one_less(slow_down, cluster, slow))
 
 
-def _slower(link: Link, how: Slowness, name: str) -> int:
+def _slower(link: Link, slow: Slowness, name: str) -> int:
     """Return the new bandwidth of a link."""
-    factor = _factor(how)
+    factor = _factor(slow)
     if factor is None:
-        bytes_per_s = parse_bandwidth(how, f"slow link {name!r}")
+        bytes_per_s = parse_bandwidth(slow, f"slow link {name!r}")
         if bytes_per_s > link.bytes_per_s:
-            raise SpecError(f"slow link {name!r}: {how} is more than the link's own {link.bytes_per_s / 1e9:g} GB/s")
+            raise SpecError(f"slow link {name!r}: {slow} is more than the link's own {link.bytes_per_s / 1e9:g} GB/s")
         return bytes_per_s
     if not 0 < factor <= 1:
-        raise SpecError(f"slow link {name!r}: the factor is above 0 and at most 1, got {how}")
+        raise SpecError(f"slow link {name!r}: the factor is above 0 and at most 1, got {slow}")
     return max(1, round(link.bytes_per_s * factor))
 
 
-def _factor(how: Slowness) -> float | None:
+def _factor(slowness: Slowness) -> float | None:
     """Return a bare number as a float; None for a bandwidth with a unit."""
     try:
-        return float(how)
+        return float(slowness)
     except ValueError:
         return None
 
@@ -106,20 +106,20 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     if not names:
         return cluster
     down = {index for name in names for index in find_links(cluster, name)}
-    left = left_without(cluster, sorted(down))
-    _check_connected(cluster, left, sorted(down), names)
-    return replace(left, degraded_from=_with_one_less(take_down, cluster, names))
+    remaining = left_without(cluster, sorted(down))
+    _check_connected(cluster, remaining, sorted(down), names)
+    return replace(remaining, degraded_from=_with_one_less(take_down, cluster, names))
 
 
 def _with_one_less(
     change: Callable[[Cluster, Sequence[Fault]], Cluster], cluster: Cluster, faults: Sequence[Fault]
 ) -> tuple[Callable[[], Cluster], ...]:
     """Return makers of the clusters with one fault less; above MAX_FAULTS, of the cluster without these faults."""
-    few = len(faults) <= MAX_FAULTS
-    rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))] if few else [()]
+    is_few = len(faults) <= MAX_FAULTS
+    rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))] if is_few else [()]
     return (
-        *(partial(change, cluster, rest) for rest in rests),
-        *(partial(_changed, change, before, faults) for before in cluster.degraded_from),
+        *(partial(change, cluster, others) for others in rests),
+        *(partial(_changed, change, make, faults) for make in cluster.degraded_from),
     )
 
 
@@ -136,8 +136,8 @@ def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
         layout = trimmed(layout, links, down)
         devices = replace(cluster.device_table, layout=layout)
     lost = np.array(down, np.int64)
-    kept = np.delete(np.arange(len(links)), lost)
-    return replace(cluster, devices=devices, links=links.chosen(kept, layout), cut_from=(cluster, lost))
+    remaining = np.delete(np.arange(len(links)), lost)
+    return replace(cluster, devices=devices, links=links.chosen(remaining, layout), cut_from=(cluster, lost))
 
 
 def find_links(cluster: Cluster, name: str) -> list[int]:
@@ -146,22 +146,22 @@ def find_links(cluster: Cluster, name: str) -> list[int]:
     Raises SpecError for an unknown link; suggests the nearest names.
     """
     if cluster.device_table.layout is not None:
-        found = links_named(cluster.device_table, cluster.link_table, name)
+        matches = links_named(cluster.device_table, cluster.link_table, name)
     else:
         names = enumerate(cluster.link_names)
-        found = [i for i, own in names if own == name or own.partition("#")[0] == name]
-        found = found or _pair_names(cluster).get(name, [])
-    if not found:
+        matches = [i for i, link_name in names if link_name == name or link_name.partition("#")[0] == name]
+        matches = matches or _pair_names(cluster).get(name, [])
+    if not matches:
         at = _links_at(cluster, name)
         hint = f"; {name!r} is a device, its links are {at}" if at else nearest(name, likely_names(cluster.link_names))
         raise SpecError(f"cluster {cluster.name!r} has no link {name!r}{hint}")
-    return found
+    return matches
 
 
 def _links_at(cluster: Cluster, name: str) -> str:
     """Return the first links of the device with this name, or this end of its name; "" for an unknown device."""
     names = enumerate(likely_names(cluster.device_names))
-    device = next((own for _, own in names if own == name or own.endswith(f".{name}")), None)
+    device = next((full_name for _, full_name in names if full_name == name or full_name.endswith(f".{name}")), None)
     if device is None:
         return ""
     links = [link.name for link in cluster.links_from(cluster.index(device))]
@@ -170,12 +170,12 @@ def _links_at(cluster: Cluster, name: str) -> str:
 
 def _pair_names(cluster: Cluster) -> dict[str, list[int]]:
     """Return links by ``a-b`` and by ``b-a``."""
-    found: dict[str, list[int]] = {}
+    by_pair: dict[str, list[int]] = {}
     for i, link in enumerate(cluster.links):
         a, b = cluster.devices[link.source].name, cluster.devices[link.target].name
-        found.setdefault(f"{a}-{b}", []).append(i)
-        found.setdefault(f"{b}-{a}", []).append(i)
-    return found
+        by_pair.setdefault(f"{a}-{b}", []).append(i)
+        by_pair.setdefault(f"{b}-{a}", []).append(i)
+    return by_pair
 
 
 def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names: Sequence[str]) -> None:
@@ -185,7 +185,7 @@ def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names
     for start in _affected(before, down):
         missed = is_gpu & ~reached(after, start)
         if missed.any():
-            lost.extend((start, other) for other in np.flatnonzero(missed & reached(before, start)).tolist())
+            lost.extend((start, end) for end in np.flatnonzero(missed & reached(before, start)).tolist())
     if lost:
         cut = ", ".join(f"{before.devices[a].name} to {before.devices[b].name}" for a, b in lost[:4])
         more = f" and {len(lost) - 4} more pairs" if len(lost) > 4 else ""
@@ -208,21 +208,21 @@ def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
 def reached(cluster: LinkedDevices, start: int) -> npt.NDArray[np.bool_]:
     """Return bool[devices]: True for devices that a message from ``start`` can reach, ``start`` included."""
     devices, links = cluster.device_table, cluster.link_table
-    forwards = np.array([what.forwards for what in devices.kinds], np.bool_)[devices.kind]
+    forwards = np.array([kind.forwards for kind in devices.kinds], np.bool_)[devices.kind]
     ptr, order = links.by_source
     ptr = np.concatenate((ptr, np.full(len(devices) + 1 - len(ptr), ptr[-1])))
-    found = np.zeros(len(devices), np.bool_)
-    found[start] = True
-    edge = np.array([start])
-    while len(edge):
-        first, count = ptr[edge], ptr[edge + 1] - ptr[edge]
-        place = spans(first, count)
-        fresh = np.zeros(len(devices), np.bool_)
-        fresh[links.target[order[place]]] = True
-        fresh &= ~found
-        found |= fresh
-        edge = np.flatnonzero(fresh & forwards)
-    return found
+    is_reached = np.zeros(len(devices), np.bool_)
+    is_reached[start] = True
+    frontier = np.array([start])
+    while len(frontier):
+        first, count = ptr[frontier], ptr[frontier + 1] - ptr[frontier]
+        positions = spans(first, count)
+        is_new = np.zeros(len(devices), np.bool_)
+        is_new[links.target[order[positions]]] = True
+        is_new &= ~is_reached
+        is_reached |= is_new
+        frontier = np.flatnonzero(is_new & forwards)
+    return is_reached
 
 
 # Two uniform versions of a machine with a few slow or dead links: one without slow or dead links, and one that
@@ -254,14 +254,14 @@ def evened(cluster: Cluster) -> Evened | None:
     The place of a link is the pair of devices it joins within a node (``pcie0->nic0`` of any node), or their kinds
     outside nodes. Only links removed by :func:`trine.cluster.select.take_down` are dead, not links that never existed.
     """
-    whole, dead = (cluster, np.zeros(0, np.int64)) if cluster.cut_from is None else cluster.cut_from
-    if whole is not cluster:
-        if not _is_left_of(cluster, whole, dead):
+    intact, dead = (cluster, np.zeros(0, np.int64)) if cluster.cut_from is None else cluster.cut_from
+    if intact is not cluster:
+        if not _is_left_of(cluster, intact, dead):
             return None
-        whole = replace(whole, routing=cluster.routing, routing_reason=cluster.routing_reason)
-    links = whole.link_table
+        intact = replace(intact, routing=cluster.routing, routing_reason=cluster.routing_reason)
+    links = intact.link_table
     fast, slow = links.number.astype(np.int64), links.number.astype(np.int64)
-    places = _places(whole, links)
+    places = _places(intact, links)
     for place in _uneven(places, fast):
         of_place = np.flatnonzero(places == place)
         numbers, counts = np.unique(links.number[of_place], return_counts=True)
@@ -279,9 +279,9 @@ def evened(cluster: Cluster) -> Evened | None:
     lost = np.flatnonzero(np.isin(places, places[dead]))
     if not len(changed) + len(dead) or _are_many(places, dead):
         return None
-    slowed = _numbered(whole, slow)
+    slowed = _numbered(intact, slow)
     return Evened(
-        fast=_numbered(whole, fast),
+        fast=_numbered(intact, fast),
         slow=left_without(slowed, lost.tolist()) if len(lost) else slowed,
         links=changed,
         num_slowed=int((slow != fast).sum()),
@@ -297,12 +297,12 @@ def _are_many(places: Int64, dead: Int64) -> bool:
     return bool((RARE * num_dead > all_of_place - num_dead).any())
 
 
-def _is_left_of(cluster: Cluster, whole: Cluster, dead: Int64) -> bool:
-    """Return whether ``cluster`` is exactly ``whole`` without the dead links, removed in one step."""
-    links, left = whole.link_table, cluster.link_table
+def _is_left_of(cluster: Cluster, intact: Cluster, dead: Int64) -> bool:
+    """Return whether ``cluster`` is exactly ``intact`` without the dead links, removed in one step."""
+    links, left = intact.link_table, cluster.link_table
     kept = np.delete(np.arange(len(links)), dead)
     return (
-        whole.cut_from is None
+        intact.cut_from is None
         and len(left) == len(kept)
         and left.numbers == links.numbers
         and all(
@@ -315,30 +315,30 @@ def _places(cluster: Cluster, links: LinkTable) -> Int64:
     """Return int64[links]: equal numbers for links of one place."""
     devices = cluster.device_table
     node = np.asarray(devices.node, np.int64)
-    what = -1 - np.asarray(devices.kind, np.int64)
-    inside = np.flatnonzero(node >= 0)
-    inside = inside[np.argsort(node[inside], kind="stable")]
-    begins = np.flatnonzero(np.diff(node[inside], prepend=-1))
-    what[inside] = np.arange(len(inside)) - np.repeat(begins, np.diff(np.append(begins, len(inside))))
-    what -= what.min(initial=0)
-    key = what[links.source] * (int(what.max(initial=0)) + 1) + what[links.target]
+    end = -1 - np.asarray(devices.kind, np.int64)
+    in_node = np.flatnonzero(node >= 0)
+    in_node = in_node[np.argsort(node[in_node], kind="stable")]
+    firsts = np.flatnonzero(np.diff(node[in_node], prepend=-1))
+    end[in_node] = np.arange(len(in_node)) - np.repeat(firsts, np.diff(np.append(firsts, len(in_node))))
+    end -= end.min(initial=0)
+    key = end[links.source] * (int(end.max(initial=0)) + 1) + end[links.target]
     places: Int64 = np.unique(key, return_inverse=True)[1].ravel().astype(np.int64)
     return places
 
 
 def _uneven(places: Int64, number: Int64) -> list[int]:
     """Return the places whose links differ from each other."""
-    most, least = np.full((2, int(places.max(initial=-1)) + 1), -1, np.int64)
-    np.maximum.at(most, places, number)
+    greatest, least = np.full((2, int(places.max(initial=-1)) + 1), -1, np.int64)
+    np.maximum.at(greatest, places, number)
     np.maximum.at(least, places, int(number.max(initial=0)) - number)
-    uneven: list[int] = np.flatnonzero(most != int(number.max(initial=0)) - least).tolist()
+    uneven: list[int] = np.flatnonzero(greatest != int(number.max(initial=0)) - least).tolist()
     return uneven
 
 
 def _is_slower(links: LinkTable, number: int, usual: int) -> bool:
     """Return whether a kind of link is the usual one at a lower rate."""
-    one, other = links.numbers[number], links.numbers[usual]
-    return one.bytes_per_s < other.bytes_per_s and replace(one, bytes_per_s=other.bytes_per_s) == other
+    link, usual_link = links.numbers[number], links.numbers[usual]
+    return link.bytes_per_s < usual_link.bytes_per_s and replace(link, bytes_per_s=usual_link.bytes_per_s) == usual_link
 
 
 def _numbered(cluster: Cluster, number: Int64) -> Cluster:

@@ -78,8 +78,8 @@ def _circuits_mapping(circuits: Circuits) -> dict[str, object]:
 
 def _device_mapping(device: Device) -> dict[str, object]:
     optional = {"gpu": device.gpu, "node": device.node, "rail": device.rail, "reduces": device.reduces or None}
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {"name": device.name, "kind": device.kind, **given, "forwards": device.forwards}
+    values = {name: value for name, value in optional.items() if value is not None}
+    return {"name": device.name, "kind": device.kind, **values, "forwards": device.forwards}
 
 
 def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
@@ -122,13 +122,13 @@ def _link_mapping(cluster: ClusterData, link: Link) -> dict[str, object]:
     return entry
 
 
-def _reverses(link: Link, after: Link) -> bool:
-    """Return whether ``after`` is the reverse of ``link`` with the same numbers."""
+def _reverses(link: Link, following: Link) -> bool:
+    """Return whether ``following`` is the reverse of ``link`` with the same numbers."""
     return (
-        (after.source, after.target) == (link.target, link.source)
-        and (after.bytes_per_s, after.latency_ps) == (link.bytes_per_s, link.latency_ps)
-        and (after.link_class, after.medium) == (link.link_class, link.medium)
-        and after.peak_bytes_per_s == link.peak_bytes_per_s
+        (following.source, following.target) == (link.target, link.source)
+        and (following.bytes_per_s, following.latency_ps) == (link.bytes_per_s, link.latency_ps)
+        and (following.link_class, following.medium) == (link.link_class, link.medium)
+        and following.peak_bytes_per_s == link.peak_bytes_per_s
     )
 
 
@@ -161,8 +161,8 @@ def fingerprint(cluster: ClusterData) -> str:
     """
     digest = hashlib.sha256()
 
-    def add(what: object) -> None:
-        digest.update(json.dumps(what, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode())
+    def add(value: object) -> None:
+        digest.update(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode())
 
     devices, links = cluster.device_table, cluster.link_table
     add(header(cluster))
@@ -171,11 +171,11 @@ def fingerprint(cluster: ClusterData) -> str:
     nodes, node = _in_order(np.where(devices.node < 0, len(devices.node_names), devices.node))
     add([devices.node_names[i] if i < len(devices.node_names) else None for i in nodes])
     digest.update(node)
-    said = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
-    _add_coded(digest.update, add, links.number, said)
+    properties = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
+    _add_coded(digest.update, add, links.number, properties)
     digest.update(links.source.astype("<i4").tobytes() + links.target.astype("<i4").tobytes())
-    for own in _own_names(cluster, devices, links):
-        add(own)
+    for entry in _own_names(cluster, devices, links):
+        add(entry)
     return digest.hexdigest()
 
 
@@ -188,11 +188,11 @@ def _add_coded(update: Any, add: Any, codes: npt.NDArray[np.int32], meaning: Seq
 
 def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
     """Return the codes in order of first occurrence, and each entry as its position in that list."""
-    values, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    values, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return values[order].tolist(), rank[which].astype("<i4").tobytes()
+    return values[order].tolist(), rank[inverse].astype("<i4").tobytes()
 
 
 def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
@@ -207,7 +207,7 @@ def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> 
     for block in layout.blocks:
         plain = plain_names(block.node)
         arrows = any("->" in device.name for device in block.node.devices)
-        own = [i for i, name in enumerate(block.node.link_names) if arrows or name != plain[i]]
-        for copy in range(block.count) if own else ():
+        named = [i for i, name in enumerate(block.node.link_names) if arrows or name != plain[i]]
+        for copy in range(block.count) if named else ():
             first = block.first_link + copy * len(plain)
-            yield from ((first + i, links.names[first + i]) for i in own)
+            yield from ((first + i, links.names[first + i]) for i in named)

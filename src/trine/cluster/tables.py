@@ -25,22 +25,22 @@ T = TypeVar("T")
 KEPT = 1 << 14
 
 
-class _Made(Lazy[T]):
+class _OnDemand(Lazy[T]):
     """A sequence that creates its items on access; short tables create all at once and keep them."""
 
     @abstractmethod
-    def _made(self, index: int) -> T:
+    def _create(self, index: int) -> T:
         """Return a new item."""
 
     @cached_property
-    def _kept(self) -> tuple[T, ...] | None:
-        return tuple(map(self._made, range(len(self)))) if len(self) <= KEPT else None
+    def _items(self) -> tuple[T, ...] | None:
+        return tuple(map(self._create, range(len(self)))) if len(self) <= KEPT else None
 
     def item(self, index: int) -> T:
-        return self._made(index) if self._kept is None else self._kept[index]
+        return self._create(index) if self._items is None else self._items[index]
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._made, range(len(self))) if self._kept is None else iter(self._kept)
+        return map(self._create, range(len(self))) if self._items is None else iter(self._items)
 
 
 class DeviceKind(NamedTuple):
@@ -54,7 +54,7 @@ class DeviceKind(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class DeviceTable(_Made[Device]):
+class DeviceTable(_OnDemand[Device]):
     """Devices as columns.
 
     ``kind``: int32[devices], index into ``kinds``. ``node``: int32[devices], index into ``node_names``, -1: none.
@@ -70,16 +70,16 @@ class DeviceTable(_Made[Device]):
     def __len__(self) -> int:
         return len(self.kind)
 
-    def _made(self, index: int) -> Device:
-        what, node = self.kinds[self.kind[index]], int(self.node[index])
+    def _create(self, index: int) -> Device:
+        kind, node = self.kinds[self.kind[index]], int(self.node[index])
         return Device(
             name=self.names[index],
-            kind=what.kind,
-            gpu=what.gpu,
+            kind=kind.kind,
+            gpu=kind.gpu,
             node=None if node < 0 else self.node_names[node],
-            forwards=what.forwards,
-            reduces=what.reduces,
-            rail=what.rail,
+            forwards=kind.forwards,
+            reduces=kind.reduces,
+            rail=kind.rail,
         )
 
     @classmethod
@@ -101,11 +101,11 @@ class DeviceTable(_Made[Device]):
 
     def where(self, *kinds: str) -> npt.NDArray[np.bool_]:
         """Return bool[devices]: whether each device is of one of these kinds."""
-        return np.array([what.kind in kinds for what in self.kinds], np.bool_)[self.kind]
+        return np.array([kind.kind in kinds for kind in self.kinds], np.bool_)[self.kind]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LinkTable(_Made[Link]):
+class LinkTable(_OnDemand[Link]):
     """Links as columns.
 
     ``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``.
@@ -121,7 +121,7 @@ class LinkTable(_Made[Link]):
     def __len__(self) -> int:
         return len(self.number)
 
-    def _made(self, index: int) -> Link:
+    def _create(self, index: int) -> Link:
         return self.unnamed(index, self.names[index])
 
     def unnamed(self, index: int, name: str = "") -> Link:
@@ -147,22 +147,22 @@ class LinkTable(_Made[Link]):
         parallel one. ``devices``: their names.
         """
         numbers: dict[Link, int] = {}
-        known: dict[int, tuple[int, Link]] = {}  # by identity: most rows share their links
+        number_of: dict[int, tuple[int, Link]] = {}  # by identity: most rows share their links
         ends: list[tuple[int, int]] = []
         number: list[int] = []
-        given: dict[int, str] = {}
+        name_of: dict[int, str] = {}
         for source, target, link in rows:
-            if id(link) not in known:
-                known[id(link)] = numbers.setdefault(link.bare, len(numbers)), link
+            if id(link) not in number_of:
+                number_of[id(link)] = numbers.setdefault(link.bare, len(numbers)), link
             if link.name:
-                given[len(ends)] = link.name
+                name_of[len(ends)] = link.name
             ends.append((source, target))
-            number.append(known[id(link)][0])
-        both = np.clip(np.array(ends, np.int64).reshape(-1, 2), -1, np.iinfo(np.int32).max).astype(np.int32)
-        source_of, target_of = np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
+            number.append(number_of[id(link)][0])
+        end_columns = np.clip(np.array(ends, np.int64).reshape(-1, 2), -1, np.iinfo(np.int32).max).astype(np.int32)
+        source_of, target_of = np.ascontiguousarray(end_columns[:, 0]), np.ascontiguousarray(end_columns[:, 1])
         if names is None:
             after_ends = EndNames(devices, source_of, target_of)
-            names = after_ends if not given else tuple(given.get(i, "") or after_ends[i] for i in range(len(ends)))
+            names = after_ends if not name_of else tuple(name_of.get(i, "") or after_ends[i] for i in range(len(ends)))
         return cls(
             numbers=tuple(numbers), number=np.array(number, np.int32), source=source_of, target=target_of, names=names
         )
@@ -389,16 +389,16 @@ class Tiers:
 def tiers_of(cluster: LinkedDevices) -> Tiers:
     """Group links into tiers: same class, same kinds of device at the same levels, in either direction."""
     devices, links = cluster.device_table, cluster.link_table
-    kind_names = sorted({what.kind for what in devices.kinds})
-    kind = np.array([kind_names.index(what.kind) for what in devices.kinds], np.int64)[devices.kind]
+    kind_names = sorted({device_kind.kind for device_kind in devices.kinds})
+    kind = np.array([kind_names.index(device_kind.kind) for device_kind in devices.kinds], np.int64)[devices.kind]
     key = np.zeros(len(links), np.int64)
     for number, link_class in enumerate(LINK_CLASSES):
-        chosen = np.flatnonzero(links.of_class(link_class))
-        level = levels_above(devices, links, chosen, link_class)
+        class_links = np.flatnonzero(links.of_class(link_class))
+        level = levels_above(devices, links, class_links, link_class)
         end = level * len(kind_names) + kind
-        ends = end[links.source[chosen]], end[links.target[chosen]]
+        ends = end[links.source[class_links]], end[links.target[class_links]]
         size = (MAX_LEVELS + 1) * len(kind_names)
-        key[chosen] = (number * size + np.minimum(*ends)) * size + np.maximum(*ends)
+        key[class_links] = (number * size + np.minimum(*ends)) * size + np.maximum(*ends)
     _, first, tier = np.unique(key, return_index=True, return_inverse=True)
     names = [_tier_name(cluster, link) for link in first.tolist()]
     highest = key[first] % ((MAX_LEVELS + 1) * len(kind_names)) // len(kind_names)
@@ -409,11 +409,11 @@ def tiers_of(cluster: LinkedDevices) -> Tiers:
     return Tiers(names=tuple(names), tier=tier.ravel().astype(np.int32))
 
 
-def levels_above(devices: DeviceTable, links: LinkTable, chosen: Int64, link_class: str) -> Int64:
+def levels_above(devices: DeviceTable, links: LinkTable, class_links: Int64, link_class: str) -> Int64:
     """Return int64[devices]: links of one class from the nearest GPU (scale-out: GPU or NIC); MAX_LEVELS: farther."""
     level = np.full(len(devices), MAX_LEVELS, np.int64)
     level[devices.where(GPU, NIC) if link_class == SCALE_OUT else devices.where(GPU)] = 0
-    source, target = links.source[chosen], links.target[chosen]
+    source, target = links.source[class_links], links.target[class_links]
     for above in range(1, MAX_LEVELS):
         reached = target[level[source] == above - 1]
         reached = reached[level[reached] == MAX_LEVELS]
@@ -435,11 +435,11 @@ def _tier_name(cluster: LinkedDevices, link: int) -> str:
 
 def _role(cluster: LinkedDevices, device: int) -> str:
     """Return ``gpu``, ``nic``, or a name without numbers: ``leaf`` for ``leaf3``, ``pcie`` for ``node1.pcie0``."""
-    what = cluster.devices[device]
-    if what.kind in (GPU, NIC):
-        return what.kind
-    name = (what.name.removeprefix(f"{what.node}.") if what.node else what.name).partition("..")[0]
+    end = cluster.devices[device]
+    if end.kind in (GPU, NIC):
+        return end.kind
+    name = (end.name.removeprefix(f"{end.node}.") if end.node else end.name).partition("..")[0]
     parts = [part for part in name.split(".") if not _PLACE.fullmatch(part)]
     if len(parts) <= 1:
-        return _NUMBER.sub("", "".join(parts)) or what.kind
+        return _NUMBER.sub("", "".join(parts)) or end.kind
     return ".".join(re.sub(r"(?<=[A-Za-z])\d+$", "", part) for part in parts)

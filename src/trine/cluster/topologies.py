@@ -242,12 +242,12 @@ def _grid_pairs(sizes: Sequence[int], wrap: bool) -> list[tuple[int, int]]:
     check_size(prod(sizes) * sum(size > 1 for size in sizes))
     steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     pairs = []
-    for here, place in enumerate(product(*map(range, sizes))):
+    for device, place in enumerate(product(*map(range, sizes))):
         for axis in reversed(range(len(sizes))):
             if place[axis] + 1 < sizes[axis]:
-                pairs.append((here, here + steps[axis]))
+                pairs.append((device, device + steps[axis]))
             elif wrap and sizes[axis] > 2:
-                pairs.append((here, here - place[axis] * steps[axis]))
+                pairs.append((device, device - place[axis] * steps[axis]))
     return pairs
 
 

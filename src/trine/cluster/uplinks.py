@@ -76,30 +76,30 @@ def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Cr
     lead to switches with the same switches below. An even share is at least the traffic of any link from below, which
     may be a single message.
     """
-    found: list[Crowded] = []
+    crowded: list[Crowded] = []
     for link_class in (SCALE_OUT, SCALE_UP):
-        chosen = np.flatnonzero(cluster.link_table.of_class(link_class))
-        if len(chosen):
-            found += _Uplinks(cluster, chosen, link_class, carried).crowded()
-    return sorted(found, key=lambda each: (-each.times, each.link))
+        class_links = np.flatnonzero(cluster.link_table.of_class(link_class))
+        if len(class_links):
+            crowded += _Uplinks(cluster, class_links, link_class, carried).crowded()
+    return sorted(crowded, key=lambda uplink: (-uplink.times, uplink.link))
 
 
 class _Uplinks:
     """Links of one class that lead up from the GPUs or NICs."""
 
-    def __init__(self, cluster: Cluster, chosen: Int64, link_class: str, carried: Int64) -> None:
+    def __init__(self, cluster: Cluster, class_links: Int64, link_class: str, carried: Int64) -> None:
         self._cluster, self._carried = cluster, carried
-        self._level = levels_above(cluster.device_table, cluster.link_table, chosen, link_class)
-        self._chosen = chosen
-        self._into, self._targets = _by(cluster.link_table.target, chosen)
-        self._outof, self._sources = _by(cluster.link_table.source, chosen)
+        self._level = levels_above(cluster.device_table, cluster.link_table, class_links, link_class)
+        self._links = class_links
+        self._into, self._targets = _sorted_by(cluster.link_table.target, class_links)
+        self._outof, self._sources = _sorted_by(cluster.link_table.source, class_links)
         self._exits: dict[int, list[int]] = {}
         self._lower: dict[int, frozenset[int]] = {}
 
     def crowded(self) -> Iterator[Crowded]:
         """Yield the busiest of each group of equivalent uplinks if it carries too much."""
         links, level = self._cluster.link_table, self._level
-        up = self._chosen[level[links.target[self._chosen]] > level[links.source[self._chosen]]]
+        up = self._links[level[links.target[self._links]] > level[links.source[self._links]]]
         key = links.source[up].astype(np.int64) * len(links.numbers) + links.number[up]
         _, group, count = np.unique(key, return_inverse=True, return_counts=True)
         group, start = group.ravel(), np.cumsum(count) - count
@@ -111,13 +111,13 @@ class _Uplinks:
         worst = order[times[order] > CROWDED]
         _, first = np.unique(group[worst], return_index=True)  # the busiest uplink of each group
         for place in worst[np.sort(first)][:LOOKED_AT].tolist():
-            own = int(group[place])
-            alike = members[start[own] : start[own] + count[own]].tolist()
-            found = self._against_its_like(int(up[place]), alike)
-            if found is not None:
-                yield found
+            number = int(group[place])
+            alike = members[start[number] : start[number] + count[number]].tolist()
+            crowded = self._compare_with_equivalents(int(up[place]), alike)
+            if crowded is not None:
+                yield crowded
 
-    def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
+    def _compare_with_equivalents(self, link: int, group: list[int]) -> Crowded | None:
         """Compare ``link`` with its equivalents in ``group``; return None if it carries no more than it must."""
         source, carried = int(self._cluster.link_table.source[link]), self._carried
         # Bytes of the links from below that carry traffic
@@ -130,7 +130,7 @@ class _Uplinks:
         if carried[link] <= CROWDED * max(brings, default=1):
             return None
         below = self._below(link)
-        alike = [one for one in group if self._below(one) == below] if below else []
+        alike = [uplink for uplink in group if self._below(uplink) == below] if below else []
         total = int(carried[alike].sum())
         senders = len(brings) if self._level[source] else len(alike)
         even = max(total / max(1, min(len(alike), senders)), *brings, 1)
@@ -166,10 +166,10 @@ class _Uplinks:
         return self._exits[device]
 
 
-def _by(ends: Int32, chosen: Int64) -> tuple[Int64, Int32]:
-    """Return the links ``chosen`` sorted by an end, and this end of each."""
-    order = np.argsort(ends[chosen], kind="stable")
-    return chosen[order], ends[chosen][order]
+def _sorted_by(ends: Int32, links: Int64) -> tuple[Int64, Int32]:
+    """Return ``links`` sorted by an end, and this end of each."""
+    order = np.argsort(ends[links], kind="stable")
+    return links[order], ends[links][order]
 
 
 def traffic_warnings(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[str]:
@@ -178,7 +178,7 @@ def traffic_warnings(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[s
     carried: int64[links], bytes.
     """
     crowded, planes, nics = crowded_warning(cluster, carried), idle_planes(cluster), idle_nics(cluster, carried)
-    return [f"{what}: {text}" for what, text in (("uplinks", crowded), ("planes", planes), ("NICs", nics)) if text]
+    return [f"{kind}: {text}" for kind, text in (("uplinks", crowded), ("planes", planes), ("NICs", nics)) if text]
 
 
 def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
@@ -205,17 +205,17 @@ def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
 
 def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     """Return a sentence about :func:`crowded_uplinks`, with the remedy; "" without crowded uplinks."""
-    found = crowded_uplinks(cluster, carried)
-    if not found:
+    crowded = crowded_uplinks(cluster, carried)
+    if not crowded:
         return ""
-    worst = found[0]
-    more = len({int(cluster.link_table.source[each.link]) for each in found}) - 1
-    least = "at least " if len(found) >= LOOKED_AT else ""
-    others = f" (as do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
+    worst = crowded[0]
+    more = len({int(cluster.link_table.source[uplink.link]) for uplink in crowded}) - 1
+    least = "at least " if len(crowded) >= LOOKED_AT else ""
+    more_uplinks = f" (as do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
     usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
     remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
     return (
         f"{cluster.link_name(worst.link)} carries {worst.times:.1f} times its even share: {100 * worst.share:.0f} % of "
-        f"the traffic of {worst.alike} equal uplinks{others}, since routing is {cluster.routing!r}; "
+        f"the traffic of {worst.alike} equal uplinks{more_uplinks}, since routing is {cluster.routing!r}; "
         f"{remedy}--routing {SPLIT} divides each message over all of them"
     )

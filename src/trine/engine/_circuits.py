@@ -63,9 +63,9 @@ def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, he
     The caller has made sure that the heap has room.
     """
     circuits.switch[U(0)].has_changed = 0
-    num_found = _who_asks(circuits)
-    for at in range(num_found):
-        number = np.int64(circuits.asked[U(circuits.found[U(at)])])
+    num_askers = _find_askers(circuits)
+    for i in range(num_askers):
+        number = np.int64(circuits.requests[U(circuits.askers[U(i)])])
         task = circuits.tasks[U(number)]
         was_waiting = task.step == LISTED
         task.step = ASKING
@@ -76,41 +76,41 @@ def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, he
         elif still_waits and not was_waiting:
             _wait_for_circuit(circuits, number)
     num_heads = _find_heads(circuits, work)
-    for at in range(num_heads):
-        _send(circuits, work, network, heap, clock, np.int64(circuits.heads[U(at)]))
+    for i in range(num_heads):
+        _send(circuits, work, network, heap, clock, np.int64(circuits.heads[U(i)]))
 
 
 # Asking for a circuit
 
 
 @inlined
-def _who_asks(circuits: CircuitTables) -> Int:
-    """Find transfers that wait at ranks with a free port again, then new arrivals, for circuits.found.
+def _find_askers(circuits: CircuitTables) -> Int:
+    """Find transfers that wait at ranks with a free port again, then new arrivals, for circuits.askers.
 
-    Writes their positions in circuits.asked, ascending. Returns their number.
+    Writes their positions in circuits.requests, ascending. Returns their number.
     """
     switch = circuits.switch[U(0)]
-    num_found = _ask_again(circuits)
-    sort(circuits.found, num_found)
+    num_retries = _ask_again(circuits)
+    sort(circuits.askers, num_retries)
     num_arrived = switch.num_arrived
     switch.num_arrived = 0
     sort(circuits.arrived, num_arrived)
-    for at in range(num_arrived):
-        order = switch.num_asked + at
-        circuits.tasks[U(circuits.arrived[U(at)])].order = order
-        circuits.asked[U(order)] = circuits.arrived[U(at)]
-        circuits.found[U(num_found + at)] = order
-    switch.num_asked += num_arrived
-    return num_found + num_arrived
+    for i in range(num_arrived):
+        order = switch.num_requests + i
+        circuits.tasks[U(circuits.arrived[U(i)])].order = order
+        circuits.requests[U(order)] = circuits.arrived[U(i)]
+        circuits.askers[U(num_retries + i)] = order
+    switch.num_requests += num_arrived
+    return num_retries + num_arrived
 
 
 @inlined
 def _ask_again(circuits: CircuitTables) -> Int:
     """Find transfers that wait at ranks with a free port again, in any order; return their number."""
     switch = circuits.switch[U(0)]
-    num_found = np.int64(0)
-    for at in range(switch.num_changed):
-        rank = circuits.ranks[U(circuits.changed_ranks[U(at)])]
+    num_retries = np.int64(0)
+    for i in range(switch.num_changed):
+        rank = circuits.ranks[U(circuits.changed_ranks[U(i)])]
         rank.is_changed = 0
         if rank.num_busy >= switch.ports:
             continue
@@ -119,11 +119,11 @@ def _ask_again(circuits: CircuitTables) -> Int:
             task = circuits.tasks[U(node >> 1)]
             if task.step == ASKING:  # else it has already been found at its other end
                 task.step = LISTED
-                circuits.found[U(num_found)] = task.order
-                num_found += 1
+                circuits.askers[U(num_retries)] = task.order
+                num_retries += 1
             node = np.int64(task.next_asking[U(node & 1)])
     switch.num_changed = 0
-    return num_found
+    return num_retries
 
 
 @inlined
@@ -133,21 +133,21 @@ def _ask(
     """Give a transfer the circuit between its ends, or a new one if both have a port for it; else do nothing."""
     switch, task = circuits.switch[U(0)], circuits.tasks[U(number)]
     sender, receiver = np.int64(task.sender), np.int64(task.receiver)
-    found = _find_between(circuits, sender, receiver)
+    circuit = _find_between(circuits, sender, receiver)
     task_step = IN_LINE
-    if found < 0:
+    if circuit < 0:
         if circuits.ranks[U(sender)].num_busy >= switch.ports or circuits.ranks[U(receiver)].num_busy >= switch.ports:
             return
         _free_port(circuits, sender)
         _free_port(circuits, receiver)
-        found = _new_circuit(circuits, min(sender, receiver), max(sender, receiver))
+        circuit = _new_circuit(circuits, min(sender, receiver), max(sender, receiver))
         task_step = SETUP
-    joint = circuits.joints[U(found)]
+    joint = circuits.joints[U(circuit)]
     if joint.num_users == 0:
         circuits.ranks[U(sender)].num_busy += 1
         circuits.ranks[U(receiver)].num_busy += 1
     joint.num_users += 1
-    _stand_in_line(circuits, 2 * found + (0 if sender < receiver else 1), number)
+    _stand_in_line(circuits, 2 * circuit + (0 if sender < receiver else 1), number)
     task.step = task_step
     if task_step == SETUP:
         _begin(work, network, clock, number)
@@ -177,29 +177,29 @@ def _stop_waiting(circuits: CircuitTables, number: Int) -> None:
     task = circuits.tasks[U(number)]
     for end in range(2):
         rank = circuits.ranks[U(task.sender if end == 0 else task.receiver)]
-        after = np.int64(task.next_asking[U(end)])
-        before = np.int64(task.previous_asking[U(end)])
-        if before < 0:
-            rank.first_asking = after
+        following = np.int64(task.next_asking[U(end)])
+        previous = np.int64(task.previous_asking[U(end)])
+        if previous < 0:
+            rank.first_asking = following
         else:
-            circuits.tasks[U(before >> 1)].next_asking[U(before & 1)] = after
-        if after < 0:
-            rank.last_asking = before
+            circuits.tasks[U(previous >> 1)].next_asking[U(previous & 1)] = following
+        if following < 0:
+            rank.last_asking = previous
         else:
-            circuits.tasks[U(after >> 1)].previous_asking[U(after & 1)] = before
+            circuits.tasks[U(following >> 1)].previous_asking[U(following & 1)] = previous
 
 
 # Circuits and their ports
 
 
 @inlined
-def _find_between(circuits: CircuitTables, rank: Int, other: Int) -> Int:
+def _find_between(circuits: CircuitTables, rank: Int, peer: Int) -> Int:
     """Return the circuit that joins two ranks, or -1."""
     first = rank * circuits.switch[U(0)].ports
     for port in range(first, first + circuits.ranks[U(rank)].num_circuits):
         circuit = np.int64(circuits.ports[U(port)])
         ends = circuits.joints[U(circuit)].ends
-        if ends[U(0)] == other or ends[U(1)] == other:
+        if ends[U(0)] == peer or ends[U(1)] == peer:
             return circuit
     return np.int64(-1)
 
@@ -224,12 +224,12 @@ def _free_port(circuits: CircuitTables, rank: Int) -> None:
 
 
 @inlined
-def _is_idle_longer(circuits: CircuitTables, circuit: Int, other: Int) -> bool:
-    """Return whether ``circuit`` has been idle longer, or as long with the lower number of its last task."""
-    this, that = circuits.joints[U(circuit)], circuits.joints[U(other)]
-    if this.idle_since_ps != that.idle_since_ps:
-        return bool(this.idle_since_ps < that.idle_since_ps)
-    return bool(this.last_task < that.last_task)
+def _is_idle_longer(circuits: CircuitTables, circuit: Int, longest: Int) -> bool:
+    """Return whether ``circuit`` has been idle longer than ``longest``; a tie goes to the lower last task."""
+    joint, longest_joint = circuits.joints[U(circuit)], circuits.joints[U(longest)]
+    if joint.idle_since_ps != longest_joint.idle_since_ps:
+        return bool(joint.idle_since_ps < longest_joint.idle_since_ps)
+    return bool(joint.last_task < longest_joint.last_task)
 
 
 @inlined
@@ -333,8 +333,8 @@ def _find_heads(circuits: CircuitTables, work: TaskTables) -> Int:
     """Write the first transfer of each free line to circuits.heads, if its receiver has room; return the count."""
     switch = circuits.switch[U(0)]
     num_heads = np.int64(0)
-    for at in range(switch.num_open):
-        number = np.int64(circuits.open_lines[U(at)])
+    for i in range(switch.num_open):
+        number = np.int64(circuits.open_lines[U(i)])
         line = circuits.lines[U(number)]
         line.is_open = 0
         if circuits.joints[U(number >> 1)].is_up == 0 or line.is_busy != 0:
@@ -346,8 +346,8 @@ def _find_heads(circuits: CircuitTables, work: TaskTables) -> Int:
     switch.num_open = 0
     if switch.buffer_bytes > 0:
         sort(circuits.heads, num_heads)
-        for at in range(num_heads):
-            _wait_for_room(circuits, np.int64(circuits.heads[U(at)]))
+        for i in range(num_heads):
+            _wait_for_room(circuits, np.int64(circuits.heads[U(i)]))
         num_heads = _take_rooms(circuits, work)
     return num_heads
 
@@ -387,8 +387,8 @@ def _take_rooms(circuits: CircuitTables, work: TaskTables) -> Int:
     """
     switch = circuits.switch[U(0)]
     num_heads = np.int64(0)
-    for at in range(switch.num_with_room):
-        rank = circuits.ranks[U(circuits.ranks_with_room[U(at)])]
+    for i in range(switch.num_with_room):
+        rank = circuits.ranks[U(circuits.ranks_with_room[U(i)])]
         rank.has_room = 0
         while rank.first_for_room >= 0:
             number = np.int64(rank.first_for_room)

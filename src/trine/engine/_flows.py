@@ -28,23 +28,23 @@ def drain_ps(remaining: Float, rate: Float) -> Int:
     """
     if remaining <= 0.0:
         return np.int64(1)
-    whole = np.int64(remaining)
+    whole_bytes = np.int64(remaining)
     per_s = np.int64(rate)
-    if rate > MAX_WHOLE or np.float64(whole) != remaining or np.float64(per_s) != rate:
+    if rate > MAX_WHOLE or np.float64(whole_bytes) != remaining or np.float64(per_s) != rate:
         quotient = remaining * 1e12 / rate
         if quotient >= MAX_PS:
             return np.int64(MAX_PS + 1)
         return max(np.int64(1), np.int64(math.ceil(quotient - quotient * SLACK)))
-    ps = whole // per_s
-    rest = whole - ps * per_s
+    ps = whole_bytes // per_s
+    remainder = whole_bytes - ps * per_s
     if ps > LAST_SECOND:
         return np.int64(MAX_PS + 1)
     for _ in range(4):
-        rest *= 1000
-        digits = rest // per_s
+        remainder *= 1000
+        digits = remainder // per_s
         ps = ps * 1000 + digits
-        rest -= digits * per_s
-    return ps + 1 if rest > 0 else ps
+        remainder -= digits * per_s
+    return ps + 1 if remainder > 0 else ps
 
 
 @inlined
@@ -126,8 +126,8 @@ def _note_change(network: NetworkTables, clock: Record, number: Int) -> None:
 def share(model: Int, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
     """Recompute the rates of every component with a dirty link, and put the next ends on the heap."""
     clock.sweep += 1
-    for at in range(clock.num_dirty):
-        seed = np.int64(network.dirty_links[U(at)])
+    for i in range(clock.num_dirty):
+        seed = np.int64(network.dirty_links[U(i)])
         link = network.links[U(seed)]
         link.is_dirty = 0
         if link.sweep == clock.sweep or link.first_edge < 0:
@@ -149,10 +149,10 @@ def _find_component(network: NetworkTables, clock: Record, seed: Int) -> tuple[I
     network.found_links[U(0)] = seed
     num_links = np.int64(1)
     num_flows = np.int64(0)
-    at = np.int64(0)
-    while at < num_links:
-        number = np.int64(links[U(network.found_links[U(at)])].first_edge)
-        at += 1
+    place = np.int64(0)
+    while place < num_links:
+        number = np.int64(links[U(network.found_links[U(place)])].first_edge)
+        place += 1
         while number >= 0:
             edge = edges[U(number)]
             number = np.int64(edge.next)
@@ -164,10 +164,10 @@ def _find_component(network: NetworkTables, clock: Record, seed: Int) -> tuple[I
             flow.new_rate = -1.0
             network.found_flows[U(num_flows)] = slot
             num_flows += 1
-            own = slot * network.max_hops
+            edge_number = slot * network.max_hops
             for _ in range(network.num_edges[U(slot)]):
-                crossed = np.int64(edges[U(own)].link)
-                own += 1
+                crossed = np.int64(edges[U(edge_number)].link)
+                edge_number += 1
                 if links[U(crossed)].sweep != sweep:
                     links[U(crossed)].sweep = sweep
                     network.found_links[U(num_links)] = crossed
@@ -181,11 +181,11 @@ def _equal_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None
     limit.
     """
     has_caps = len(network.flow_caps) > 0
-    for at in range(num_links):
-        link = network.links[U(network.found_links[U(at)])]
+    for i in range(num_links):
+        link = network.links[U(network.found_links[U(i)])]
         link.share = link.bytes_per_s / np.float64(link.num_crossings)
-    for at in range(num_flows):
-        slot = np.int64(network.found_flows[U(at)])
+    for i in range(num_flows):
+        slot = np.int64(network.found_flows[U(i)])
         rate = network.flow_caps[U(slot)] if has_caps else np.inf
         number = slot * network.max_hops
         for _ in range(network.num_edges[U(slot)]):
@@ -200,20 +200,20 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
 
     The limit of a flow counts as the share of a link that no other flow crosses.
     """
-    links, found = network.links, network.found_links
+    links, component_links = network.links, network.found_links
     num_capped = np.int64(0)
     if len(network.flow_caps) > 0:
         num_capped = _fit_at_caps(network, num_links, num_flows)
         if num_capped < 0:
             return
     if num_links == 1 and num_capped == 0:  # as in rings: same arithmetic, half the time
-        only = links[U(found[U(0)])]
+        only = links[U(component_links[U(0)])]
         level = only.bytes_per_s / np.float64(only.num_crossings)
-        for at in range(num_flows):
-            network.flows[U(network.found_flows[U(at)])].new_rate = level
+        for i in range(num_flows):
+            network.flows[U(network.found_flows[U(i)])].new_rate = level
         return
-    for at in range(num_links):
-        link = links[U(found[U(at)])]
+    for i in range(num_links):
+        link = links[U(component_links[U(i)])]
         link.num_unfrozen = link.num_crossings
         link.used = 0.0
         link.share = link.bytes_per_s / np.float64(link.num_crossings)
@@ -222,35 +222,35 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
     while num_waiting > 0:
         level = np.inf
         num_kept = np.int64(0)
-        for at in range(num_active):  # drop links without waiting flows, and find the lowest share of the others
-            number = np.int64(found[U(at)])
+        for i in range(num_active):  # drop links without waiting flows, and find the lowest share of the others
+            number = np.int64(component_links[U(i)])
             if links[U(number)].num_unfrozen > 0:
-                found[U(num_kept)] = number
+                component_links[U(num_kept)] = number
                 num_kept += 1
                 level = min(level, links[U(number)].share)
         num_active = num_kept
         num_frozen_links = np.int64(0)
         if num_capped > 0:
             num_kept = np.int64(0)
-            for at in range(num_capped):  # the same for flows with a limit and without a rate so far
-                slot = np.int64(network.capped_flows[U(at)])
+            for i in range(num_capped):  # the same for flows with a limit and without a rate so far
+                slot = np.int64(network.capped_flows[U(i)])
                 if network.flows[U(slot)].new_rate < 0.0:
                     network.capped_flows[U(num_kept)] = slot
                     num_kept += 1
                     level = min(level, network.flow_caps[U(slot)])
             num_capped = num_kept
-            for at in range(num_capped):
-                slot = np.int64(network.capped_flows[U(at)])
+            for i in range(num_capped):
+                slot = np.int64(network.capped_flows[U(i)])
                 if network.flow_caps[U(slot)] == level:
                     num_frozen_links = _freeze_flow(network, slot, level, num_frozen_links)
                     num_waiting -= 1
-        for at in range(num_active):
-            number = np.int64(found[U(at)])
+        for i in range(num_active):
+            number = np.int64(component_links[U(i)])
             if links[U(number)].share == level:
                 num_frozen, num_frozen_links = _freeze(network, number, level, num_frozen_links)
                 num_waiting -= num_frozen
-        for at in range(num_frozen_links):
-            _take_off(network, np.int64(network.frozen_links[U(at)]), level)
+        for i in range(num_frozen_links):
+            _take_off(network, np.int64(network.frozen_links[U(i)]), level)
 
 
 @inlined
@@ -273,15 +273,15 @@ def _freeze_flow(network: NetworkTables, slot: Int, level: Float, num_frozen_lin
     """Give ``level`` to a waiting flow; return the new length of frozen_links."""
     is_counted = len(network.edge_counts) > 0
     network.flows[U(slot)].new_rate = level
-    own = slot * network.max_hops
+    edge_number = slot * network.max_hops
     for _ in range(network.num_edges[U(slot)]):
-        crossed_number = np.int64(network.edges[U(own)].link)
+        crossed_number = np.int64(network.edges[U(edge_number)].link)
         crossed = network.links[U(crossed_number)]
         if crossed.num_new == 0:
             network.frozen_links[U(num_frozen_links)] = crossed_number
             num_frozen_links += 1
-        crossed.num_new += np.int64(network.edge_counts[U(own)]) if is_counted else np.int64(1)
-        own += 1
+        crossed.num_new += np.int64(network.edge_counts[U(edge_number)]) if is_counted else np.int64(1)
+        edge_number += 1
     return num_frozen_links
 
 
@@ -294,25 +294,25 @@ def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> Int:
     """
     links, is_counted = network.links, len(network.edge_counts) > 0
     num_capped = np.int64(0)
-    for at in range(num_links):
-        links[U(network.found_links[U(at)])].used = 0.0
-    for at in range(num_flows):
-        slot = np.int64(network.found_flows[U(at)])
+    for i in range(num_links):
+        links[U(network.found_links[U(i)])].used = 0.0
+    for i in range(num_flows):
+        slot = np.int64(network.found_flows[U(i)])
         cap = network.flow_caps[U(slot)]
         if cap < np.inf:
             network.capped_flows[U(num_capped)] = slot
             num_capped += 1
-        own = slot * network.max_hops
+        edge_number = slot * network.max_hops
         for _ in range(network.num_edges[U(slot)]):
-            times = np.float64(network.edge_counts[U(own)]) if is_counted else 1.0
-            links[U(network.edges[U(own)].link)].used += times * cap
-            own += 1
-    for at in range(num_links):
-        link = links[U(network.found_links[U(at)])]
+            times = np.float64(network.edge_counts[U(edge_number)]) if is_counted else 1.0
+            links[U(network.edges[U(edge_number)].link)].used += times * cap
+            edge_number += 1
+    for i in range(num_links):
+        link = links[U(network.found_links[U(i)])]
         if link.used > link.bytes_per_s:
             return num_capped
-    for at in range(num_flows):
-        slot = np.int64(network.found_flows[U(at)])
+    for i in range(num_flows):
+        slot = np.int64(network.found_flows[U(i)])
         network.flows[U(slot)].new_rate = network.flow_caps[U(slot)]
     return np.int64(-1)
 
@@ -336,8 +336,8 @@ def _predict_completion(network: NetworkTables, heap: RecordArray, clock: Record
     """
     now = clock.now
     earliest_ps = np.int64(MAX_PS)
-    for at in range(num_flows):
-        flow = network.flows[U(network.found_flows[U(at)])]
+    for i in range(num_flows):
+        flow = network.flows[U(network.found_flows[U(i)])]
         if flow.new_rate != flow.rate:
             remaining = flow.remaining - flow.rate * np.float64(now - flow.since_ps) / 1e12
             delay_ps = drain_ps(remaining, flow.new_rate)
@@ -348,8 +348,8 @@ def _predict_completion(network: NetworkTables, heap: RecordArray, clock: Record
             flow.since_ps = now
             flow.end_ps = now + delay_ps
         earliest_ps = min(earliest_ps, flow.end_ps)
-    for at in range(num_flows):
-        slot = np.int64(network.found_flows[U(at)])
+    for i in range(num_flows):
+        slot = np.int64(network.found_flows[U(i)])
         flow = network.flows[U(slot)]
         if flow.end_ps == earliest_ps and flow.queued_ps != earliest_ps:
             flow.queued_ps = earliest_ps

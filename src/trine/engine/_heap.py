@@ -21,18 +21,18 @@ ANY_ORDER, BY_PAYLOAD = False, True
 @inlined
 def push(heap: RecordArray, clock: Record, time_ps: Int, payload: Int, by_payload: bool) -> None:
     """Add an entry to the first ``clock.num_queued`` of ``heap``. The caller has made sure of the room."""
-    at = np.int64(clock.num_queued)
-    clock.num_queued = at + 1
-    while at > 0:
-        parent = (at - 1) >> 2
+    place = np.int64(clock.num_queued)
+    clock.num_queued = place + 1
+    while place > 0:
+        parent = (place - 1) >> 2
         parent_ps = heap[U(parent)].time_ps
         if parent_ps < time_ps or (parent_ps == time_ps and (not by_payload or heap[U(parent)].payload <= payload)):
             break
-        heap[U(at)].time_ps = parent_ps
-        heap[U(at)].payload = heap[U(parent)].payload
-        at = parent
-    heap[U(at)].time_ps = time_ps
-    heap[U(at)].payload = payload
+        heap[U(place)].time_ps = parent_ps
+        heap[U(place)].payload = heap[U(parent)].payload
+        place = parent
+    heap[U(place)].time_ps = time_ps
+    heap[U(place)].payload = payload
 
 
 @inlined
@@ -42,27 +42,27 @@ def pop(heap: RecordArray, clock: Record, by_payload: bool) -> None:
     clock.num_queued = count
     time_ps = heap[U(count)].time_ps
     payload = heap[U(count)].payload
-    at: Int = np.int64(0)
+    place: Int = np.int64(0)
     while True:
-        child = 4 * at + 1
+        child = 4 * place + 1
         if child >= count:
             break
         best = child
         best_ps = heap[U(child)].time_ps
-        for other in range(child + 1, min(child + 4, count)):
-            other_ps = heap[U(other)].time_ps
-            if other_ps < best_ps or (
-                by_payload and other_ps == best_ps and heap[U(other)].payload < heap[U(best)].payload
+        for sibling in range(child + 1, min(child + 4, count)):
+            sibling_ps = heap[U(sibling)].time_ps
+            if sibling_ps < best_ps or (
+                by_payload and sibling_ps == best_ps and heap[U(sibling)].payload < heap[U(best)].payload
             ):
-                best = other
-                best_ps = other_ps
+                best = sibling
+                best_ps = sibling_ps
         if best_ps > time_ps or (best_ps == time_ps and (not by_payload or heap[U(best)].payload >= payload)):
             break
-        heap[U(at)].time_ps = best_ps
-        heap[U(at)].payload = heap[U(best)].payload
-        at = best
-    heap[U(at)].time_ps = time_ps
-    heap[U(at)].payload = payload
+        heap[U(place)].time_ps = best_ps
+        heap[U(place)].payload = heap[U(best)].payload
+        place = best
+    heap[U(place)].time_ps = time_ps
+    heap[U(place)].payload = payload
 
 
 @inlined
@@ -76,17 +76,17 @@ def sort(values: Int32, count: Int) -> None:
 
 
 @inlined
-def _sift(values: Int32, at: Int, count: Int) -> None:
-    """Move values[at] down until none of its two children is larger."""
-    value = values[U(at)]
+def _sift(values: Int32, place: Int, count: Int) -> None:
+    """Move values[place] down until it is at least as large as its two children."""
+    value = values[U(place)]
     while True:
-        child = 2 * at + 1
+        child = 2 * place + 1
         if child >= count:
             break
         if child + 1 < count and values[U(child + 1)] > values[U(child)]:
             child += 1
         if values[U(child)] <= value:
             break
-        values[U(at)] = values[U(child)]
-        at = child
-    values[U(at)] = value
+        values[U(place)] = values[U(child)]
+        place = child
+    values[U(place)] = value

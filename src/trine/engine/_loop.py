@@ -53,9 +53,9 @@ def advance(
 
     All state is in the arguments, so that the shell can grow ``network`` and ``heap`` and call again. A heap entry is
     (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the predicted end of a flow,
-    which is valid unless the prediction has changed. ``circuits`` is None in a network without circuits: then the
-    kernel is compiled without them. Each turn of the loop handles one task: one that has become ready, or one whose
-    event is due. With neither left, it handles the changed streams, then the network; then time advances.
+    which is valid unless the prediction has changed. ``circuits`` is None in a network without circuits, and the
+    kernel is then compiled without them. Each turn of the loop handles one ready task, or one due event.
+    Without either, it handles the changed streams, then the network; then time advances.
     """
     has_slowdowns = len(work.slowdown_ppm) > 0
     has_queues = model >= FIRST_QUEUE
@@ -203,11 +203,11 @@ def serve(work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Re
     num_arrived = clock.num_arrived
     clock.num_arrived = 0
     clock.num_flows += num_arrived
-    for at in range(num_arrived):
-        links[U(_next_link(work, network, np.int64(arrived[U(at)])))].num_new += 1
+    for i in range(num_arrived):
+        links[U(_next_link(work, network, np.int64(arrived[U(i)])))].num_new += 1
     num_together = np.int64(0)
-    for at in range(num_arrived):  # most come alone and need no order
-        task = np.int64(arrived[U(at)])
+    for i in range(num_arrived):  # most come alone and need no order
+        task = np.int64(arrived[U(i)])
         link = _next_link(work, network, task)
         if links[U(link)].num_new > 1:
             arrived[U(num_together)] = task
@@ -216,8 +216,8 @@ def serve(work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Re
             links[U(link)].num_new = 0
             _cross(work, network, heap, clock, task, link)
     sort(arrived, num_together)
-    for at in range(num_together):
-        task = np.int64(arrived[U(at)])
+    for i in range(num_together):
+        task = np.int64(arrived[U(i)])
         link = _next_link(work, network, task)
         links[U(link)].num_new = 0
         _cross(work, network, heap, clock, task, link)
@@ -289,8 +289,8 @@ def update_speeds(work: TaskTables, heap: RecordArray, clock: Record) -> None:
     """
     now = clock.now
     clock.fast_stream = -1
-    for at in range(clock.num_changed):
-        number = np.int64(work.changed_streams[U(at)])
+    for i in range(clock.num_changed):
+        number = np.int64(work.changed_streams[U(i)])
         stream = work.streams[U(number)]
         stream.is_changed = 0
         speed_ppm = FULL_PPM - stream.taken_ppm

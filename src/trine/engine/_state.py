@@ -132,7 +132,7 @@ CIRCUIT_TASK = record_dtype(
     ("line", "i4"),  # 2 * circuit + direction
     ("next_in_line", "i4"),  # -1: none
     ("next_for_room", "i4"),
-    ("order", "i4"),  # its position in ``asked``
+    ("order", "i4"),  # its position in ``requests``
     ("next_asking", "2i4"),  # in the lists at the sender and at the receiver: 2 * task + end, -1: none
     ("previous_asking", "2i4"),
 )
@@ -180,7 +180,7 @@ SWITCH = record_dtype(
     ("num_open", "i8"),
     ("num_with_room", "i8"),
     ("num_free", "i8"),
-    ("num_asked", "i8"),
+    ("num_requests", "i8"),
     ("has_changed", "i8"),  # whether something has happened at this instant
 )
 
@@ -236,9 +236,9 @@ class NetworkTables(NamedTuple):
 class CircuitTables(NamedTuple):
     """All circuits of a run, modified in place.
 
-    switch: one record. ports: int32[ranks * ports], the circuits of each rank. free_circuits: stack. asked: tasks in
-    the order of their requests for a circuit. Lists of one instant: arrived (tasks that request a circuit),
-    changed_ranks (a circuit of theirs became idle), open_lines (may send), ranks_with_room (may be sent to). found,
+    switch: one record. ports: int32[ranks * ports], the circuits of each rank. free_circuits: stack. requests: tasks
+    in the order of their requests for a circuit. Lists of one instant: arrived (tasks that request a circuit),
+    changed_ranks (a circuit of theirs became idle), open_lines (may send), ranks_with_room (may be sent to). askers,
     heads: scratch.
     """
 
@@ -249,12 +249,12 @@ class CircuitTables(NamedTuple):
     lines: RecordArray
     ports: Int32
     free_circuits: Int32
-    asked: Int32
+    requests: Int32
     arrived: Int32
     changed_ranks: Int32
     open_lines: Int32
     ranks_with_room: Int32
-    found: Int32
+    askers: Int32
     heads: Int32
 
 
@@ -288,7 +288,7 @@ def with_slots(network: NetworkTables, slots: int) -> NetworkTables:
 def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
     """Return a full network grown to ``slots`` slots; the new slots come first in ``free_slots``."""
     grown = with_slots(network, slots)
-    before = len(network.flows)
+    num_old_slots = len(network.flows)
     for new, old in (
         (grown.flows, network.flows),
         (grown.num_edges, network.num_edges),
@@ -297,7 +297,7 @@ def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
         (grown.flow_caps, network.flow_caps),
     ):
         new[: len(old)] = old
-    grown.free_slots[: slots - before] = np.arange(before, slots, dtype=np.int32)
+    grown.free_slots[: slots - num_old_slots] = np.arange(num_old_slots, slots, dtype=np.int32)
     return grown
 
 
@@ -325,11 +325,11 @@ def new_circuits(
         lines=lines,
         ports=np.zeros(num_ranks * ports, np.int32),
         free_circuits=np.arange(num_circuits, dtype=np.int32)[::-1].copy(),
-        asked=np.zeros(num_transfers, np.int32),
+        requests=np.zeros(num_transfers, np.int32),
         arrived=np.zeros(num_transfers, np.int32),
         changed_ranks=np.zeros(num_ranks, np.int32),
         open_lines=np.zeros(2 * num_circuits, np.int32),
         ranks_with_room=np.zeros(num_ranks, np.int32),
-        found=np.zeros(num_transfers, np.int32),
+        askers=np.zeros(num_transfers, np.int32),
         heads=np.zeros(2 * num_circuits, np.int32),
     )

@@ -95,17 +95,17 @@ def _sort_successors(predecessor_ptr: Int64, predecessor_idx: Int32, work: TaskT
         task.num_successors = 0
     for number in range(len(predecessor_ptr) - 1):
         for entry in range(predecessor_ptr[U(number)], predecessor_ptr[U(number + 1)]):
-            before = tasks[U(predecessor_idx[U(entry)])]
-            work.successors[U(before.first_successor + before.num_successors)] = number
-            before.num_successors += 1
+            predecessor = tasks[U(predecessor_idx[U(entry)])]
+            work.successors[U(predecessor.first_successor + predecessor.num_successors)] = number
+            predecessor.num_successors += 1
 
 
 @kernel
 def restore_tasks(work: TaskTables, ready_ps: Int64, start_ps: Int64, end_ps: Int64) -> tuple[Int, Int]:
-    """Bring freshly prepared tasks to where a run has stopped; returns how many begin now, and a task or -1.
+    """Restore the tasks of a stopped run; return the number that begin now, and an inconsistent task or -1.
 
-    Those that begin now have been ready, have not started, and are not held; they are put on the stack of ready tasks.
-    The task is one that has all that it waits for but has not become ready.
+    Ready tasks that have not started and are not held begin now: they go on the stack of ready tasks. A task is
+    inconsistent if all its predecessors have ended, but it has not become ready.
     """
     tasks = work.tasks
     num_ready = np.int64(0)

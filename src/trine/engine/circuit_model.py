@@ -79,18 +79,18 @@ def network_on(cluster: Cluster | None, network: str | Network | None) -> str | 
     ------
     InputError: a circuit network on a cluster without circuits, or the reverse.
     """
-    chosen = usual_network(cluster) if network is None else network
-    asks = chosen == CIRCUIT or isinstance(chosen, CircuitModel)
+    model = usual_network(cluster) if network is None else network
+    asks = model == CIRCUIT or isinstance(model, CircuitModel)
     circuits = None if cluster is None else cluster.circuits
-    name = chosen if isinstance(chosen, str) else getattr(chosen, "name", None)
+    name = model if isinstance(model, str) else getattr(model, "name", None)
     if not isinstance(name, str):
         raise InputError(f"must be the name of a network model, or one, got {network!r:.80}", field="network")
     if circuits is None or cluster is None:
         if not asks:
-            return chosen
-        whose = "no machine was described" if cluster is None else f"cluster {cluster.name!r} has none"
+            return model
+        problem = "no machine was described" if cluster is None else f"cluster {cluster.name!r} has none"
         raise InputError(
-            f"the network {name!r} is about circuits, and {whose}: a block 'circuits:' in the cluster file or the "
+            f"the network {name!r} is about circuits, and {problem}: a block 'circuits:' in the cluster file or the "
             "options --circuit-setup, --circuit-ports and --circuit-bandwidth describe them",
             field="network",
         )
@@ -106,23 +106,23 @@ def network_on(cluster: Cluster | None, network: str | Network | None) -> str | 
             "circuits out, or the links",
             field="network",
         )
-    if chosen == CIRCUIT:
+    if model == CIRCUIT:
         return CircuitSwitching(circuits)
-    if isinstance(chosen, CircuitModel) and chosen.circuits != circuits:
+    if isinstance(model, CircuitModel) and model.circuits != circuits:
         raise InputError(
-            f"the network has {chosen.circuits.describe()}, the cluster {cluster.name!r} {circuits.describe()}: give "
+            f"the network has {model.circuits.describe()}, the cluster {cluster.name!r} {circuits.describe()}: give "
             "the model the cluster's",
             field="network",
         )
-    return chosen
+    return model
 
 
 def _links_join_all(cluster: Cluster) -> bool:
     """Return whether the first GPU reaches all others over links."""
-    alone = replace(cluster, circuits=None)
+    without_circuits = replace(cluster, circuits=None)
     try:
         for gpu in cluster.gpus[1:]:
-            alone.paths(cluster.gpus[0], gpu)
+            without_circuits.paths(cluster.gpus[0], gpu)
     except SpecError:
         return False
     return True

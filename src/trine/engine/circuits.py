@@ -50,13 +50,13 @@ class Change(NamedTuple):
 
 
 class CircuitState:
-    """All circuits of a run. ``at(delay_ps, task)`` schedules an event; ``start(task)`` reports a transfer's start."""
+    """All circuits of a run. ``schedule(delay_ps, task)`` adds an event; ``start(task)`` reports a transfer's start."""
 
     def __init__(
         self,
         graph: TaskGraph,
         model: CircuitModel,
-        at: Callable[[int, int], object],
+        schedule: Callable[[int, int], object],
         start: Callable[[int], None],
     ) -> None:
         self.graph = graph
@@ -64,7 +64,7 @@ class CircuitState:
         self.numbers = model.circuits
         self.is_circuit = on_circuit(graph).tolist()
         self.history: list[Change] = []
-        self._at, self._start = at, start
+        self._schedule, self._start = schedule, start
         self._doing: dict[int, str] = {}
         self._began: set[int] = set()
         self._between: dict[tuple[int, int], Circuit] = {}
@@ -97,7 +97,7 @@ class CircuitState:
             self._free_line(task)
             if self.numbers.latency_ps:
                 self._doing[task] = UNDERWAY
-                self._at(self.numbers.latency_ps, task)
+                self._schedule(self.numbers.latency_ps, task)
                 return False
         self._leave(task, now)
         return True
@@ -139,7 +139,7 @@ class CircuitState:
             self._start(task)
             self._began.add(task)
             self._doing[task] = SETUP
-            self._at(self.numbers.setup_ps, task)
+            self._schedule(self.numbers.setup_ps, task)
         sender = int(self.graph.rank[task])
         circuit.lines[sender].append(task)
         circuit.users += 1
@@ -149,15 +149,15 @@ class CircuitState:
         return True
 
     def _has_port(self, rank: int) -> bool:
-        mine = self._at_rank[rank]
-        return len(mine) < self.numbers.ports or any(not circuit.users for circuit in mine)
+        circuits = self._at_rank[rank]
+        return len(circuits) < self.numbers.ports or any(not circuit.users for circuit in circuits)
 
     def _free_port(self, rank: int, now: int) -> None:
         """Tear down a circuit of ``rank`` if all its ports hold one."""
-        mine = self._at_rank[rank]
-        if len(mine) < self.numbers.ports:
+        circuits = self._at_rank[rank]
+        if len(circuits) < self.numbers.ports:
             return
-        idle = sorted((circuit for circuit in mine if not circuit.users), key=lambda circuit: circuit.idle)
+        idle = sorted((circuit for circuit in circuits if not circuit.users), key=lambda circuit: circuit.idle)
         place = self.model.victim([circuit.idle for circuit in idle])
         if not isinstance(place, int) or not 0 <= place < len(idle):
             raise SimulationError(
@@ -184,7 +184,7 @@ class CircuitState:
         else:
             self._start(task)
         self._doing[task] = SENDING
-        self._at(drain_ps(float(self.graph.size_bytes[task]), float(self.numbers.bytes_per_s)), task)
+        self._schedule(drain_ps(float(self.graph.size_bytes[task]), float(self.numbers.bytes_per_s)), task)
 
     def _free_line(self, task: int) -> None:
         """Free the line of ``task`` after its last byte has left, so that the next transfer may send."""
@@ -211,8 +211,8 @@ def on_circuit(graph: TaskGraph) -> npt.NDArray[np.bool_]:
     """Return which transfers need a circuit: with bytes, between two ranks, over a route without links: bool[tasks]."""
     needs = (graph.kind == TRANSFER) & (graph.size_bytes > 0) & (graph.rank != graph.peer)
     linked = np.append(np.diff(graph.route_ptr) > 0, False)  # the last entry is for route -1
-    on: npt.NDArray[np.bool_] = needs & ~linked[graph.route]
-    return on
+    needs_circuit: npt.NDArray[np.bool_] = needs & ~linked[graph.route]
+    return needs_circuit
 
 
 def check_circuits(graph: TaskGraph) -> None:

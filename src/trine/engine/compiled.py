@@ -241,10 +241,10 @@ def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
     """Return the circuit tables without any circuit, or None if the network does not use circuits."""
     if not isinstance(model, CircuitModel):
         return None
-    given, switch = model.circuits, new_records(1, _state.SWITCH)
+    properties, switch = model.circuits, new_records(1, _state.SWITCH)
     for field in ("setup_ps", "bytes_per_s", "latency_ps", "ports"):
-        switch[field] = getattr(given, field)
-    switch["buffer_bytes"] = given.buffer_bytes or 0
+        switch[field] = getattr(properties, field)
+    switch["buffer_bytes"] = properties.buffer_bytes or 0
     ends = plain(graph.rank, np.int32), plain(graph.peer, np.int32)
     return new_circuits(switch, *ends, on_circuit(graph), ranks_of(graph))
 
@@ -253,10 +253,10 @@ def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
 
 
 def _grow_flows(state: EngineState) -> None:
-    before = len(state.network.flows)
-    _check_slots(state.network, before, 2 * before)
-    state.clock.num_free = before
-    state.network = with_more_slots(state.network, 2 * before)
+    num_slots = len(state.network.flows)
+    _check_slots(state.network, num_slots, 2 * num_slots)
+    state.clock.num_free = num_slots
+    state.network = with_more_slots(state.network, 2 * num_slots)
 
 
 def _check_slots(network: NetworkTables, num_flows: int, slots: int) -> None:
@@ -386,11 +386,11 @@ def _snapshot(state: EngineState) -> Snapshot:
     due_ps, since_ps, flow_end_ps = (np.full(len(active), -1, np.int64) for _ in range(3))
     remaining_bytes, bytes_per_s = np.zeros(len(active)), np.zeros(len(active))
     due_ps[np.searchsorted(active, entries["payload"])] = entries["time_ps"]
-    at = np.searchsorted(active, flows["task"])
-    since_ps[at] = flows["since_ps"]
-    flow_end_ps[at] = flows["end_ps"]
-    remaining_bytes[at] = flows["remaining"]
-    bytes_per_s[at] = flows["rate"]
+    rows = np.searchsorted(active, flows["task"])
+    since_ps[rows] = flows["since_ps"]
+    flow_end_ps[rows] = flows["end_ps"]
+    remaining_bytes[rows] = flows["remaining"]
+    bytes_per_s[rows] = flows["rate"]
     return Snapshot(
         now_ps=now_ps,
         ready_ps=ready_ps,

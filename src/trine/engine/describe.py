@@ -60,46 +60,46 @@ def deadlock(graph: TaskGraph, end_ps: Int64, ready_ps: Int64) -> DeadlockError:
     links from any unfinished task must therefore reach a cycle, which the error names.
     """
     unfinished = np.flatnonzero(end_ps < 0)
-    before = _before_in_stream(graph)
+    previous = _previous_in_stream(graph)
     path: list[int] = []
     reasons: list[str] = []
-    seen: dict[int, int] = {}
+    position: dict[int, int] = {}
     task = int(unfinished[0])
-    while task not in seen:
-        seen[task] = len(path)
+    while task not in position:
+        position[task] = len(path)
         path.append(task)
-        task, reason = _blocker(graph, task, end_ps, ready_ps, before)
+        task, reason = _blocker(graph, task, end_ps, ready_ps, previous)
         if task < 0:
             return DeadlockError(f"{len(unfinished)} tasks never ran; {describe_task(graph, path[-1])} {reason}")
         reasons.append(reason)
-    cycle = range(seen[task], len(path))
+    cycle = range(position[task], len(path))
     lines = [f"{describe_task(graph, path[i])} {reasons[i]}" for i in cycle[:SHOWN]]
     if len(cycle) > SHOWN:
         lines.append(f"... ({len(cycle) - SHOWN} more tasks) ...")
     lines.append(f"{describe_task(graph, task)}, which closes the cycle")
-    shown = "\n  ".join(lines)
-    return DeadlockError(f"{len(unfinished)} of {graph.num_tasks} tasks wait for each other for ever:\n  {shown}")
+    listing = "\n  ".join(lines)
+    return DeadlockError(f"{len(unfinished)} of {graph.num_tasks} tasks wait for each other for ever:\n  {listing}")
 
 
-def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before: Int64) -> tuple[int, str]:
+def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, previous: Int64) -> tuple[int, str]:
     """Return the unfinished task that blocks ``task`` (-1: no such task), and the reason as text."""
     if ready_ps[task] < 0:
         predecessors = graph.predecessors(task)
         waiting = predecessors[end_ps[predecessors] < 0]
         if len(waiting):
             need = int(graph.num_required[task])
-            some = "" if need == len(predecessors) else f" ({need} of {len(predecessors)} needed)"
-            return int(waiting[0]), f"waits for its predecessor{some}:"
-    elif before[task] >= 0 and end_ps[before[task]] < 0:
-        return int(before[task]), "is ready but waits for the task before it in its stream:"
+            needed = "" if need == len(predecessors) else f" ({need} of {len(predecessors)} needed)"
+            return int(waiting[0]), f"waits for its predecessor{needed}:"
+    elif previous[task] >= 0 and end_ps[previous[task]] < 0:
+        return int(previous[task]), "is ready but waits for the task before it in its stream:"
     return -1, "was given no rate by the network"
 
 
-def _before_in_stream(graph: TaskGraph) -> Int64:
+def _previous_in_stream(graph: TaskGraph) -> Int64:
     """Return the previous compute task of the same stream, or -1: int64[tasks]."""
-    before = np.full(graph.num_tasks, -1, np.int64)
+    previous = np.full(graph.num_tasks, -1, np.int64)
     queued = np.flatnonzero((graph.kind == COMPUTE) & (graph.stream >= 0))
     order = queued[np.argsort(graph.stream[queued], kind="stable")]
-    same = graph.stream[order[1:]] == graph.stream[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    return before
+    is_same_stream = graph.stream[order[1:]] == graph.stream[order[:-1]]
+    previous[order[1:][is_same_stream]] = order[:-1][is_same_stream]
+    return previous

@@ -100,22 +100,22 @@ class FairSharing:
     ) -> list[float]:
         rates = [0.0] * len(routes)
         waiting = set(range(len(routes)))
-        left = _crossings(routes, counts, waiting)
-        used = dict.fromkeys(left, 0.0)
-        share = {link: float(capacity[link]) / count for link, count in left.items()}
+        unfrozen = _crossings(routes, counts, waiting)
+        used = dict.fromkeys(unfrozen, 0.0)
+        share = {link: float(capacity[link]) / count for link, count in unfrozen.items()}
         while waiting:
-            level = min(share[link] for link in left if left[link] > 0)
-            full = {link for link in left if left[link] > 0 and share[link] == level}
+            level = min(share[link] for link in unfrozen if unfrozen[link] > 0)
+            full = {link for link in unfrozen if unfrozen[link] > 0 and share[link] == level}
             frozen = [flow for flow in waiting if not full.isdisjoint(routes[flow])]
             for flow in frozen:
                 rates[flow] = level
             waiting.difference_update(frozen)
             for link, count in _crossings(routes, counts, frozen).items():
-                left[link] -= count
+                unfrozen[link] -= count
                 used[link] += count * level
-                if left[link] > 0:
+                if unfrozen[link] > 0:
                     # Rounding must not put a link below the level just frozen.
-                    share[link] = max((float(capacity[link]) - used[link]) / left[link], level)
+                    share[link] = max((float(capacity[link]) - used[link]) / unfrozen[link], level)
         return rates
 
 
@@ -164,7 +164,7 @@ BUILT_IN = {
     CIRCUIT: "trine.engine.circuit_model:CircuitSwitching",
 }
 
-#: The models that the compiled engine has; engine/_loop.py says how.
+#: The models of the compiled engine (engine/_loop.py).
 COMPILED = ("fair", "equal", "fifo", CIRCUIT)
 
 #: Packages add models as entry points: a class, or a function without arguments that makes a model.

@@ -74,8 +74,8 @@ class Reference:
         self.end_ps = [-1] * n
         self.successors: list[list[int]] = [[] for _ in range(n)]
         for task in range(n):
-            for before in graph.predecessors(task):
-                self.successors[before].append(task)
+            for predecessor in graph.predecessors(task):
+                self.successors[predecessor].append(task)
         self.next_in_stream, self.is_first = _stream_order(graph)
         self.now = 0
         self.num_events = 0
@@ -93,7 +93,7 @@ class Reference:
         self.queues = _Queues(graph, model) if isinstance(model, QueueModel) else None
         self.circuits: CircuitState | None = None
         if isinstance(model, CircuitModel):
-            self.circuits = CircuitState(graph, model, self._at, self._begin)
+            self.circuits = CircuitState(graph, model, self._schedule, self._begin)
 
     def run(self) -> None:
         """Run all events, or stop as soon as held tasks become ready."""
@@ -152,12 +152,12 @@ class Reference:
                 delay_ps = self.queues.software_latency_ps[route]
             if self.circuits is not None and self.circuits.is_circuit[task]:
                 self.circuits.ready(task)
-            self._at(delay_ps, task)
+            self._schedule(delay_ps, task)
 
     def _compute(self, task: int) -> None:
         self.start_ps[task] = self.now
         if self.slowdowns is None or not self.slowdowns.begin(task, self.now):
-            self._at(int(self.graph.duration_ps[task]), task)
+            self._schedule(int(self.graph.duration_ps[task]), task)
 
     def _event(self, time_ps: int, task: int) -> None:
         flow = self.flows.get(task)
@@ -199,10 +199,10 @@ class Reference:
         self.num_done += 1
         if self.slowdowns is not None:
             self.slowdowns.apply_slowdown(task)
-        for after in self.successors[task]:
-            self.waits[after] -= 1
-            if self.waits[after] == 0:  # below 0: a join that no longer needed this task
-                heapq.heappush(self.ready, after)
+        for successor in self.successors[task]:
+            self.waits[successor] -= 1
+            if self.waits[successor] == 0:  # below 0: a join that no longer needed this task
+                heapq.heappush(self.ready, successor)
         following = self.next_in_stream[task]
         if following >= 0:
             self.is_first[following] = True
@@ -212,7 +212,7 @@ class Reference:
     def _update_speeds(self, slowdowns: RateLimitedStreams) -> None:
         """Update the predicted ends of compute tasks on streams with a changed speed."""
         for task, due_ps in slowdowns.predict_completion(self.now, is_over=not self.is_held_back):
-            self._at(due_ps - self.now, task)
+            self._schedule(due_ps - self.now, task)
 
     def _share(self) -> None:
         """Get the rates from the model, and predict the end of each flow with a changed rate."""
@@ -235,7 +235,7 @@ class Reference:
             flow.remaining -= flow.rate * float(self.now - flow.since_ps) / 1e12
             flow.rate, flow.since_ps, flow.end_ps = float(rate), self.now, -1
             if rate > 0:
-                flow.end_ps = self._at(drain_ps(flow.remaining, flow.rate), flow.task)
+                flow.end_ps = self._schedule(drain_ps(flow.remaining, flow.rate), flow.task)
 
     def _with_caps(self, flows: list[Flow]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[int]]:
         """Return routes, counts and capacities; a rate-limited flow also crosses a private link with that capacity.
@@ -260,13 +260,13 @@ class Reference:
                 self.start_ps[task] = begin_ps - queues.software_latency_ps[self.graph.route[task]]
             queues.hop[task] += 1
             self.num_events += 1
-            self._at(arrival_ps - self.now, task)
+            self._schedule(arrival_ps - self.now, task)
 
     def _begin(self, task: int) -> None:
         """Record the start of ``task``: a circuit accepts it now, after the latency of its route."""
         self.start_ps[task] = self.now - int(self.graph.route_latency_ps[self.graph.route[task]])
 
-    def _at(self, delay_ps: int, task: int) -> int:
+    def _schedule(self, delay_ps: int, task: int) -> int:
         time_ps = self.now + delay_ps
         if time_ps > MAX_PS:
             raise SimulationError(f"simulated time passes {MAX_PS // PS_PER_S} s at task {task}")
@@ -298,14 +298,14 @@ class _Queues:
             sizes = [int(self.graph.size_bytes[task]) for task in tasks]
             free_ps = max(now, self.free_ps[link])
             service_ps = list(self.model.service_ps(sizes, capacity[link]))
-            alone_ps = [drain_ps(float(size), float(capacity[link])) for size in sizes]
-            if len(service_ps) != len(sizes) or any(s < a for s, a in zip(service_ps, alone_ps, strict=True)):
+            drain_times_ps = [drain_ps(float(size), float(capacity[link])) for size in sizes]
+            if len(service_ps) != len(sizes) or any(s < a for s, a in zip(service_ps, drain_times_ps, strict=True)):
                 raise SimulationError(
                     f"network model {self.model.name!r} must return one time of service a message, "
                     "no less than its bytes take"
                 )
-            for task, service, alone in zip(tasks, service_ps, alone_ps, strict=True):
-                served.append((task, free_ps + service - alone, free_ps + service + self.latency_ps[link]))
+            for task, service, drain in zip(tasks, service_ps, drain_times_ps, strict=True):
+                served.append((task, free_ps + service - drain, free_ps + service + self.latency_ps[link]))
             self.free_ps[link] = free_ps + max(service_ps)
         return served
 
@@ -361,8 +361,8 @@ def _restore(run: Reference, resume: Snapshot) -> None:
         column.tolist() for column in (resume.ready_ps, resume.start_ps, resume.end_ps)
     )
     for task in np.flatnonzero(resume.end_ps >= 0).tolist():
-        for after in run.successors[task]:
-            run.waits[after] -= 1
+        for successor in run.successors[task]:
+            run.waits[successor] -= 1
         if run.next_in_stream[task] >= 0:
             run.is_first[run.next_in_stream[task]] = True
     run.ready = []
@@ -433,7 +433,7 @@ def _due_ps(run: Reference, task: int) -> int:
     work = None if run.slowdowns is None else run.slowdowns.running.get(int(run.graph.stream[task]))
     if work is not None and work.task == task:
         return work.due_ps
-    return next(time_ps for time_ps, other in run.events if other == task)
+    return next(time_ps for time_ps, queued in run.events if queued == task)
 
 
 def _stream_state(run: Reference) -> tuple[Int64 | None, Int64 | None]:

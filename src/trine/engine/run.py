@@ -86,8 +86,8 @@ def advance(
     ----------
     hold: bool[tasks], tasks that must not start; tasks that have already started are not affected.
     resume: the snapshot to resume, of a run of ``graph`` (:func:`trine.engine.carry_over` moves a snapshot to a
-        different graph). Tasks that were held and ready start at that instant, unless they are held again; then they
-        wait without stopping the run.
+        different graph). Held tasks that are ready start at that instant. If they are held again, they wait, and do not
+        stop the run.
     network, engine, progress, on_compile: as in :func:`run`; the network must be a flow model.
 
     Raises the errors of :func:`run`, and InputError if the snapshot does not fit this graph. Tasks that can never run

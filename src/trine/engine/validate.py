@@ -79,14 +79,14 @@ def _check_latencies(graph: TaskGraph) -> None:
         raise InputError(message, field="route_latency_ps")
 
 
-def _check_csr(ptr: npt.NDArray[np.int64], idx: npt.NDArray[np.int32], size: int, what: str) -> None:
+def _check_csr(ptr: npt.NDArray[np.int64], idx: npt.NDArray[np.int32], size: int, name: str) -> None:
     if ptr[0] != 0 or ptr[-1] != len(idx) or (ptr[1:] < ptr[:-1]).any():
-        raise InputError("must rise from 0 to the number of entries", field=f"{what}_ptr")
+        raise InputError("must rise from 0 to the number of entries", field=f"{name}_ptr")
     if len(idx) and (idx.min() < 0 or idx.max() >= size):
         entry = int(((idx < 0) | (idx >= size)).argmax())
         row = int(np.searchsorted(ptr, entry, side="right")) - 1
-        owner = "task" if what == "predecessor" else "route"
-        raise InputError(f"{owner} {row} names {idx[entry]}, of 0..{size - 1}", field=f"{what}_ptr")
+        owner = "task" if name == "predecessor" else "route"
+        raise InputError(f"{owner} {row} names {idx[entry]}, of 0..{size - 1}", field=f"{name}_ptr")
 
 
 def _check_tasks(graph: TaskGraph) -> None:

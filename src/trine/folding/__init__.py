@@ -1,1 +1,1 @@
-"""Which ranks behave alike, the task graph of one rank of each kind, and what that says about all others."""
+"""Exact simulation of large jobs: find the ranks that behave identically, and simulate one rank per class."""

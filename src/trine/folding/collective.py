@@ -30,35 +30,35 @@ FEW_MESSAGES = 20_000
 
 
 def run_folded(
-    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **options: Unpack[MessageOptions]
 ) -> MessageTotals:
     """Run a schedule as :func:`trine.collectives.run.run_schedule` does, without single messages; folded if possible.
 
     Folding needs a declared symmetry, and a network that tells one flow from many. Same parameters and errors.
     """
-    folded = _tried(schedule, cluster, group, how)
-    return run_schedule(schedule, cluster, group, **how) if folded is None else folded
+    folded = _try_folded(schedule, cluster, group, options)
+    return run_schedule(schedule, cluster, group, **options) if folded is None else folded
 
 
 def run_both(
-    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **options: Unpack[MessageOptions]
 ) -> MessageTotals:
     """Run folded (if possible) and unfolded, and raise SimulationError if the results differ."""
-    folded, whole = _tried(schedule, cluster, group, how), run_schedule(schedule, cluster, group, **how)
+    folded, unfolded = _try_folded(schedule, cluster, group, options), run_schedule(schedule, cluster, group, **options)
     for name in ("end_ps", "rank_end_ps", "link_bytes", "num_messages") if folded is not None else ():
-        if not np.array_equal(getattr(folded, name), getattr(whole, name)):
+        if not np.array_equal(getattr(folded, name), getattr(unfolded, name)):
             raise SimulationError(f"folded and unfolded runs differ in {name}: please report this as a bug of trine")
-    return whole
+    return unfolded
 
 
-def _tried(
-    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], how: MessageOptions
+def _try_folded(
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], options: MessageOptions
 ) -> MessageTotals | None:
     """Return the folded run, or None if the ranks cannot be folded; the unfolded run then reports any error."""
-    if not isinstance(schedule, Schedule) or not _may_fold(schedule, cluster, group, how["network"]):
+    if not isinstance(schedule, Schedule) or not _may_fold(schedule, cluster, group, options["network"]):
         return None
     try:
-        return _folded(schedule, cluster, group, how)
+        return _run_folded(schedule, cluster, group, options)
     except SimulationError:
         raise
     except TrineError:  # no route, one of several paths, too many classes
@@ -70,18 +70,18 @@ def _may_fold(schedule: Schedule, cluster: Cluster, group: Sequence[int], networ
         return False
     if len(set(group)) < len(group) or why_unfolded(network_model(network_on(cluster, network))) is not None:
         return False
-    first = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
-    return len(first.step) * len(group) >= FEW_MESSAGES
+    first_sends = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
+    return len(first_sends.step) * len(group) >= FEW_MESSAGES
 
 
-def _folded(schedule: Schedule, cluster: Cluster, group: Sequence[int], how: MessageOptions) -> MessageTotals:
-    placement = _placement(schedule, cluster, group, how["step_ps"])
+def _run_folded(schedule: Schedule, cluster: Cluster, group: Sequence[int], options: MessageOptions) -> MessageTotals:
+    placement = _placement(schedule, cluster, group, options["step_ps"])
     job = extract_patterns(_job(schedule), placement.group_costs)
-    factor = how["byte_factor"]
+    factor = options["byte_factor"]
     patterns = [replace(pattern, size_bytes=wire_bytes(pattern.size_bytes, factor)) for pattern in job.patterns]
     job = replace(job, patterns=tuple(patterns))
     with observing(on_stage=ignore):
-        run = Folder(job=job, placement=placement, network=how["network"]).run()
+        run = Folder(job=job, placement=placement, network=options["network"]).run()
     ends = run.rank_ends()
     return MessageTotals(
         end_ps=int(ends.max(initial=0)),
@@ -96,12 +96,12 @@ def _placement(schedule: Schedule, cluster: Cluster, group: Sequence[int], step_
     software = None
     if isinstance(step_ps, DomainSteps):
         software = RouteSoftware(cluster.link_table.of_class(SCALE_OUT), step_ps.inner_ps, step_ps.outer_ps)
-    own_ps = step_ps if isinstance(step_ps, int) else 0
+    fixed_ps = step_ps if isinstance(step_ps, int) else 0
 
     def costs(
         kind: str, size_bytes: int, groups: Int64, algorithm: str | None
     ) -> tuple[np.ndarray, list[tuple[Schedule, int]]]:
-        return np.zeros(len(groups), np.int32), [(schedule, own_ps)]
+        return np.zeros(len(groups), np.int32), [(schedule, fixed_ps)]
 
     return Placement(devices=np.array(group, np.int64), cluster=cluster, group_costs=costs, software=software)
 

@@ -48,7 +48,7 @@ class ColorRounds:
         self._sizes = np.concatenate([sizes, link_sizes])
         self._colors = np.append(self._color_of(self._class_of), GOLDEN)  # the last: of separators
         self._sums: UInt64 | None = None  # of ranks, then of links
-        self._before = self._colors.copy()  # before the last round, which changed the colors of:
+        self._old_colors = self._colors.copy()  # before the last round, which changed the colors of:
         self._changed = np.zeros(0, np.int64)
 
     @property
@@ -75,17 +75,17 @@ class ColorRounds:
         """Split the classes of ``touched``; the views of all others are unchanged."""
         classes = self._class_of[touched]
         group_of, firsts, counts = numbered(mixed(self._color_of(classes) + sums))
-        own = classes[firsts]
-        is_whole = np.bincount(own, weights=counts)[own] == self._sizes[own]
-        order = np.lexsort((-counts, own))
-        keeps = np.zeros(len(own), np.bool_)
-        keeps[order[np.diff(own[order], prepend=-1) > 0]] = True  # the largest part of each class
-        is_new = ~(keeps & is_whole)
-        number = np.where(is_new, len(self._sizes) + np.cumsum(is_new) - 1, own).astype(np.int32)
-        np.subtract.at(self._sizes, own[is_new], counts[is_new])
+        old_class = classes[firsts]
+        is_whole = np.bincount(old_class, weights=counts)[old_class] == self._sizes[old_class]
+        order = np.lexsort((-counts, old_class))
+        keeps_number = np.zeros(len(old_class), np.bool_)
+        keeps_number[order[np.diff(old_class[order], prepend=-1) > 0]] = True  # the largest part of each class
+        is_new = ~(keeps_number & is_whole)
+        number = np.where(is_new, len(self._sizes) + np.cumsum(is_new) - 1, old_class).astype(np.int32)
+        np.subtract.at(self._sizes, old_class[is_new], counts[is_new])
         self._sizes = np.append(self._sizes, counts[is_new])
         self.num_classes += int((touched[firsts[is_new]] < self._num_ranks).sum())
-        self._before[self._changed] = self._colors[self._changed]
+        self._old_colors[self._changed] = self._colors[self._changed]
         is_changed = is_new[group_of]
         self._changed = touched[is_changed]
         self._class_of[self._changed] = number[group_of[is_changed]]
@@ -99,11 +99,11 @@ class ColorRounds:
 
     def _all_sums(self) -> UInt64:
         sums = np.zeros(len(self._class_of), U)
-        for at in _slices(len(self._items)):
-            items, owners = self._items[at], self._owners[at]
-            np.add.at(sums, owners, mixed(self._colors[items] + _term(self._places[at])))
+        for block in _slices(len(self._items)):
+            items, owners = self._items[block], self._owners[block]
+            np.add.at(sums, owners, mixed(self._colors[items] + _term(self._places[block])))
             crosses = items >= self._num_ranks
-            slots = _term(self._slots[at][crosses])
+            slots = _term(self._slots[block][crosses])
             np.add.at(sums, items[crosses], mixed(self._colors[owners[crosses]] + slots))
         return sums
 
@@ -112,23 +112,23 @@ class ColorRounds:
         is_changed = np.zeros(len(self._colors), np.bool_)
         is_changed[self._changed] = True
         shows = np.empty(len(self._items), np.bool_)
-        for some in _slices(len(shows)):
-            shows[some] = is_changed.take(self._items[some], mode="wrap")
-        at = np.flatnonzero(shows)
-        seen = self._replace(sums, self._owners[at], self._items[at], self._places[at])
-        at = np.flatnonzero(np.repeat(is_changed[: self._num_ranks], np.diff(self._ptr)))
-        at = at[self._items[at] >= self._num_ranks]
-        crossed = self._replace(sums, self._items[at], self._owners[at], self._slots[at])
-        return np.flatnonzero(seen | crossed)
+        for block in _slices(len(shows)):
+            shows[block] = is_changed.take(self._items[block], mode="wrap")
+        entries = np.flatnonzero(shows)
+        touched = self._replace(sums, self._owners[entries], self._items[entries], self._places[entries])
+        entries = np.flatnonzero(np.repeat(is_changed[: self._num_ranks], np.diff(self._ptr)))
+        entries = entries[self._items[entries] >= self._num_ranks]
+        crossed = self._replace(sums, self._items[entries], self._owners[entries], self._slots[entries])
+        return np.flatnonzero(touched | crossed)
 
-    def _replace(self, sums: UInt64, who: Int32, whom: Int32, places: Int32) -> Bool:
-        """Replace the changed colors of ``whom`` in the sums of ``who``; return ``who`` as bool[ranks and links]."""
-        for at in _slices(len(who)):
-            term = _term(places[at])
-            replaced = mixed(self._before[whom[at]] + term)
-            np.add.at(sums, who[at], mixed(self._colors[whom[at]] + term) - replaced)
+    def _replace(self, sums: UInt64, viewers: Int32, viewed: Int32, places: Int32) -> Bool:
+        """Replace the changed colors of ``viewed`` in the sums of ``viewers``; return these, bool[all]."""
+        for block in _slices(len(viewers)):
+            term = _term(places[block])
+            replaced = mixed(self._old_colors[viewed[block]] + term)
+            np.add.at(sums, viewers[block], mixed(self._colors[viewed[block]] + term) - replaced)
         is_touched = np.zeros(len(sums), np.bool_)
-        is_touched[who] = True
+        is_touched[viewers] = True
         return is_touched
 
 
@@ -173,14 +173,14 @@ def join_components(ptr: Int64, items: Int32, num_links: int) -> Int32:
     """Return the smallest member of the connected component of each rank, then of each link."""
     num_ranks = len(ptr) - 1
     owner = np.repeat(np.arange(num_ranks, dtype=np.int32), np.diff(ptr))
-    owner, seen = owner[items >= 0], items[items >= 0]
+    owner, member = owner[items >= 0], items[items >= 0]
     least = np.arange(num_ranks + num_links, dtype=np.int32)
     while True:
-        first, second = least[owner], least[seen]
-        apart = first != second
-        if not apart.any():
+        first, second = least[owner], least[member]
+        differs = first != second
+        if not differs.any():
             return least
-        owner, seen, first, second = owner[apart], seen[apart], first[apart], second[apart]
+        owner, member, first, second = owner[differs], member[differs], first[differs], second[differs]
         np.minimum.at(least, np.maximum(first, second), np.minimum(first, second))
         while (least[least] != least).any():
             least = least[least]
@@ -191,10 +191,10 @@ def ranks_agree(ptr: Int64, items: Int32, class_of: Int32, link_class_of: Int32,
 
     ptr, items: as in :class:`ColorRounds`; all numbers refer to the ranks of the partition.
     """
-    counts, same = np.diff(ptr), representatives[class_of]
-    if (counts != counts[same]).any():
+    counts, representative = np.diff(ptr), representatives[class_of]
+    if (counts != counts[representative]).any():
         return False
     codes = np.concatenate([class_of, link_class_of + np.int32(len(representatives)), [np.int32(SEPARATOR)]])[items]
-    there = np.arange(len(items)) + np.repeat(ptr[same] - ptr[:-1], counts)
-    agree: Bool = codes == codes[there]
+    in_representative = np.arange(len(items)) + np.repeat(ptr[representative] - ptr[:-1], counts)
+    agree: Bool = codes == codes[in_representative]
     return bool(agree.all())

@@ -80,8 +80,8 @@ class CallPlan:
         position = grid.coordinates(ranks, self.call.axis)
         structure = np.zeros(len(ranks), np.int64)
         for number, answer in enumerate(self.answers):
-            own = group_class == number
-            structure[own] = answer.local.structure_of[position[own]]
+            in_class = group_class == number
+            structure[in_class] = answer.local.structure_of[position[in_class]]
         return group_class, structure
 
     def sends(self, group_class: int, structure: int) -> RankSends:
@@ -160,12 +160,12 @@ class Extraction:
 
     def _calls(self, template: ProgramTemplate) -> dict[int, GroupCall]:
         """Return collective number -> call of a program, in program order; a collective of one rank sends nothing."""
-        found = {}
+        calls = {}
         for _, step in template.collectives.values():
             number = self.keys.setdefault((step.axis, step.key), len(self.keys))
             if self.grid.size(step.axis) > 1:
-                found[number] = call_of(step)
-        return found
+                calls[number] = call_of(step)
+        return calls
 
     def _check_agreement(self) -> None:
         for axis in dict.fromkeys(call.axis for calls in self.calls for call in calls.values()):
@@ -175,10 +175,10 @@ class Extraction:
                 self._check_group(axis, sorted(set(programs.tolist())))
 
     def _check_group(self, axis: str, programs: Sequence[int]) -> None:
-        wanted = [(key, call) for key, call in self.calls[programs[0]].items() if call.axis == axis]
-        for other in programs[1:]:
-            if [(key, call) for key, call in self.calls[other].items() if call.axis == axis] != wanted:
-                first, second = self.job.programs[programs[0]].name, self.job.programs[other].name
+        expected = [(key, call) for key, call in self.calls[programs[0]].items() if call.axis == axis]
+        for program in programs[1:]:
+            if [(key, call) for key, call in self.calls[program].items() if call.axis == axis] != expected:
+                first, second = self.job.programs[programs[0]].name, self.job.programs[program].name
                 raise PlanError(f"programs {first!r} and {second!r} disagree on the collectives of axis {axis}")
 
     def _plans(self) -> dict[GroupCall, CallPlan]:
@@ -203,17 +203,17 @@ class Extraction:
 
     def _check_received(self) -> None:
         """Refuse messages that no task receives, because the simulated times would not show the error."""
-        received = [{(one.peer.axis, one.tag) for _, one in template.receives} for template in self.templates]
+        received = [{(r.peer.axis, r.tag) for _, r in template.receives} for template in self.templates]
         for program, template in enumerate(self.templates):
-            to: dict[Peer, list[tuple[int | str, ...]]] = {}
+            tags_to: dict[Peer, list[tuple[int | str, ...]]] = {}
             for _, send in template.sends:
-                to.setdefault(send.peer, []).append(send.tag)
-            for peer, tags in to.items():
+                tags_to.setdefault(send.peer, []).append(send.tag)
+            for peer, tags in tags_to.items():
                 receivers = self.program_of[resolve(self.grid, self.ranks_of[program], peer)]
-                for other in np.unique(receivers).tolist():
-                    lost = [tag for tag in tags if (peer.axis, tag) not in received[other]]
+                for receiver in np.unique(receivers).tolist():
+                    lost = [tag for tag in tags if (peer.axis, tag) not in received[receiver]]
                     if lost:
-                        first, second = self.job.programs[program].name, self.job.programs[other].name
+                        first, second = self.job.programs[program].name, self.job.programs[receiver].name
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
     # -- patterns --------------------------------------------------------------------------------------------------
@@ -261,22 +261,22 @@ class Extraction:
         for kind in range(int(kinds.of_rank.max()) + 1):
             rows = np.flatnonzero(kinds.of_rank == kind)
             first = rows[0]
-            chosen = {
+            choices = {
                 call: (int(group_class[first]), int(structure[first]))
                 for call, (group_class, structure) in kinds.calls.items()
             }
             sent = {size: answers[int(group_class[first])] for size, (group_class, answers) in kinds.messages.items()}
-            yield _PatternBuilder(self, kinds.program, ranks[rows], chosen, sent).pattern()
+            yield _PatternBuilder(self, kinds.program, ranks[rows], choices, sent).pattern()
 
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[Message]]]:
         """Return (peer, bytes) of each message of the program -> class of each rank, message of each class."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
-        found = {}
+        costs = {}
         for peer, size in sent:
             pairs = np.stack([ranks, resolve(self.grid, ranks, peer)], axis=1)
             group_class, answers = group_answers(self.costs, "send_recv", size, pairs, None)
-            found[peer, size] = group_class.astype(np.int64), [message_of(size, *answer) for answer in answers]
-        return found
+            costs[peer, size] = group_class.astype(np.int64), [message_of(size, *answer) for answer in answers]
+        return costs
 
 
 def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
@@ -288,12 +288,12 @@ def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
 
 def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
     """Return the axes along which one message has several receivers, so that a receiver's position matters."""
-    seen: set[tuple[str, tuple[int | str, ...]]] = set()
+    messages: set[tuple[str, tuple[int | str, ...]]] = set()
     axes = set()
     for _, send in template.sends:
-        if (send.peer.axis, send.tag) in seen:
+        if (send.peer.axis, send.tag) in messages:
             axes.add(send.peer.axis)
-        seen.add((send.peer.axis, send.tag))
+        messages.add((send.peer.axis, send.tag))
     return axes
 
 
@@ -314,29 +314,29 @@ class _EdgeList:
 
     blocks: list[tuple[Int64, Int64, int, Int64, Int64]] = field(default_factory=list)
 
-    def add(self, task: Int64, role: int | Int64, what: int, key: int | Int64, number: int | Int64 = 0) -> None:
+    def add(self, task: Int64, role: int | Int64, kind: int, key: int | Int64, number: int | Int64 = 0) -> None:
         """Add edges of ``task``; the other arguments are scalars, or one value for each edge."""
         n = len(task)
-        self.blocks.append((task, _all(role, n), what, _all(key, n), _all(number, n)))
+        self.blocks.append((task, _all(role, n), kind, _all(key, n), _all(number, n)))
 
     def build(self) -> Edges:
         """Return the edges sorted by task, otherwise in insertion order."""
         if not self.blocks:
-            none = np.zeros(0, np.int64)
+            empty = np.zeros(0, np.int64)
             return Edges(
-                task=none,
-                role=none.astype(np.int16),
-                what=none.astype(np.int8),
-                key=none.astype(np.int32),
-                number=none.astype(np.int32),
+                task=empty,
+                role=empty.astype(np.int16),
+                kind=empty.astype(np.int8),
+                key=empty.astype(np.int32),
+                number=empty.astype(np.int32),
             )
         task = np.concatenate([block[0] for block in self.blocks])
         order = np.argsort(task, kind="stable")
-        what = np.concatenate([np.full(len(block[0]), block[2], np.int8) for block in self.blocks])
+        kind = np.concatenate([np.full(len(block[0]), block[2], np.int8) for block in self.blocks])
         return Edges(
             task=task[order],
             role=np.concatenate([block[1] for block in self.blocks])[order].astype(np.int16),
-            what=what[order],
+            kind=kind[order],
             key=np.concatenate([block[3] for block in self.blocks])[order].astype(np.int32),
             number=np.concatenate([block[4] for block in self.blocks])[order].astype(np.int32),
         )
@@ -354,13 +354,13 @@ class _PatternBuilder:
         extraction: Extraction,
         program: int,
         ranks: Int64,
-        chosen: dict[GroupCall, tuple[int, int]],
+        choices: dict[GroupCall, tuple[int, int]],
         messages: dict[tuple[Peer, int], Message],
     ) -> None:
         self.extraction = extraction
         self.program = program
         self.ranks = ranks
-        self.chosen = chosen
+        self.choices = choices
         self.messages = messages
         self.template = extraction.templates[program]
         self.calls = extraction.calls[program]
@@ -371,18 +371,18 @@ class _PatternBuilder:
         self.together: list[Together] = []
 
     def pattern(self) -> Pattern:
-        template, own = self.template, len(self.template.kind)
+        template, num_steps = self.template, len(self.template.kind)
         num_keys = len(self.extraction.keys)
         entered = np.full(num_keys, -1, np.int32)
         first_sent = np.full(num_keys, -1, np.int32)
-        key_column = np.full(own, -1, np.int32)
+        key_column = np.full(num_steps, -1, np.int32)
         for task, step in template.collectives.values():
             number = self.extraction.keys[step.axis, step.key]
             entered[number] = task
             key_column[task : task + 2] = number
         counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
-        firsts = own + np.cumsum(counts) - counts
-        total = own + int(counts.sum())
+        firsts = num_steps + np.cumsum(counts) - counts
+        total = num_steps + int(counts.sum())
         first_sent[list(self.calls)] = firsts
         columns = _PatternColumns(template, total, key_column)
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
@@ -410,14 +410,14 @@ class _PatternBuilder:
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
             algorithm_of={
-                key: self.extraction.plans[call].answers[self.chosen[call][0]].algorithm
+                key: self.extraction.plans[call].answers[self.choices[call][0]].algorithm
                 for key, call in self.calls.items()
             },
         )
 
     def _sends(self, key: int) -> RankSends:
         call = self.calls[key]
-        return self.extraction.plans[call].sends(*self.chosen[call])
+        return self.extraction.plans[call].sends(*self.choices[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
         """Return the role number of these peers, one for each rank."""
@@ -433,37 +433,24 @@ class _PatternBuilder:
 
     def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: dict[int, int]) -> None:
         """Add the sends of all collectives; a call's sends together, because only their numbers differ."""
-        of_call: dict[GroupCall, list[int]] = {}
+        keys_of: dict[GroupCall, list[int]] = {}
         for key, call in self.calls.items():
-            of_call.setdefault(call, []).append(key)
-        for call, numbers in of_call.items():
-            keys = np.array(numbers, np.int64)
-            first = np.array([firsts[key] for key in numbers], np.int64)
-            self._call(call, keys, first, entered[keys].astype(np.int64), columns)
-
-    def _call(self, call: GroupCall, keys: Int64, first: Int64, entry: Int64, columns: _PatternColumns) -> None:
-        plan = self.extraction.plans[call]
-        group_class, structure = self.chosen[call]
-        answer, sends = plan.answers[group_class], plan.sends(group_class, structure)
-        roles = np.array([SELF, *self._roles_of(call, answer.local.peers_of(self._positions(call)))], np.int64)
-        m = sends.num_sends
-        tasks = first[:, None] + np.arange(m, dtype=np.int64)
-        columns.sends(tasks, sends, roles[sends.receiver + 1], answer, keys, entry)
-        if answer.together:
-            self.together.append(_together(call.axis, keys, entry, first, sends.step, answer.timed_step))
-        everywhere = _Repeated(keys, first, tasks)
-        everywhere.edges(
-            self.edges, row_of(sends.predecessor_ptr), roles, sends.predecessor_who, sends.predecessor_number
-        )
-        by_self = np.flatnonzero(sends.entry_src)
-        self.edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(entry, len(by_self)))
-        by_peer = np.flatnonzero(sends.entry_dst)
-        receiver = np.tile(roles[sends.receiver[by_peer] + 1], len(keys))
-        self.edges.add(tasks[:, by_peer].ravel(), receiver, ENTERED, np.repeat(keys, len(by_peer)))
-        everywhere.completions(self.edges, entry + 1, roles, sends)
-
-    def _positions(self, call: GroupCall) -> Int64:
-        return self.extraction.grid.coordinates(self.ranks, call.axis)
+            keys_of.setdefault(call, []).append(key)
+        for call, call_keys in keys_of.items():
+            keys = np.array(call_keys, np.int64)
+            answer = self.extraction.plans[call].answers[self.choices[call][0]]
+            peers = answer.local.peers_of(self.extraction.grid.coordinates(self.ranks, call.axis))
+            site = _CollectiveSite(
+                keys=keys,
+                entry=entered[keys].astype(np.int64),
+                first=np.array([firsts[key] for key in call_keys], np.int64),
+                roles=np.array([SELF, *self._roles_of(call, peers)], np.int64),
+                sends=self._sends(call_keys[0]),
+            )
+            columns.sends(site, answer)
+            if answer.together:
+                self.together.append(site.together(call.axis, answer.timed_step))
+            site.add_edges(self.edges)
 
     def _roles_of(self, call: GroupCall, positions: Int32) -> list[int]:
         """Return the roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
@@ -475,8 +462,8 @@ class _PatternBuilder:
 
     def _messages(self, columns: _PatternColumns) -> None:
         grid, roles = self.extraction.grid, {}
-        named = [send.peer for _, send in self.template.sends] + [one.peer for _, one in self.template.receives]
-        for peer in named:
+        sent_to, received_from = [s.peer for _, s in self.template.sends], [r.peer for _, r in self.template.receives]
+        for peer in sent_to + received_from:
             if peer not in roles:
                 roles[peer] = self._role(peer.axis, resolve(grid, self.ranks, peer))
         for task, send in self.template.sends:
@@ -499,45 +486,72 @@ class _PatternBuilder:
             self.edges.add(tasks, np.array([roles[r.peer] for _, r in receives]), MESSAGE, np.array(numbers))
 
 
-def _together(axis: str, keys: Int64, entered: Int64, first: Int64, step: Int32, timed_step: int) -> Together:
-    """Return the call's Together; its sends in steps before and after ``timed_step`` are signals."""
-    before = int((step < timed_step).sum())
-    assert (np.diff(step) >= 0).all()
-    assert int((step > timed_step).sum()) == before > 0
-    order = np.argsort(keys)
-    return Together(
-        axis=axis, keys=keys[order], entered=entered[order], first=first[order], num_sends=len(step), num_signals=before
-    )
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _CollectiveSite:
+    """The collectives of one call in a rank's program. They have equal ``sends``; only the task numbers differ.
 
+    keys, entry, first: int64[collectives], the number of each, the task that enters it (the next task ends it), and its
+    first send. roles: int64[1 + peers], the role of each peer of the schedule, after SELF for -1.
+    """
 
-class _Repeated:
-    """Edges of one schedule's sends, repeated for every collective with that schedule."""
+    keys: Int64
+    entry: Int64
+    first: Int64
+    roles: Int64
+    sends: RankSends
 
-    def __init__(self, keys: Int64, first: Int64, tasks: Int64) -> None:
-        self.keys = keys
-        self.first = first
-        self.tasks = tasks
+    @property
+    def tasks(self) -> Int64:
+        """int64[collectives, sends]: the tasks of the sends."""
+        tasks: Int64 = self.first[:, None] + np.arange(self.sends.num_sends, dtype=np.int64)
+        return tasks
 
-    def edges(self, edges: _EdgeList, waiting: Int64, roles: Int64, who: Int32, number: Int32) -> None:
-        """Add edges: send number ``waiting`` waits for send ``number`` of ``who`` (-1: this rank)."""
-        self._add(edges, self.tasks[:, waiting], roles[who + 1], number)
+    @property
+    def receivers(self) -> Int64:
+        """int64[sends]: the role of each send's receiver."""
+        return self.roles[self.sends.receiver + 1]
 
-    def completions(self, edges: _EdgeList, ended: Int64, roles: Int64, sends: RankSends) -> None:
-        """Add the edges of the join ``ended`` of each collective, which waits for everything that completes it."""
-        who, number = sends.completion_who, sends.completion_number
-        self._add(edges, np.repeat(ended[:, None], len(who), axis=1), roles[who + 1], number)
+    def together(self, axis: str, timed_step: int) -> Together:
+        """Return the call's Together; its sends in steps before and after ``timed_step`` are signals."""
+        step, num_signals = self.sends.step, int((self.sends.step < timed_step).sum())
+        assert (np.diff(step) >= 0).all()
+        assert int((step > timed_step).sum()) == num_signals > 0
+        order = np.argsort(self.keys)
+        keys, entered, first = self.keys[order], self.entry[order], self.first[order]
+        return Together(
+            axis=axis, keys=keys, entered=entered, first=first, num_sends=len(step), num_signals=num_signals
+        )
 
-    def _add(self, edges: _EdgeList, tasks: Int64, role: Int64, number: Int32) -> None:
-        own, others = np.flatnonzero(role == SELF), np.flatnonzero(role != SELF)
-        edges.add(tasks[:, own].ravel(), SELF, TASK, (self.first[:, None] + number[own]).ravel())
-        many = len(self.keys)
-        keys = np.repeat(self.keys, len(others))
+    def add_edges(self, edges: _EdgeList) -> None:
+        """Add the dependencies of the sends and of the ends of all collectives."""
+        sends, tasks = self.sends, self.tasks
+        # A send waits for earlier sends of this rank and of its peers,
+        waiting = tasks[:, row_of(sends.predecessor_ptr)]
+        self._wait_for_sends(edges, waiting, sends.predecessor_who, sends.predecessor_number)
+        # until this rank has entered,
+        by_self = np.flatnonzero(sends.entry_src)
+        edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(self.entry, len(by_self)))
+        # and until its receiver has entered.
+        by_peer = np.flatnonzero(sends.entry_dst)
+        receivers = np.tile(self.receivers[by_peer], len(self.keys))
+        edges.add(tasks[:, by_peer].ravel(), receivers, ENTERED, np.repeat(self.keys, len(by_peer)))
+        # The collective ends after the sends that complete it.
+        ends = np.repeat(self.entry[:, None] + 1, len(sends.completion_who), axis=1)
+        self._wait_for_sends(edges, ends, sends.completion_who, sends.completion_number)
+
+    def _wait_for_sends(self, edges: _EdgeList, waiting: Int64, who: Int32, number: Int32) -> None:
+        """Add edges: ``waiting``, int64[collectives, edges], waits for send ``number`` of peer ``who`` (-1: this
+        rank).
+        """
+        role = self.roles[who + 1]
+        local, remote = np.flatnonzero(role == SELF), np.flatnonzero(role != SELF)
+        edges.add(waiting[:, local].ravel(), SELF, TASK, (self.first[:, None] + number[local]).ravel())
         edges.add(
-            tasks[:, others].ravel(),
-            np.tile(role[others], many),
+            waiting[:, remote].ravel(),
+            np.tile(role[remote], len(self.keys)),
             SENT,
-            keys,
-            np.tile(number[others].astype(np.int64), many),
+            np.repeat(self.keys, len(remote)),
+            np.tile(number[remote].astype(np.int64), len(self.keys)),
         )
 
 
@@ -545,11 +559,11 @@ class _PatternColumns:
     """Columns of a pattern's tasks: the program's tasks, with room for the sends of its collectives."""
 
     def __init__(self, template: ProgramTemplate, total: int, keys: Int32) -> None:
-        own = len(template.kind)
+        num_steps = len(template.kind)
 
         def grown(column: npt.NDArray[np.generic], fill: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
             array = np.full(total, fill, dtype)
-            array[:own] = column
+            array[:num_steps] = column
             return array
 
         self.kind = grown(template.kind, TRANSFER, np.int8)
@@ -562,23 +576,22 @@ class _PatternColumns:
         self.software_ps, self.caps = np.zeros((2, total), np.int64)
         self.role = np.full(total, SELF, np.int16)
         self.labels = np.full((len(template.labels), total), -1, np.int32)
-        self.labels[:, :own] = template.labels
+        self.labels[:, :num_steps] = template.labels
 
     def send(self, task: int, message: Message) -> None:
         """Set the columns of a message of the program."""
         self.size_bytes[task], self.software_ps[task], self.caps[task] = message
 
-    def sends(
-        self, tasks: Int64, sends: RankSends, roles: Int64, answer: ScheduledCall, keys: Int64, entry: Int64
-    ) -> None:
-        """Set the columns of one call's sends: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
+    def sends(self, site: _CollectiveSite, answer: ScheduledCall) -> None:
+        """Set the columns of one call's sends."""
+        sends, tasks = site.sends, site.tasks
         is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
         caps = 0 if sends.caps is None else sends.caps
         has_software = is_sent if answer.timed_step < 0 else is_sent & ((sends.size_bytes == 0) | (caps > 0))
         self.caps[tasks] = np.where(is_sent, caps, 0)
         self.kind[tasks] = np.where(is_sent, TRANSFER, JOIN)
         self.size_bytes[tasks] = sends.size_bytes
-        self.role[tasks] = np.where(is_sent, roles, SELF)
+        self.role[tasks] = np.where(is_sent, site.receivers, SELF)
         self.software_ps[tasks] = np.where(has_software, answer.software_ps, 0)
-        self.key[tasks] = keys[:, None]
-        self.labels[:, tasks] = self.labels[:, entry][:, :, None]
+        self.key[tasks] = site.keys[:, None]
+        self.labels[:, tasks] = self.labels[:, site.entry][:, :, None]

@@ -46,7 +46,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PatternPart:
-    """Ranks of one pattern that have behaved alike so far, and their remaining tasks.
+    """Ranks of one pattern with identical behaviour so far, and their remaining tasks.
 
     ranks: int64, ascending; rows: int64, their rows in the pattern. tasks: int64, remaining tasks of the pattern;
     number_of: int32[tasks of the pattern], index into ``tasks``, -1 for ended tasks. edges: edges of the remaining
@@ -107,8 +107,8 @@ def without_signals(part: PatternPart) -> PatternPart:
     if not pattern.together:
         return part
     is_left = np.ones(pattern.num_tasks, np.bool_)
-    for one in pattern.together:
-        is_left[one.signals[:, 1:]] = False
+    for call in pattern.together:
+        is_left[call.signals[:, 1:]] = False
     number_of = np.where(is_left, np.cumsum(is_left) - 1, -1).astype(np.int32)
     return replace(part, tasks=np.flatnonzero(is_left), number_of=number_of, edges=_waiting_together(pattern))
 
@@ -118,36 +118,36 @@ def _waiting_together(pattern: Pattern) -> Edges:
     edges = pattern.edges
     key_of = np.full(pattern.num_tasks, -1, np.int64)  # collective of each send, if all its ranks wait for each other
     is_end = np.zeros(pattern.num_tasks, np.bool_)
-    for one in pattern.together:
-        sends = one.first[:, None] + np.arange(one.num_sends)
-        key_of[sends] = one.keys[:, None]
-        is_end[one.entered + 1] = True
+    for call in pattern.together:
+        sends = call.first[:, None] + np.arange(call.num_sends)
+        key_of[sends] = call.keys[:, None]
+        is_end[call.entered + 1] = True
     by_own = (edges.role == SELF) & (key_of[np.where(edges.role == SELF, edges.key, 0)] >= 0)
     replaced = (key_of[edges.task] >= 0) | (is_end[edges.task] & (by_own | (edges.role >= 0)))
-    columns = [[edges.task[~replaced], edges.role[~replaced], edges.what[~replaced], edges.key[~replaced]]]
-    for one in pattern.together:
-        timed = one.timed
-        own = np.repeat(one.first, timed.shape[1])
-        columns.append(_all_of(one.first, GROUP, ENTERED, one.keys))
-        columns.append(_all_of(timed.ravel(), SELF, TASK, own))
-        columns.append(_all_of(one.entered + 1, SELF, TASK, one.first))
-        columns.append(_all_of(one.entered + 1, GROUP, SENT, one.keys))
-    task, role, what, key = (np.concatenate(column) for column in zip(*columns, strict=True))
+    columns = [[edges.task[~replaced], edges.role[~replaced], edges.kind[~replaced], edges.key[~replaced]]]
+    for call in pattern.together:
+        timed = call.timed
+        first_send = np.repeat(call.first, timed.shape[1])
+        columns.append(_all_of(call.first, GROUP, ENTERED, call.keys))
+        columns.append(_all_of(timed.ravel(), SELF, TASK, first_send))
+        columns.append(_all_of(call.entered + 1, SELF, TASK, call.first))
+        columns.append(_all_of(call.entered + 1, GROUP, SENT, call.keys))
+    task, role, kind, key = (np.concatenate(column) for column in zip(*columns, strict=True))
     number = np.zeros(len(task), np.int32)
     number[: int((~replaced).sum())] = edges.number[~replaced]
     order = np.argsort(task, kind="stable")
     return Edges(
         task=task[order],
         role=role[order].astype(np.int16),
-        what=what[order].astype(np.int8),
+        kind=kind[order].astype(np.int8),
         key=key[order].astype(np.int32),
         number=number[order],
     )
 
 
-def _all_of(task: Int64, role: int, what: int, key: Int64) -> list[Int64]:
+def _all_of(task: Int64, role: int, kind: int, key: Int64) -> list[Int64]:
     """Return the columns of edges to one role."""
-    return [task, np.full(len(task), role, np.int64), np.full(len(task), what, np.int64), key]
+    return [task, np.full(len(task), role, np.int64), np.full(len(task), kind, np.int64), key]
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class RouteTable:
     routes: Routes
     grid: RankGrid | None = None
     num_links: int = 2**31 - 1
-    known: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
+    cache: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
 
     def group_links(self, ranks: Int64, axis: str) -> Int64:
@@ -172,14 +172,14 @@ class RouteTable:
     def of_role(self, pattern: Pattern, role: int) -> tuple[Int64, Int32]:
         """Return a CSR over a pattern's ranks: the links of their messages to the role (from it, if it is the host)."""
         key = (id(pattern), role)
-        if key not in self.known:
+        if key not in self.cache:
             if role == HOST:
-                self.known[key] = self.routes(None, pattern.ranks)
+                self.cache[key] = self.routes(None, pattern.ranks)
             elif role == TO_HOST:
-                self.known[key] = self.routes(pattern.ranks, None)
+                self.cache[key] = self.routes(pattern.ranks, None)
             else:
-                self.known[key] = self.routes(pattern.ranks, pattern.peers[:, role].astype(np.int64))
-        return self.known[key]
+                self.cache[key] = self.routes(pattern.ranks, pattern.peers[:, role].astype(np.int64))
+        return self.cache[key]
 
     def of_row(self, pattern: Pattern, role: int, row: int) -> Int32:
         """Return the links of one rank's route."""
@@ -200,12 +200,12 @@ def neighbourhood_of(
         lengths[ranks] += counts
     ptr = pointers(lengths)
     items, slots = np.empty(int(ptr[-1]), np.int64), np.zeros(int(ptr[-1]), np.int32)
-    at = ptr[:-1].copy()
+    next_item = ptr[:-1].copy()
     for ranks, counts, values, slot in blocks:
-        where = spans(at[ranks], counts)
-        items[where] = values
-        slots[where] = slot
-        at[ranks] += counts
+        items_of_block = spans(next_item[ranks], counts)
+        items[items_of_block] = values
+        slots[items_of_block] = slot
+        next_item[ranks] += counts
     return _numbered(ptr, items, slots, num_ranks, table.num_links)
 
 
@@ -227,30 +227,30 @@ def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_grou
 def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int64, int]]:
     """Return (ranks, items per rank, items, slot) for each role in a part's view."""
     pattern, count = part.pattern, len(part.ranks)
-    own = number_of[part.ranks].astype(np.int64)
+    numbers = number_of[part.ranks].astype(np.int64)
     blocks = []
     for role in part.read_roles:
         if pattern.role_axes[role] not in part.deferred:
             ones = np.ones(count, np.int64)
-            blocks.append((own, ones, number_of[pattern.peers[part.rows, role]].astype(np.int64), 0))
+            blocks.append((numbers, ones, number_of[pattern.peers[part.rows, role]].astype(np.int64), 0))
     for axis in part.together_axes:
         if axis not in part.deferred:
-            blocks.append((own, np.ones(count, np.int64), FIRST_LINK - table.group_links(part.ranks, axis), 0))
+            blocks.append((numbers, np.ones(count, np.int64), FIRST_LINK - table.group_links(part.ranks, axis), 0))
     return blocks + [
-        _route_block(part, own, table, role)
+        _route_block(part, numbers, table, role)
         for role in part.sent_roles
         if role in HOSTS or pattern.role_axes[role] not in part.deferred
     ]
 
 
-def _route_block(part: PatternPart, own: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
+def _route_block(part: PatternPart, numbers: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
     """Return the links of each route, as FIRST_LINK - link, after a separator."""
     ptr, links = table.of_role(part.pattern, role)
     counts = np.diff(ptr)[part.rows]
     values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int64)
-    where = spans(pointers(counts + 1)[:-1] + 1, counts)
-    values[where] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)].astype(np.int64)
-    return own, counts + 1, values, role + 1 - min(HOSTS)
+    places = spans(pointers(counts + 1)[:-1] + 1, counts)
+    values[places] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)].astype(np.int64)
+    return numbers, counts + 1, values, role + 1 - min(HOSTS)
 
 
 #: place of a link shared by several routes

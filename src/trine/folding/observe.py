@@ -50,23 +50,23 @@ def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, busy_
     and the names of collectives.
     """
     observer = _Observer(run, placement, ranks, busy_only)
-    seen = observer.observe()
-    return seen if busy_only else replace(seen, reasons=lambda: _reasons(observer, seen))
+    observation = observer.observe()
+    return observation if busy_only else replace(observation, reasons=lambda: _reasons(observer, observation))
 
 
-def _reasons(observer: _Observer, seen: Observation) -> npt.NDArray[np.int8]:
+def _reasons(observer: _Observer, observation: Observation) -> npt.NDArray[np.int8]:
     """Return the wait reason of each task.
 
     The reason for an arrival's time lies on its sender, so senders are observed too, if they have few tasks. This is
     skipped if each sender behaved like the row whose edges its arrivals use: its predecessors ended at the same times.
     """
-    around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
-    num_tasks = sum(observer.size_of(rank) for rank in (*around, *observer.ranks))
-    if all(map(observer.is_shown_alike, around)) or num_tasks > MOST_TASKS_AROUND:
-        return wait_reasons(seen.graph, seen.records, releasers(seen.graph, seen.records))
-    wide = _Observer(observer.run, observer.placement, [*observer.ranks, *around])
-    graph, records = (whole := wide.observe()).graph, whole.records
-    return wait_reasons(graph, records, releasers(graph, records))[observer.numbers_in(wide)]
+    senders = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
+    num_tasks = sum(observer.size_of(rank) for rank in (*senders, *observer.ranks))
+    if all(map(observer.is_shown_alike, senders)) or num_tasks > MOST_TASKS_AROUND:
+        return wait_reasons(observation.graph, observation.records, releasers(observation.graph, observation.records))
+    wide = _Observer(observer.run, observer.placement, [*observer.ranks, *senders])
+    view = wide.observe()
+    return wait_reasons(view.graph, view.records, releasers(view.graph, view.records))[observer.numbers_in(wide)]
 
 
 @dataclass(slots=True)
@@ -115,9 +115,9 @@ class _Observer:
 
     def numbers_in(self, wide: _Observer) -> Int64:
         """Return the positions of the tasks in ``wide``, an observer of the same ranks first and then the senders."""
-        own = np.arange(int(self.sizes.sum()))
+        observed = np.arange(int(self.sizes.sum()))
         senders = [int(wide.base[wide.row_of[arrival.peer]]) + arrival.tasks for arrival in self.arrivals]
-        return np.concatenate([own, *senders])
+        return np.concatenate([observed, *senders])
 
     def observe(self) -> Observation:
         edges = [self._edges(row) for row in range(len(self.ranks))]
@@ -138,19 +138,19 @@ class _Observer:
 
     def _ends(self, graph: TaskGraph) -> Ends:
         """Return the ranks at both ends of each task."""
-        shown = np.array(self.ranks, np.int64)
-        sender, peer = shown[graph.rank], np.full(self.num_tasks, -1, np.int64)
+        rank_of_row = np.array(self.ranks, np.int64)
+        sender, peer = rank_of_row[graph.rank], np.full(self.num_tasks, -1, np.int64)
         for row, (pattern, rank) in enumerate(zip(self.patterns, self.ranks, strict=True)):
             first = int(self.base[row])
             peers = self._ends_of(pattern, rank)
             peer[first : first + pattern.num_tasks] = np.where(pattern.kind == TRANSFER, peers, -1)
         is_copy = np.zeros(self.num_tasks, np.bool_)
         for arrival in self.arrivals:
-            own = slice(arrival.first, arrival.first + len(arrival.tasks))
+            tasks = slice(arrival.first, arrival.first + len(arrival.tasks))
             kind = arrival.pattern.kind[arrival.tasks]
-            sender[own] = arrival.peer
-            peer[own] = np.where(kind == TRANSFER, self._ends_of(arrival.pattern, arrival.peer)[arrival.tasks], -1)
-            is_copy[own] = kind != TRANSFER
+            sender[tasks] = arrival.peer
+            peer[tasks] = np.where(kind == TRANSFER, self._ends_of(arrival.pattern, arrival.peer)[arrival.tasks], -1)
+            is_copy[tasks] = kind != TRANSFER
         return Ends(rank=sender, peer=peer, is_copy=is_copy)
 
     def _ends_of(self, pattern: Pattern, rank: int) -> Int64:
@@ -164,35 +164,35 @@ class _Observer:
         """Return (task, predecessor) of a row; predecessors on unobserved ranks become arrivals."""
         rank, pattern, base = self.ranks[row], self.patterns[row], int(self.base[row])
         edges = pattern.edges
-        before = np.empty(len(edges), np.int64)
-        own = edges.role == SELF
-        before[own] = base + edges.key[own]
+        predecessors = np.empty(len(edges), np.int64)
+        local = edges.role == SELF
+        predecessors[local] = base + edges.key[local]
         peers = pattern.peers[self.job.row_of[rank]]
-        for peer, roles in _by_peer(peers, np.unique(edges.role[~own])).items():
-            other = self._pattern(peer)
+        for peer, roles in _roles_by_peer(peers, np.unique(edges.role[~local])).items():
+            peer_pattern = self._pattern(peer)
             parts = [(np.flatnonzero(edges.role == role), role) for role in roles]
-            at = np.concatenate([part for part, _ in parts])
+            edge_numbers = np.concatenate([part for part, _ in parts])
             tasks = np.concatenate(
                 [
-                    named_tasks(edges, part, other, self._position(pattern, role, rank, edges.what[part]))
+                    named_tasks(edges, part, peer_pattern, self._position(pattern, role, rank, edges.kind[part]))
                     for part, role in parts
                 ]
             )
             if peer in self.row_of:
-                before[at] = self.base[self.row_of[peer]] + tasks
+                predecessors[edge_numbers] = self.base[self.row_of[peer]] + tasks
             else:
-                before[at] = self._arrive(row, peer, other, tasks)
-        return base + edges.task, before
+                predecessors[edge_numbers] = self._arrive(row, peer, peer_pattern, tasks)
+        return base + edges.task, predecessors
 
-    def _position(self, pattern: Pattern, role: int, rank: int, what: npt.NDArray[np.int8]) -> int:
-        if not (what == MESSAGE).any():
+    def _position(self, pattern: Pattern, role: int, rank: int, kind: npt.NDArray[np.int8]) -> int:
+        if not (kind == MESSAGE).any():
             return -1
         return self.job.grid.coordinate(rank, pattern.role_axes[role])
 
     def _arrive(self, row: int, peer: int, pattern: Pattern, tasks: Int64) -> Int64:
         """Copy the tasks of an unobserved peer that a row waits for, and the peer's other transfers to that row."""
-        to_us = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
-        sent = np.flatnonzero((pattern.kind == TRANSFER) & to_us[pattern.role])
+        to_row = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
+        sent = np.flatnonzero((pattern.kind == TRANSFER) & to_row[pattern.role])
         arrives = np.zeros(pattern.num_tasks, np.bool_)
         arrives[tasks] = arrives[sent] = True
         self.arrivals.append(_Arrivals(row, peer, pattern, np.flatnonzero(arrives), self.num_tasks))
@@ -202,41 +202,41 @@ class _Observer:
 
     def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
         """Return the edges of arrivals, copied from the same tasks of an observed rank with the same pattern."""
-        found = []
+        arrival_edges = []
         numbers = {id(pattern): number for number, pattern in enumerate(self.job.patterns)}
         for arrival in self.arrivals:
             row = self.row_of_pattern.get(numbers[id(arrival.pattern)])
             if row is None:
                 continue
-            tasks, before = edges[row]
+            tasks, predecessors = edges[row]
             local = tasks - int(self.base[row])
             place = np.searchsorted(arrival.tasks, local)
             place[place == len(arrival.tasks)] = 0
-            same = np.flatnonzero(arrival.tasks[place] == local)
-            found.append((arrival.first + place[same], before[same]))
-        return found
+            shared = np.flatnonzero(arrival.tasks[place] == local)
+            arrival_edges.append((arrival.first + place[shared], predecessors[shared]))
+        return arrival_edges
 
     # -- columns ---------------------------------------------------------------------------------------------------
 
-    def _column_of_times(self, which: int) -> Int64:
-        own = [self._times[rank][which] for rank in self.ranks]
-        return np.concatenate(own + [self._times[a.peer][which][a.tasks] for a in self.arrivals])
+    def _column_of_times(self, column: int) -> Int64:
+        times = [self._times[rank][column] for rank in self.ranks]
+        return np.concatenate(times + [self._times[a.peer][column][a.tasks] for a in self.arrivals])
 
-    def _joined(self, of: Callable[[Pattern], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
-        own = [of(pattern) for pattern in self.patterns]
-        return np.concatenate(own + [of(arrival.pattern)[arrival.tasks] for arrival in self.arrivals])
+    def _with_arrivals(self, column_of: Callable[[Pattern], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
+        columns = [column_of(pattern) for pattern in self.patterns]
+        return np.concatenate(columns + [column_of(arrival.pattern)[arrival.tasks] for arrival in self.arrivals])
 
-    def _own(self, of: Callable[[int, Pattern], npt.NDArray[np.generic]], fill: int) -> npt.NDArray:  # type: ignore[type-arg]
-        own = [of(row, pattern) for row, pattern in enumerate(self.patterns)]
-        rest = self.num_tasks - int(self.sizes.sum())
-        return np.concatenate([*own, np.full(rest, fill, own[0].dtype if own else np.int64)])
+    def _without_arrivals(self, column_of: Callable[[int, Pattern], npt.NDArray[np.generic]], fill: int) -> npt.NDArray:  # type: ignore[type-arg]
+        columns = [column_of(row, pattern) for row, pattern in enumerate(self.patterns)]
+        num_arrivals = self.num_tasks - int(self.sizes.sum())
+        return np.concatenate([*columns, np.full(num_arrivals, fill, columns[0].dtype if columns else np.int64)])
 
     def _graph(self, edges: list[tuple[Int64, Int64]]) -> TaskGraph:
         assembler = GraphAssembler(GraphLinks.none())
         assembler.route((), 0)  # own transfers get a route without links, to tell them from arrivals
         assembler.repeat_streams(self.job.streams, len(self.ranks))
-        streams = len(self.job.streams)
-        kind = self._joined(lambda pattern: pattern.kind)
+        num_streams = len(self.job.streams)
+        kind = self._with_arrivals(lambda pattern: pattern.kind)
         rank = np.concatenate(
             [np.repeat(np.arange(len(self.ranks)), self.sizes)]
             + [np.full(len(arrival.tasks), arrival.row) for arrival in self.arrivals]
@@ -246,17 +246,17 @@ class _Observer:
             kind=kind,
             rank=rank,
             peer=np.where(kind == TRANSFER, self._peers(rank), -1),
-            stream=self._own(
-                lambda row, pattern: np.where(pattern.stream >= 0, pattern.stream + row * streams, -1), -1
+            stream=self._without_arrivals(
+                lambda row, pattern: np.where(pattern.stream >= 0, pattern.stream + row * num_streams, -1), -1
             ),
             duration_ps=self._durations(),
-            size_bytes=self._joined(lambda pattern: pattern.size_bytes),
-            route=self._own(lambda row, pattern: np.where(pattern.kind == TRANSFER, 0, -1), -1),
+            size_bytes=self._with_arrivals(lambda pattern: pattern.size_bytes),
+            route=self._without_arrivals(lambda row, pattern: np.where(pattern.kind == TRANSFER, 0, -1), -1),
             collective=self._collective_column(),
-            **{name: self._joined(lambda pattern, at=at: pattern.labels[at]) for at, name in enumerate(LABEL_FIELDS)},  # type: ignore[misc]
+            **{name: self._with_arrivals(lambda p, i=i: p.labels[i]) for i, name in enumerate(LABEL_FIELDS)},  # type: ignore[misc]
         )
-        for tasks, before in edges:
-            assembler.connect(tasks, before)
+        for tasks, predecessors in edges:
+            assembler.connect(tasks, predecessors)
         return assembler.build(
             rank_names=[self.placement.rank_name(rank) for rank in self.ranks],
             operator_names=self.job.job.operator_names,
@@ -267,25 +267,25 @@ class _Observer:
     def _durations(self) -> Int64:
         """Return the durations of compute tasks, which may differ from the program's (slow ranks, jitter)."""
         start, end = self._column_of_times(1), self._column_of_times(2)
-        is_compute = self._joined(lambda pattern: pattern.kind) == 0
+        is_compute = self._with_arrivals(lambda pattern: pattern.kind) == 0
         return np.where(is_compute, end - start, 0).astype(np.int64)
 
     def _peers(self, rank: Int64) -> Int64:
         """Return the target row of each transfer; the own row for unobserved receivers and for arrivals."""
-        found = []
+        peer_rows = []
         for row, pattern in enumerate(self.patterns):
             peers = pattern.peers[self.job.row_of[self.ranks[row]]]
             rows = [self.row_of.get(int(peer), row) for peer in peers]
-            found.append(np.array([*rows, row, *[row] * len(HOSTS)], np.int64)[pattern.role])
-        own = np.concatenate(found) if found else np.zeros(0, np.int64)
-        return np.concatenate([own, rank[len(own) :]])
+            peer_rows.append(np.array([*rows, row, *[row] * len(HOSTS)], np.int64)[pattern.role])
+        targets = np.concatenate(peer_rows) if peer_rows else np.zeros(0, np.int64)
+        return np.concatenate([targets, rank[len(targets) :]])
 
     def _collective_column(self) -> Int32:
         if self.busy_only:
-            return self._joined(lambda pattern: pattern.key)
+            return self._with_arrivals(lambda pattern: pattern.key)
         of_row = [self._numbers(pattern, rank) for pattern, rank in zip(self.patterns, self.ranks, strict=True)]
-        own = [numbers[pattern.key] for numbers, pattern in zip(of_row, self.patterns, strict=True)]
-        return np.concatenate(own + [of_row[a.row][a.pattern.key[a.tasks]] for a in self.arrivals])
+        columns = [numbers[pattern.key] for numbers, pattern in zip(of_row, self.patterns, strict=True)]
+        return np.concatenate(columns + [of_row[a.row][a.pattern.key[a.tasks]] for a in self.arrivals])
 
     def _numbers(self, pattern: Pattern, rank: int) -> Int32:
         """Return the label of each collective for a rank; the last entry stands for no collective and is -1."""
@@ -325,12 +325,12 @@ class _Observer:
         return rank_memory(self.run, self.patterns, self.base)
 
 
-def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]:
+def _roles_by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]:
     """Return peer -> its roles, for the peers in any of ``roles``."""
-    found: dict[int, list[int]] = {}
+    roles_of: dict[int, list[int]] = {}
     for role in roles.tolist():
-        found.setdefault(int(peers[role]), []).append(role)
-    return found
+        roles_of.setdefault(int(peers[role]), []).append(role)
+    return roles_of
 
 
 def rank_memory(run: FoldedRun, patterns: Sequence[Pattern], base: Int64) -> MemoryEvents:

@@ -58,7 +58,7 @@ class Together:
 class Edges:
     """Dependencies of tasks, sorted by task; every array has one entry for each edge.
 
-    task: int64. role: int16, the owner of the predecessor (SELF: this rank). what: int8, kind of predecessor: TASK
+    task: int64. role: int16, the owner of the predecessor (SELF: this rank). kind: int8, the predecessor: TASK
     ``key`` of this rank, the send ``number`` of collective ``key``, the entry into collective ``key``, or the MESSAGE
     ``key`` that this rank receives. key, number: int32. For GROUP: the entries of all its ranks into collective
     ``key``, or everything that they SENT in it.
@@ -66,7 +66,7 @@ class Edges:
 
     task: Int64
     role: Int16
-    what: Int8
+    kind: Int8
     key: Int32
     number: Int32
 

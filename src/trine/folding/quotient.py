@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
+from trine.folding.classes import RankClasses
 from trine.folding.colors import distinct
-from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable
+from trine.folding.neighbourhood import PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
 from trine.folding.refine import Partition
 from trine.graph.assembler import GraphAssembler, GraphLinks
@@ -56,20 +57,18 @@ class QuotientBuilder:
     def __init__(
         self,
         job: JobPatterns,
-        parts: Sequence[PatternPart],
-        partition: Partition,
-        neighbourhood: Neighbourhood,
+        classes: RankClasses,
         table: RouteTable,
         placement: Placement,
         scaling: DurationScaling | None = None,
     ) -> None:
+        partition, neighbourhood = classes.partition, classes.neighbourhood
         self.job = job
-        self.parts = tuple(parts)
+        self.parts = tuple(classes.parts)
         self.partition = partition
         self.table = table
         self.placement = placement
         self.scaling = scaling
-        self.neighbourhood = neighbourhood
         part_of_rank = np.empty(job.grid.num_ranks, np.int32)
         self.row_of_rank = np.empty(job.grid.num_ranks, np.int64)
         for number, part in enumerate(self.parts):
@@ -112,12 +111,12 @@ class QuotientBuilder:
 
     # -- columns ---------------------------------------------------------------------------------------------------
 
-    def _column(self, of: Callable[[PatternPart], npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
-        left = [of(part)[part.tasks] for part in self.parts]
+    def _column(self, column_of: Callable[[PatternPart], npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+        values_of = [column_of(part)[part.tasks] for part in self.parts]
         column = np.empty(self.num_tasks, dtype)
         for number, first in enumerate(self.base.tolist()):
-            own = left[self.part_of[number]]
-            column[first : first + len(own)] = own
+            values = values_of[self.part_of[number]]
+            column[first : first + len(values)] = values
         return column
 
     def _ranks(self) -> Int32:
@@ -129,14 +128,14 @@ class QuotientBuilder:
         roles = [part.pattern.role[part.tasks] for part in self.parts]
         is_transfer = [part.pattern.kind[part.tasks] == TRANSFER for part in self.parts]
         for number, rank in enumerate(self.partition.representatives.tolist()):
-            at = self.part_of[number]
-            part = self.parts[at]
+            part_number = self.part_of[number]
+            part = self.parts[part_number]
             peers = self.partition.class_of[part.pattern.peers[self.row_of_rank[rank]]]
-            of_role = np.concatenate(
-                [peers, np.full(1 + len(HOSTS), number, np.int32)]
-            )  # the hosts and the rank itself are at the end
+            # the hosts and the rank itself are at the end
+            class_of_role = np.concatenate([peers, np.full(1 + len(HOSTS), number, np.int32)])
             first = int(self.base[number])
-            column[first : first + len(roles[at])] = np.where(is_transfer[at], of_role[roles[at]], -1)
+            receivers = np.where(is_transfer[part_number], class_of_role[roles[part_number]], -1)
+            column[first : first + len(receivers)] = receivers
         return column
 
     def _streams(self) -> Int32:
@@ -151,16 +150,16 @@ class QuotientBuilder:
         if COMPUTE_STREAM not in self.job.streams or not pressing:
             return {}
         ppm = self._column(lambda part: _pressure_of(part.pattern), np.int32)
-        own = self._ranks() * len(self.job.streams) + self.job.streams.index(COMPUTE_STREAM)
-        return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, own, -1).astype(np.int32)}
+        streams = self._ranks() * len(self.job.streams) + self.job.streams.index(COMPUTE_STREAM)
+        return {"pressure_ppm": ppm, "pressure_stream": np.where(ppm != 0, streams, -1).astype(np.int32)}
 
     def _durations(self) -> Int64:
         column: Int64 = self._column(lambda part: part.pattern.duration_ps, np.int64)
         if self.scaling is not None:
             for number, rank in enumerate(self.partition.representatives.tolist()):
                 first, part = int(self.base[number]), self.parts[self.part_of[number]]
-                own = slice(first, first + len(part.tasks))
-                column[own] = self.scaling(rank, part.tasks, column[own])
+                tasks = slice(first, first + len(part.tasks))
+                column[tasks] = self.scaling(rank, part.tasks, column[tasks])
         return column
 
     # -- dependencies ----------------------------------------------------------------------------------------------
@@ -168,21 +167,21 @@ class QuotientBuilder:
     def _resolve(self, number: int) -> tuple[_Resolved, Int64]:
         """Return a class's edges, with names resolved to numbers in its peers' parts, and the first task of each."""
         rank = int(self.partition.representatives[number])
-        at = int(self.part_of[number])
-        part = self.parts[at]
+        part_number = int(self.part_of[number])
+        part = self.parts[part_number]
         roles = part.read_roles
         peers = part.pattern.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
         # Position of this rank on the axis of each role that sends it messages
-        one = np.array([rank], np.int64)
+        own_rank = np.array([rank], np.int64)
         positions = {}
-        for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
-            positions[role] = int(self.job.grid.coordinates(one, part.pattern.role_axes[role])[0])
-        others = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
-        named = (0 if other is None else id(other.number_of) for other in others)
-        key = (id(part.edges), *named, -1, *positions.values())
+        for role in np.unique(part.edges.role[part.edges.kind == MESSAGE]).tolist():
+            positions[role] = int(self.job.grid.coordinates(own_rank, part.pattern.role_axes[role])[0])
+        parts = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
+        part_ids = (0 if peer is None else id(peer.number_of) for peer in parts)
+        key = (id(part.edges), *part_ids, -1, *positions.values())
         if key not in self._resolved:
-            by_role = dict(zip(roles, others, strict=True))
+            by_role = dict(zip(roles, parts, strict=True))
             self._resolved[key] = _resolve_edges(part, by_role, positions, self._describe)
         bases = np.zeros(part.pattern.peers.shape[1] + 1, np.int64)
         bases[roles] = self.base[classes]
@@ -195,18 +194,11 @@ class QuotientBuilder:
     def _predecessors(self) -> tuple[Int64, Int32]:
         """Return the predecessors of all tasks as CSR: pointers, predecessors."""
         resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
-        counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
-        tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
-        added = np.bincount(tasks, minlength=self.num_tasks)
-        ptr = pointers(counts + added)
-        column = np.empty(int(ptr[-1]), np.int32)
-        is_added = np.zeros(len(column), np.bool_)
-        order = np.argsort(tasks, kind="stable")
-        own = np.cumsum(added) - added
-        is_added[ptr[:-1][tasks[order]] + counts[tasks[order]] + np.arange(len(tasks)) - own[tasks[order]]] = True
-        column[is_added] = together[order]
-        column[~is_added] = np.concatenate([bases[one.role] + one.number for one, bases in resolved] or [together[:0]])
-        return ptr, column
+        none = np.zeros(0, np.int64)
+        counts = np.concatenate([none, *(edges.counts for edges, _ in resolved)])
+        predecessors = np.concatenate([none, *(bases[edges.role] + edges.number for edges, bases in resolved)])
+        group_waits = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base)
+        return append_to_rows(pointers(counts), predecessors.astype(np.int32), *group_waits.edges())
 
     # -- routes ----------------------------------------------------------------------------------------------------
 
@@ -231,14 +223,14 @@ class QuotientBuilder:
         links = self.table.of_row(part.pattern, role, row)
         classes = self.link_class[links]
         if role >= 0 and part.pattern.role_axes[role] in part.deferred:
-            classes = classes[:0]  # nothing is sent there before the next stage
+            classes = classes[:0]  # deferred axes carry no messages in this stage
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
         counts = []
         for link, times in crossed.items():
-            count, rest = divmod(int(self.partition.sizes[number]) * times, int(self.partition.link_sizes[link]))
-            if rest:
+            count, remainder = divmod(int(self.partition.sizes[number]) * times, int(self.partition.link_sizes[link]))
+            if remainder:
                 raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
             counts.append(count)
         latency_ps = int(self.placement.link_latency_ps[links].sum()) + software_ps
@@ -256,45 +248,52 @@ class _Resolved:
     number: Int32
 
 
+def append_to_rows(ptr: Int64, values: Int32, rows: Int64, appended: Int64) -> tuple[Int64, Int32]:
+    """Append ``appended[i]`` to row ``rows[i]`` of a CSR, for each i in order. Returns the new ``ptr`` and values."""
+    order = np.argsort(rows, kind="stable")
+    lengths = np.diff(ptr) + np.bincount(rows, minlength=len(ptr) - 1)
+    return pointers(lengths), np.insert(values, ptr[rows[order] + 1], appended[order])
+
+
 def _pressure_of(pattern: Pattern) -> Int32:
     return np.zeros(pattern.num_tasks, np.int32) if pattern.pressure_ppm is None else pattern.pressure_ppm
 
 
 def _resolve_edges(
     part: PatternPart,
-    others: dict[int, PatternPart | None],
+    peers: dict[int, PatternPart | None],
     positions: dict[int, int],
     describe: Callable[[PatternPart], str],
 ) -> _Resolved:
     edges = part.edges
     number = np.full(len(edges), -1, np.int64)
-    own = edges.role == SELF
-    number[own] = part.number_of[edges.key[own]]
-    assert (part.number_of[edges.task[own]] >= 0).all()
-    for role, other in others.items():
-        if other is None:
+    local = edges.role == SELF
+    number[local] = part.number_of[edges.key[local]]
+    assert (part.number_of[edges.task[local]] >= 0).all()
+    for role, peer in peers.items():
+        if peer is None:
             continue
-        at = np.flatnonzero(edges.role == role)
-        tasks = named_tasks(edges, at, other.pattern, positions.get(role, -1))
+        edge_numbers = np.flatnonzero(edges.role == role)
+        tasks = named_tasks(edges, edge_numbers, peer.pattern, positions.get(role, -1))
         if (tasks < 0).any():
             raise PlanError(
-                f"program {describe(part)} waits for something that program {describe(other)} never does, along axis "
+                f"program {describe(part)} waits for something that program {describe(peer)} never does, along axis "
                 f"{part.pattern.role_axes[role]}"
             )
-        number[at] = other.number_of[tasks]
-    left = number >= 0  # ended tasks are no longer awaited
-    counts = np.bincount(part.number_of[edges.task[left]], minlength=len(part.tasks)).astype(np.int32)
-    return _Resolved(counts, edges.role[left], number[left].astype(np.int32))
+        number[edge_numbers] = peer.number_of[tasks]
+    is_awaited = number >= 0  # ended tasks are no longer awaited
+    counts = np.bincount(part.number_of[edges.task[is_awaited]], minlength=len(part.tasks)).astype(np.int32)
+    return _Resolved(counts, edges.role[is_awaited], number[is_awaited].astype(np.int32))
 
 
-def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int64:
-    """Return the tasks of another rank's ``pattern`` named by the edges ``at``, -1 for missing tasks."""
-    key, number, what = edges.key[at], edges.number[at], edges.what[at]
-    collective = np.where(what == MESSAGE, 0, key)
+def named_tasks(edges: Edges, edge_numbers: Int64, pattern: Pattern, position: int) -> Int64:
+    """Return the tasks of another rank's ``pattern`` named by the edges ``edge_numbers``, -1 for missing tasks."""
+    key, number, kind = edges.key[edge_numbers], edges.number[edge_numbers], edges.kind[edge_numbers]
+    collective = np.where(kind == MESSAGE, 0, key)
     sent = np.append(pattern.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
     entered = np.append(pattern.entered, -1)[collective].astype(np.int64)
-    tasks = np.where(what == SENT, np.where(sent >= 0, sent + number, -1), entered)
-    for index in np.flatnonzero(what == MESSAGE).tolist():
+    tasks = np.where(kind == SENT, np.where(sent >= 0, sent + number, -1), entered)
+    for index in np.flatnonzero(kind == MESSAGE).tolist():
         tasks[index] = pattern.messages.get((int(key[index]), position), -1)
     return tasks
 
@@ -304,13 +303,13 @@ def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int, int]], Int64]:
     role, software = part.pattern.role[part.tasks].astype(np.int64), part.pattern.software_ps[part.tasks]
     sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
     columns = [role[sends], software[sends], part.pattern.caps[part.tasks][sends]]
-    which = np.zeros(len(sends), np.int64)
+    code = np.zeros(len(sends), np.int64)
     for column in columns:
         values = distinct(column)
-        which = which * len(values) + np.searchsorted(values, column)
-    rising = distinct(which)
+        code = code * len(values) + np.searchsorted(values, column)
+    rising = distinct(code)
     index = np.full(len(part.tasks), len(rising), np.int64)
-    index[sends] = number = np.searchsorted(rising, which)
+    index[sends] = number = np.searchsorted(rising, code)
     first = np.empty(len(rising), np.int64)
     first[number] = np.arange(len(number))
     return list(zip(*(column[first].tolist() for column in columns), strict=True)), index
@@ -353,42 +352,42 @@ class GroupWaits:
     def edges(self) -> tuple[Int64, Int64]:
         """Return (tasks, the predecessor of each): int64[edges], int64[edges]."""
         axes = {id(part.edges): part.together_axes for part in self.parts}
-        for number, at in enumerate(self.part_of.tolist()):
-            for axis in axes[id(self.parts[at].edges)]:
-                classes = [number] if axis in self.parts[at].deferred else self._classes_beside(number, axis)
+        for number, part_number in enumerate(self.part_of.tolist()):
+            for axis in axes[id(self.parts[part_number].edges)]:
+                classes = [number] if axis in self.parts[part_number].deferred else self._group_classes(number, axis)
                 if classes[0] == number:
-                    self._group(classes, axis)
+                    self._add_group(classes, axis)
         if not self._edges:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         tasks, before = (np.concatenate([edges[side] for edges in self._edges]) for side in (0, 1))
         return tasks, before
 
-    def _classes_beside(self, number: int, axis: str) -> list[int]:
+    def _group_classes(self, number: int, axis: str) -> list[int]:
         """Return the classes in the group of a class's representative, in rising order."""
         rank = self.partition.representatives[number : number + 1]
         first = int(self.grid.firsts(rank, axis)[0])
         if (axis, first) not in self._classes:
-            found = np.unique(self.partition.class_of[first + self.grid.offsets(axis)]).tolist()
-            self._classes[axis, first] = [one for one in found if one >= 0]
+            classes = np.unique(self.partition.class_of[first + self.grid.offsets(axis)]).tolist()
+            self._classes[axis, first] = [class_number for class_number in classes if class_number >= 0]
         return self._classes[axis, first]
 
-    def _group(self, classes: list[int], axis: str) -> None:
+    def _add_group(self, classes: list[int], axis: str) -> None:
         """Add the edges of all collectives of the groups of ``classes`` along an axis."""
-        hub, base = self._of(classes[0], axis), int(self.base[classes[0]])
+        hub, base = self._members_of(classes[0], axis), int(self.base[classes[0]])
         for number in classes:
-            one, first = self._of(number, axis), int(self.base[number])
-            assert np.array_equal(one.keys, hub.keys)
-            left = np.flatnonzero((hub.begun >= 0) & (one.entered >= 0))
-            self._edges.append((base + hub.begun[left], first + one.entered[left]))
-            waiting = hub.ended[one.key_of] >= 0
-            self._edges.append((base + hub.ended[one.key_of[waiting]], first + one.sent[waiting]))
+            members, first = self._members_of(number, axis), int(self.base[number])
+            assert np.array_equal(members.keys, hub.keys)
+            entries = np.flatnonzero((hub.begun >= 0) & (members.entered >= 0))
+            self._edges.append((base + hub.begun[entries], first + members.entered[entries]))
+            is_awaited = hub.ended[members.key_of] >= 0
+            self._edges.append((base + hub.ended[members.key_of[is_awaited]], first + members.sent[is_awaited]))
             if number != classes[0]:
-                for mine, theirs in ((one.begun, hub.begun), (one.ended, hub.ended)):
-                    left = np.flatnonzero(mine >= 0)
-                    assert (theirs[left] >= 0).all()
-                    self._edges.append((first + mine[left], base + theirs[left]))
+                for own_tasks, hub_tasks in ((members.begun, hub.begun), (members.ended, hub.ended)):
+                    entries = np.flatnonzero(own_tasks >= 0)
+                    assert (hub_tasks[entries] >= 0).all()
+                    self._edges.append((first + own_tasks[entries], base + hub_tasks[entries]))
 
-    def _of(self, number: int, axis: str) -> _Members:
+    def _members_of(self, number: int, axis: str) -> _Members:
         part = self.parts[self.part_of[number]]
         name = (id(part.number_of), axis)
         if name not in self._members:
@@ -397,14 +396,14 @@ class GroupWaits:
 
 
 def _members(part: PatternPart, axis: str) -> _Members:
-    of_axis = [one for one in part.pattern.together if one.axis == axis]
-    keys = np.concatenate([one.keys for one in of_axis])
+    of_axis = [call for call in part.pattern.together if call.axis == axis]
+    keys = np.concatenate([call.keys for call in of_axis])
     order = np.argsort(keys)
     place = np.empty(len(keys), np.int64)
     place[order] = np.arange(len(keys))
-    entered, first = (np.concatenate([getattr(one, name) for one in of_axis])[order] for name in ("entered", "first"))
-    counts = np.concatenate([np.full(len(one.keys), one.timed.shape[1]) for one in of_axis])
-    sent = part.number_of[np.concatenate([one.timed.ravel() for one in of_axis])].astype(np.int64)
+    entered, first = (np.concatenate([getattr(call, name) for call in of_axis])[order] for name in ("entered", "first"))
+    counts = np.concatenate([np.full(len(call.keys), call.timed.shape[1]) for call in of_axis])
+    sent = part.number_of[np.concatenate([call.timed.ravel() for call in of_axis])].astype(np.int64)
     key_of = np.repeat(place, counts)
     return _Members(
         keys=keys[order],

@@ -136,17 +136,17 @@ def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: N
 
 def _links_agree(partition: Partition, neighbourhood: Neighbourhood) -> bool:
     """Return whether the same (class, route)s cross every link as often as the representative of its class."""
-    at = np.flatnonzero(neighbourhood.items >= neighbourhood.num_ranks)
-    link = neighbourhood.items[at].astype(np.int64) - neighbourhood.num_ranks
-    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(neighbourhood.ptr))[at]
+    entries = np.flatnonzero(neighbourhood.items >= neighbourhood.num_ranks)
+    link = neighbourhood.items[entries].astype(np.int64) - neighbourhood.num_ranks
+    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(neighbourhood.ptr))[entries]
     slots = int(neighbourhood.slots.max(initial=0)) + 1
     kinds = slots * partition.num_classes  # fewer than 2**40 in any machine: with a link in one word of 63 bits
-    crossings = np.sort(link * kinds + owner * slots + neighbourhood.slots[at])
+    crossings = np.sort(link * kinds + owner * slots + neighbourhood.slots[entries])
     link, code = crossings // kinds, crossings % kinds
     counts = np.bincount(link, minlength=len(neighbourhood.links))
     first = np.cumsum(counts) - counts
-    same = partition.link_representatives[partition.link_class_of]
-    if (counts != counts[same]).any():
+    representative = partition.link_representatives[partition.link_class_of]
+    if (counts != counts[representative]).any():
         return False
     within = np.arange(len(link)) - first[link]
-    return bool((code == code[first[same[link]] + within]).all())
+    return bool((code == code[first[representative[link]] + within]).all())

@@ -19,7 +19,7 @@ from trine.folding.observe import Observation, observe, rank_memory
 from trine.folding.pattern import JobPatterns, Pattern
 from trine.folding.signals import whole_times
 from trine.folding.stages import FoldedRun, Folder, UnfoldedTimes
-from trine.folding.traffic import WORTH_A_WORD, apart_in_ps, collective_totals, link_bytes, link_uses
+from trine.folding.traffic import WORTH_A_WORD, collective_totals, link_bytes, link_uses, rank_skew_ps
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Job
@@ -46,29 +46,29 @@ def representative_ranks(folded: FoldedRun, fullest_program: Callable[[], int] |
     """
     ends = folded.rank_ends()
     last = int(np.argmax(ends))
-    found = {last}
+    shown = {last}
     last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
     if fullest_program is not None and len({last, *last_of_each}) > SHOWN:
         fullest = fullest_program()
         pairs = zip(folded.job.patterns, last_of_each, strict=True)
-        found.add(next(rank for pattern, rank in pairs if pattern.program == fullest))
+        shown.add(next(rank for pattern, rank in pairs if pattern.program == fullest))
     for rank in (*last_of_each, *peak_memory_ranks(folded)):
-        if len(found) >= SHOWN:
+        if len(shown) >= SHOWN:
             break
-        found.add(rank)
-    return sorted(found)
+        shown.add(rank)
+    return sorted(shown)
 
 
 def spread_ranks(folded: FoldedRun) -> dict[int, float]:
     """Return rank -> number of ranks it represents, for ranks of each pattern evenly spaced in order of end time."""
     ends = folded.rank_ends()
-    found: dict[int, float] = {}
+    represented: dict[int, float] = {}
     for pattern in folded.job.patterns:
         count = min(len(pattern.ranks), max(1, SHOWN // len(folded.job.patterns)))
         order = pattern.ranks[np.argsort(ends[pattern.ranks], kind="stable")]
         places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
-        found.update(dict.fromkeys(order[places].tolist(), len(order) / count))
-    return found
+        represented.update(dict.fromkeys(order[places].tolist(), len(order) / count))
+    return represented
 
 
 def peak_memory_ranks(run: FoldedRun) -> list[int]:
@@ -76,17 +76,17 @@ def peak_memory_ranks(run: FoldedRun) -> list[int]:
 
     Skips patterns with a single class, because their ranks are alike. Returns [] above MAX_PEAK_TASKS tasks.
     """
-    found = []
-    left = MAX_PEAK_TASKS
+    fullest = []
+    remaining_tasks = MAX_PEAK_TASKS
     for pattern in run.job.patterns:
         ranks = one_of_each_class(run, pattern.ranks)
-        left -= len(ranks) * pattern.num_tasks
-        if left < 0:
+        remaining_tasks -= len(ranks) * pattern.num_tasks
+        if remaining_tasks < 0:
             return []
         if len(ranks) > 1:
             peaks = _peaks(run, pattern, ranks)
-            found.append(int(ranks[np.argmax(peaks)]))
-    return found
+            fullest.append(int(ranks[np.argmax(peaks)]))
+    return fullest
 
 
 def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
@@ -129,17 +129,17 @@ class StragglerScaling:
     def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
         """Return the scaled durations of ``tasks`` in the pattern of ``rank``."""
         pattern = self.job.patterns[int(self.job.pattern_of[rank])]
-        chosen = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
-        index = pattern.labels[5][tasks[chosen]] if self.stragglers.per == "step" else tasks[chosen]
-        scaled = duration_ps.copy()
+        scaled_tasks = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
+        index = pattern.labels[5][tasks[scaled_tasks]] if self.stragglers.per == "step" else tasks[scaled_tasks]
+        durations = duration_ps.copy()
         number = None if self.draws_as is None else self.draws_as[rank]
         factors = self.stragglers.factors(np.array(rank), index.astype(np.int64), number)
-        scaled[chosen] = scaled_ps(duration_ps[chosen], factors)
-        return scaled
+        durations[scaled_tasks] = scaled_ps(duration_ps[scaled_tasks], factors)
+        return durations
 
     def _on_gpu(self, stream: Int32) -> Bool:
-        wanted = self.job.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in self.job.streams else -2
-        return np.asarray(stream == wanted)
+        compute_stream = self.job.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in self.job.streams else -2
+        return np.asarray(stream == compute_stream)
 
     def initial_colors(self) -> Int64:
         """Return int64[ranks] with equal numbers for equally slow ranks with the same draws."""
@@ -152,8 +152,8 @@ class StragglerScaling:
     def on_graph(self, graph: TaskGraph) -> TaskGraph:
         """Scale the tasks of all ranks in a graph of :func:`trine.parallel.instantiate.instantiate` in the same way."""
         duration_ps = graph.duration_ps.copy()
-        own = np.array([len(template.kind) for template in self.job.templates], np.int64)
-        sizes = own[np.asarray(self.job.job.program_of, np.int64)]
+        num_steps = np.array([len(template.kind) for template in self.job.templates], np.int64)
+        sizes = num_steps[np.asarray(self.job.job.program_of, np.int64)]
         for rank, (first, size) in enumerate(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True)):
             tasks = slice(first, first + size)
             duration_ps[tasks] = self(rank, np.arange(size), duration_ps[tasks])
@@ -213,7 +213,7 @@ class JobRunner:
             return self._unfolded(None, why)
         extraction, whole = Extraction(self.job, self.placement.group_costs), _Whole(self, None)
         if self.fold != "verify" and not why and self._are_alone(extraction, whole):
-            return self._all(whole, None, why="no two ranks have the same place in collectives")
+            return self._with_all_ranks(whole, None, why="no two ranks have the same place in collectives")
         patterns = extraction.job_patterns()
         scaling = self._scaling(patterns)
         folder = self._folder(patterns, scaling)
@@ -225,11 +225,11 @@ class JobRunner:
         whole = whole if scaling is None else _Whole(self, scaling)
         if self.fold == "verify":
             folded = folder.run()
-            return self._shown(folded, whole, check_fold(folded, whole.graph, whole.records).sentence())
+            return self._with_shown_ranks(folded, whole, check_fold(folded, whole.graph, whole.records))
         if self.placement.num_ranks > SHOW_ALL:
-            return self._shown(folder.run(), whole)
+            return self._with_shown_ranks(folder.run(), whole)
         folded = folder.run(lambda: UnfoldedTimes(whole.records, UnfoldedNumbers(patterns, whole.graph).of_rank))
-        return self._shown(folded, whole)
+        return self._with_shown_ranks(folded, whole)
 
     def _are_alone(self, extraction: Extraction, whole: _Whole) -> bool:
         """Return whether schedules alone distinguish all of a few ranks, as in a chain; patterns are then not needed.
@@ -241,7 +241,7 @@ class JobRunner:
             return False
         if extraction.num_patterns < num_ranks:
             return False
-        return apart_in_ps(extraction, whole.records) < WORTH_A_WORD * int(whole.records.end_ps.max(initial=0))
+        return rank_skew_ps(extraction, whole.records) < WORTH_A_WORD * int(whole.records.end_ps.max(initial=0))
 
     def _folder(self, patterns: JobPatterns, scaling: StragglerScaling | None) -> Folder:
         return Folder(
@@ -275,27 +275,27 @@ class JobRunner:
     def _unfolded(self, scaling: StragglerScaling | None, why: str) -> JobRun:
         if scaling is None and self.stragglers is not None:
             scaling = self._scaling(extract_patterns(self.job, self.placement.group_costs))
-        return self._all(_Whole(self, scaling), None, why=why if self.fold != "off" else "")
+        return self._with_all_ranks(_Whole(self, scaling), None, why=why if self.fold != "off" else "")
 
-    def _shown(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
+    def _with_shown_ranks(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
         if self.placement.num_ranks <= SHOW_ALL:
-            return self._all(whole, folded, sentence=sentence)
+            return self._with_all_ranks(whole, folded, sentence=sentence)
         ranks = representative_ranks(folded, self.fullest_program)
-        seen = observe(folded, self.placement, ranks)
+        observation = observe(folded, self.placement, ranks)
         return JobRun(
-            graph=seen.graph,
-            records=seen.records,
-            memory=seen.memory,
-            ends=seen.ends,
-            reasons=seen.reasons,
+            graph=observation.graph,
+            records=observation.records,
+            memory=observation.memory,
+            ends=observation.ends,
+            reasons=observation.reasons,
             ranks=tuple(ranks),
             folded=folded,
             placement=self.placement,
             sentence=sentence,
         )
 
-    def _all(self, whole: _Whole, folded: FoldedRun | None, *, why: str = "", sentence: str = "") -> JobRun:
-        graph, memory = whole.made
+    def _with_all_ranks(self, whole: _Whole, folded: FoldedRun | None, *, why: str = "", sentence: str = "") -> JobRun:
+        graph, memory = whole.built
         if folded is not None and (self.fold == "verify" or not whole.is_run):
             records = unfolded_records(folded, graph)
         else:
@@ -322,13 +322,13 @@ class _Whole:
         self._scaling = scaling
 
     @cached_property
-    def made(self) -> tuple[TaskGraph, MemoryEvents]:
+    def built(self) -> tuple[TaskGraph, MemoryEvents]:
         graph, memory = instantiate(self._runner.job, self._runner.placement)
         return graph if self._scaling is None else self._scaling.on_graph(graph), memory
 
     @property
     def graph(self) -> TaskGraph:
-        return self.made[0]
+        return self.built[0]
 
     @cached_property
     def records(self) -> Records:
@@ -349,41 +349,41 @@ def _why_queues(folder: Folder) -> str:
 
 
 def scope_of(
-    done: JobRun,
+    job_run: JobRun,
     observed: Callable[[Observation, Sequence[int], Scope], Result],
     judged: Callable[[Result], Result],
 ) -> Scope | None:
     """Return the scope of a folded result, or None if nothing was folded. ``observed`` builds a result for the
     requested ranks, ``judged`` adds its warnings.
     """
-    folded = done.folded
+    folded = job_run.folded
     if folded is None:
         return None
     step_ends = folded.step_ends()
-    shows_all = len(done.ranks) == done.num_ranks
+    shows_all = len(job_run.ranks) == job_run.num_ranks
     step = None if len(step_ends) == 1 else len(step_ends) - 1
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
 
     @cache
     def carried() -> Int64:
-        return link_bytes(folded.job, done.placement, folded.table, step)
+        return link_bytes(folded.job, job_run.placement, folded.table, step)
 
     @cache
     def uses() -> tuple[LinkUse, ...]:
-        return link_uses(carried(), done.placement, step_ps)
+        return link_uses(carried(), job_run.placement, step_ps)
 
     def of_ranks(ranks: Sequence[int]) -> Result:
         shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step))
-        return observed(observe(folded, done.placement, ranks), ranks, shown)
+        return observed(observe(folded, job_run.placement, ranks), ranks, shown)
 
     def spread() -> tuple[Result, npt.NDArray[np.float64]]:
         weights = spread_ranks(folded)
-        busy = observe(folded, done.placement, list(weights), busy_only=True)
+        busy = observe(folded, job_run.placement, list(weights), busy_only=True)
         return observed(busy, list(weights), replace(scope, ranks=tuple(weights))), np.array(list(weights.values()))
 
     scope = Scope(
-        ranks=done.ranks,
-        num_ranks=done.num_ranks,
+        ranks=job_run.ranks,
+        num_ranks=job_run.num_ranks,
         stages=tuple(
             FoldStage(
                 begins_ps=stage.begins_ps,
@@ -395,7 +395,7 @@ def scope_of(
             )
             for stage in folded.stages
         ),
-        notes=(*_why_so_many(folded.job, folded), *([done.sentence] if done.sentence else [])),
+        notes=(*_why_so_many(folded.job, folded), *([job_run.sentence] if job_run.sentence else [])),
         links=None if shows_all else uses(),
         link_bytes=carried(),
         totals=None if shows_all else collective_totals(folded.job, step),
@@ -430,10 +430,10 @@ class UnfoldedNumbers:
         self.job = job
         self.collective = graph.labels.collective
         self.num_ranks = job.grid.num_ranks
-        own = np.array([len(template.kind) for template in job.templates], np.int64)
-        sizes = own[np.asarray(job.job.program_of, np.int64)]
+        num_steps = np.array([len(template.kind) for template in job.templates], np.int64)
+        sizes = num_steps[np.asarray(job.job.program_of, np.int64)]
         self.base = np.cumsum(sizes) - sizes
-        self.own = own
+        self.num_steps = num_steps
         sends = np.arange(int(sizes.sum()), graph.num_tasks)
         names = self.collective[sends].astype(np.int64) * self.num_ranks + graph.rank[sends]
         self.names, first = np.unique(names, return_index=True)
@@ -442,15 +442,15 @@ class UnfoldedNumbers:
     def of_rank(self, rank: int) -> Int64:
         """Return the graph's task numbers for the rank's pattern: int64[tasks of the pattern]."""
         pattern = self.job.patterns[self.job.pattern_of[rank]]
-        own, base = int(self.own[pattern.program]), int(self.base[rank])
+        first_send, base = int(self.num_steps[pattern.program]), int(self.base[rank])
         numbers = np.arange(base, base + pattern.num_tasks)
         keys = np.array(list(pattern.algorithm_of), np.int64)
         ends = np.append(pattern.first_sent[keys[1:]], pattern.num_tasks) if len(keys) else np.zeros(0, np.int64)
         counts = ends - pattern.first_sent[keys]
         keys, counts = keys[counts > 0], counts[counts > 0]
-        which = self.collective[base + pattern.entered[keys]].astype(np.int64)
-        firsts = self.firsts[np.searchsorted(self.names, which * self.num_ranks + rank)]
-        numbers[own:] = spans(firsts, counts)
+        collectives = self.collective[base + pattern.entered[keys]].astype(np.int64)
+        firsts = self.firsts[np.searchsorted(self.names, collectives * self.num_ranks + rank)]
+        numbers[first_send:] = spans(firsts, counts)
         return numbers
 
 
@@ -460,9 +460,9 @@ def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
     columns = [np.full(graph.num_tasks, -1, np.int64) for _ in range(3)]
     ranks = range(run.job.grid.num_ranks)
     for rank, times in zip(ranks, whole_times(run, ranks), strict=True):
-        own = numbers.of_rank(rank)
+        tasks = numbers.of_rank(rank)
         for column, values in zip(columns, times, strict=True):
-            column[own] = values
+            column[tasks] = values
     return Records(
         ready_ps=columns[0],
         start_ps=columns[1],
@@ -473,39 +473,22 @@ def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoldCheck:
-    """Successful comparison of a folded and an unfolded run: counts of ranks and tasks compared and simulated."""
-
-    num_ranks: int
-    num_tasks: int
-    num_classes: int
-    num_simulated: int
-
-    def sentence(self) -> str:
-        classes = f"{self.num_classes} class{'' if self.num_classes == 1 else 'es'}"
-        return (
-            f"verified: {self.num_tasks:,} tasks of {self.num_ranks} ranks are equal to the picosecond in the "
-            f"folded run ({classes}, {self.num_simulated:,} tasks) and in the unfolded one"
-        )
-
-
-def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> FoldCheck:
-    """Compare every task of every rank. Raises SimulationError with the first difference."""
+def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> str:
+    """Compare every task of every rank; returns a sentence. Raises SimulationError with the first difference."""
     folded = unfolded_records(run, graph)
     for name in ("ready_ps", "start_ps", "end_ps"):
         differs = np.flatnonzero(getattr(folded, name) != getattr(unfolded, name))
         if len(differs):
             task = int(differs[np.argmin(unfolded.end_ps[differs])])
-            times = [format_time(int(getattr(one, name)[task])) for one in (folded, unfolded)]
+            times = [format_time(int(getattr(records, name)[task])) for records in (folded, unfolded)]
             raise SimulationError(
                 f"folded and unfolded runs differ in {len(differs)} of {graph.num_tasks} tasks: first task {task} of "
                 f"rank {int(graph.rank[task])}, {name[:-3]} {times[0]} folded, {times[1]} unfolded. This is a bug of "
                 "trine: please report it; --no-fold gives the right times"
             )
-    return FoldCheck(
-        num_ranks=run.job.grid.num_ranks,
-        num_tasks=graph.num_tasks,
-        num_classes=run.most_classes,
-        num_simulated=max(stage.num_tasks for stage in run.stages),
+    classes = f"{run.most_classes} class{'' if run.most_classes == 1 else 'es'}"
+    num_simulated = max(stage.num_tasks for stage in run.stages)
+    return (
+        f"verified: {graph.num_tasks:,} tasks of {run.job.grid.num_ranks} ranks are equal to the picosecond in the "
+        f"folded run ({classes}, {num_simulated:,} tasks) and in the unfolded one"
     )

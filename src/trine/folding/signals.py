@@ -38,7 +38,7 @@ def whole_times(run: FoldedRun, ranks: Sequence[int], knows_signals: bool = True
         ready, start, end = of_classes[name]
         left_out = pattern.together if knows_signals and run.leaves_signals_out else ()
         times.append((ready.copy(), start.copy(), end.copy()) if left_out else (ready, start, end))
-        for axis in dict.fromkeys(one.axis for one in left_out):
+        for axis in dict.fromkeys(call.axis for call in left_out):
             first = rank - int(run.job.grid.offsets(axis)[run.job.grid.coordinate(rank, axis)])
             rows_of.setdefault((axis, first), []).append(row)
     for axis, groups in _alike(run, rows_of):
@@ -56,13 +56,13 @@ def _alike(run: FoldedRun, rows_of: dict[tuple[str, int], list[int]]) -> list[tu
     """Merge groups, given by (axis, first rank), for joint evaluation: per axis and patterns, (first rank, rows) of
     each group. Groups whose members have equal classes are represented by the first one.
     """
-    found: dict[tuple[str, bytes], dict[bytes, tuple[int, list[int]]]] = {}
+    merged: dict[tuple[str, bytes], dict[bytes, tuple[int, list[int]]]] = {}
     for (axis, first), rows in rows_of.items():
         members = first + run.job.grid.offsets(axis)
         classes = b"".join(stage.partition.class_of[members].tobytes() for stage in run.stages)
-        of_patterns = found.setdefault((axis, run.job.pattern_of[members].tobytes()), {})
+        of_patterns = merged.setdefault((axis, run.job.pattern_of[members].tobytes()), {})
         of_patterns.setdefault(classes, (first, []))[1].extend(rows)
-    return [(axis, list(groups.values())) for (axis, _), groups in found.items()]
+    return [(axis, list(groups.values())) for (axis, _), groups in merged.items()]
 
 
 class _Waits(NamedTuple):
@@ -75,20 +75,22 @@ class _Waits(NamedTuple):
 
 
 class _Kind:
-    """Group members that follow one pattern. at: int64, their positions among all members; classes: int64[stages,
-    distinct], the distinct classes; class_at: int64, index of each member into these.
+    """Group members that follow one pattern.
+
+    positions: int64, their positions among all members; classes: int64[stages, distinct], the distinct classes;
+    class_at: int64, index of each member into these.
     """
 
-    def __init__(self, run: FoldedRun, axis: str, members: Int64, pattern: Pattern, at: Int64) -> None:
+    def __init__(self, run: FoldedRun, axis: str, members: Int64, pattern: Pattern, positions: Int64) -> None:
         self.pattern = pattern
-        self.at = at
-        classes = np.stack([stage.partition.class_of[members.ravel()[at]] for stage in run.stages])
+        self.positions = positions
+        classes = np.stack([stage.partition.class_of[members.ravel()[positions]] for stage in run.stages])
         self.classes, class_at = np.unique(classes, axis=1, return_inverse=True)
         self.class_at = class_at.ravel()
         self._run = run
         self._axis = axis
-        self._rows = run.job.row_of[members.ravel()[at]]
-        self._firsts = at - at % members.shape[1]
+        self._rows = run.job.row_of[members.ravel()[positions]]
+        self._firsts = positions - positions % members.shape[1]
         self._places: dict[int, Int64] = {}
 
     def places_of(self, role: int) -> Int64:
@@ -122,33 +124,33 @@ class _GroupSignals:
         self.group_size = members.shape[1]
         number = run.job.pattern_of[members.ravel()]
         self.kinds = [
-            _Kind(run, axis, members, run.job.patterns[which], np.flatnonzero(number == which))
-            for which in np.unique(number).tolist()
+            _Kind(run, axis, members, run.job.patterns[pattern_number], np.flatnonzero(number == pattern_number))
+            for pattern_number in np.unique(number).tolist()
         ]
 
     def all(self) -> Iterator[_AxisSignals]:
         """Yield the signals of all collectives, some at a time."""
-        of_axis = ([one for one in kind.pattern.together if one.axis == self.axis] for kind in self.kinds)
+        of_axis = ([call for call in kind.pattern.together if call.axis == self.axis] for kind in self.kinds)
         for calls in zip(*of_axis, strict=True):  # members agree on the collectives of their group, and on their order
-            num_members = sum(len(kind.at) for kind in self.kinds)
-            step = max(1, MAX_TIMES // (num_members * max(one.num_sends for one in calls)))
+            num_members = sum(len(kind.positions) for kind in self.kinds)
+            step = max(1, MAX_TIMES // (num_members * max(call.num_sends for call in calls)))
             for first in range(0, len(calls[0].keys), step):
-                yield self._signals([_some(one, slice(first, first + step)) for one in calls])
+                yield self._signals([_selected(call, slice(first, first + step)) for call in calls])
 
     def _signals(self, calls: list[Together]) -> _AxisSignals:
         """Compute the signals of ``calls``: the same collectives, once for each kind."""
-        num_members, num_keys = sum(len(kind.at) for kind in self.kinds), len(calls[0].keys)
+        num_members, num_keys = sum(len(kind.positions) for kind in self.kinds), len(calls[0].keys)
         entries = np.full((num_members, num_keys), -1, np.int64)
-        sends = np.full((num_members, max(one.num_sends for one in calls), num_keys), -1, np.int64)
-        for kind, one in zip(self.kinds, calls, strict=True):
-            entries[kind.at] = kind.ends(one.entered)
-            flows = kind.ends(one.timed.T.ravel()).reshape(len(kind.at), -1, num_keys)
-            sends[kind.at, one.num_signals : one.num_sends - one.num_signals] = flows
+        sends = np.full((num_members, max(call.num_sends for call in calls), num_keys), -1, np.int64)
+        for kind, call in zip(self.kinds, calls, strict=True):
+            entries[kind.positions] = kind.ends(call.entered)
+            flows = kind.ends(call.timed.T.ravel()).reshape(len(kind.positions), -1, num_keys)
+            sends[kind.positions, call.num_signals : call.num_sends - call.num_signals] = flows
         rounds = [(number, False) for number in range(calls[0].num_signals)]
         for number, is_after in [*rounds, *((number, True) for number, _ in rounds)]:
-            for kind, one in zip(self.kinds, calls, strict=True):
-                place = one.num_sends - one.num_signals + number if is_after else number
-                sends[kind.at, place] = _heard(kind, one, place, entries, sends)
+            for kind, call in zip(self.kinds, calls, strict=True):
+                place = call.num_sends - call.num_signals + number if is_after else number
+                sends[kind.positions, place] = _heard(kind, call, place, entries, sends)
         return _AxisSignals(self, calls, sends)
 
 
@@ -164,41 +166,41 @@ class _AxisSignals:
         """Return the signal tasks of a rank of ``group`` (or of one like it), and the time of each."""
         groups, job = self.groups, self.groups.run.job
         pattern = job.patterns[int(job.pattern_of[rank])]
-        one = next(one for kind, one in zip(groups.kinds, self.calls, strict=True) if kind.pattern is pattern)
-        at = group * groups.group_size + job.grid.coordinate(rank, groups.axis)
-        return one.signals, self.sends[at][one.signals - one.first[:, None], np.arange(len(one.keys))[:, None]]
+        call = next(call for kind, call in zip(groups.kinds, self.calls, strict=True) if kind.pattern is pattern)
+        row = group * groups.group_size + job.grid.coordinate(rank, groups.axis)
+        return call.signals, self.sends[row][call.signals - call.first[:, None], np.arange(len(call.keys))[:, None]]
 
 
-def _heard(kind: _Kind, one: Together, place: int, entries: Int64, sends: Int64) -> Int64:
+def _heard(kind: _Kind, call: Together, place: int, entries: Int64, sends: Int64) -> Int64:
     """Return the latest end among the dependencies of send ``place`` of each member: int64[members, keys]."""
-    waits = _waits(kind.pattern, one, place)
-    found = [entries[kind.at]] if waits.entry else []
-    found += [sends[kind.at, number] for number in waits.sends]
-    found += [entries[kind.places_of(role)] for role in waits.peer_entries]
-    found += [sends[kind.places_of(role), number] for role, number in waits.peer_sends]
-    heard: Int64 = np.maximum.reduce(found)
-    return heard
+    waits = _waits(kind.pattern, call, place)
+    ends = [entries[kind.positions]] if waits.entry else []
+    ends += [sends[kind.positions, number] for number in waits.sends]
+    ends += [entries[kind.places_of(role)] for role in waits.peer_entries]
+    ends += [sends[kind.places_of(role), number] for role, number in waits.peer_sends]
+    latest: Int64 = np.maximum.reduce(ends)
+    return latest
 
 
-def _some(one: Together, some: slice) -> Together:
+def _selected(call: Together, selection: slice) -> Together:
     """Return the same call with only ``some`` of its collectives."""
-    return replace(one, keys=one.keys[some], entered=one.entered[some], first=one.first[some])
+    return replace(call, keys=call.keys[selection], entered=call.entered[selection], first=call.first[selection])
 
 
-def _waits(pattern: Pattern, one: Together, place: int) -> _Waits:
+def _waits(pattern: Pattern, call: Together, place: int) -> _Waits:
     """Return the dependencies of send ``place``, from the first collective of a call, as all of them are alike."""
-    edges, task = pattern.edges, int(one.first[0]) + place
-    own = slice(*np.searchsorted(edges.task, [task, task + 1]))
-    found = _Waits(False, [], [], [])
-    for role, what, key, number in zip(*(c[own].tolist() for c in (edges.role, edges.what, edges.key, edges.number)),
+    edges, task = pattern.edges, int(call.first[0]) + place
+    rows = slice(*np.searchsorted(edges.task, [task, task + 1]))
+    waits = _Waits(False, [], [], [])
+    for role, kind, key, number in zip(*(c[rows].tolist() for c in (edges.role, edges.kind, edges.key, edges.number)),
                                        strict=True):  # fmt: skip
         if role == SELF:
-            if key == int(one.entered[0]):
-                found = found._replace(entry=True)
+            if key == int(call.entered[0]):
+                waits = waits._replace(entry=True)
             else:
-                found.sends.append(key - int(one.first[0]))
-        elif what == ENTERED:
-            found.peer_entries.append(role)
+                waits.sends.append(key - int(call.first[0]))
+        elif kind == ENTERED:
+            waits.peer_entries.append(role)
         else:
-            found.peer_sends.append((role, number))
-    return found
+            waits.peer_sends.append((role, number))
+    return waits

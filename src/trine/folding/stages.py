@@ -10,37 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from trine.common.arrays import Bool, Int32, Int64
+from trine.common.arrays import Bool, Int64
 from trine.common.observer import announce_stage
 from trine.common.units import format_time
-from trine.engine import advance, run
+from trine.engine import advance, carry_over, run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import TooManyTasksError
+from trine.folding.classes import ClassSearch, RankClasses
 from trine.folding.colors import join_components
-from trine.folding.neighbourhood import (
-    SHARED,
-    Neighbourhood,
-    PatternPart,
-    RouteTable,
-    link_places,
-    neighbourhood_of,
-    whole_parts,
-    without_signals,
-)
+from trine.folding.neighbourhood import SHARED, PatternPart, RouteTable, link_places, whole_parts, without_signals
 from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
 from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
-from trine.folding.refine import Partition, among, identity, refine
+from trine.folding.refine import Partition
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot
 
-#: If the classes exceed this share of the ranks, every rank is simulated by itself.
-MOST_CLASSES = 0.25
-#: Up to this many ranks are always refined to the end, because it costs nothing.
-FEW_RANKS = 4096
 #: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
@@ -97,7 +86,7 @@ class FoldedRun:
 
     def class_of(self, rank: int) -> tuple[int, int]:
         """Return the last class of a rank, and the size of that class."""
-        partition = next(e.partition for e in reversed(self.stages) if e.partition.class_of[rank] >= 0)
+        partition = next(s.partition for s in reversed(self.stages) if s.partition.class_of[rank] >= 0)
         number = int(partition.class_of[rank])
         return number, int(partition.sizes[number])
 
@@ -116,9 +105,9 @@ class FoldedRun:
             number = int(stage.partition.class_of[rank])
             if number < 0:
                 continue
-            own, tasks = stage.tasks_of(number), stage.parts[stage.part_of[number]].tasks
+            in_stage, in_pattern = stage.tasks_of(number), stage.parts[stage.part_of[number]].tasks
             for column, values in zip(columns, (stage.ready_ps, stage.start_ps, stage.end_ps), strict=True):
-                column[tasks] = values[own]
+                column[in_pattern] = values[in_stage]
         return columns[0], columns[1], columns[2]
 
     def step_ends(self) -> Int64:
@@ -126,11 +115,11 @@ class FoldedRun:
         num_steps = 1 + max(int(pattern.labels[5].max(initial=0)) for pattern in self.job.patterns)
         ends = np.zeros(num_steps, np.int64)
         for stage in self.stages:
-            steps = [part.pattern.labels[5][part.tasks] for part in stage.parts]
-            for number, at in enumerate(stage.part_of.tolist()):
-                step, own = steps[at], stage.end_ps[stage.tasks_of(number)]
-                for one in range(num_steps) if num_steps > 1 else ():
-                    ends[one] = max(ends[one], own[step == one].max(initial=0))
+            steps_of = [part.pattern.labels[5][part.tasks] for part in stage.parts]
+            for number, part_number in enumerate(stage.part_of.tolist()):
+                steps, task_ends = steps_of[part_number], stage.end_ps[stage.tasks_of(number)]
+                for step in range(num_steps) if num_steps > 1 else ():
+                    ends[step] = max(ends[step], task_ends[steps == step].max(initial=0))
             ends[-1] = max(int(ends[-1]), int(stage.end_ps.max(initial=0)))
         return np.maximum.accumulate(ends)
 
@@ -139,11 +128,11 @@ class FoldedRun:
         ends = np.zeros(self.job.grid.num_ranks, np.int64)
         for stage in self.stages:
             sizes = np.array([len(part.tasks) for part in stage.parts], np.int64)[stage.part_of]
-            of_class = np.zeros(len(sizes), np.int64)
-            some = np.flatnonzero(sizes)
-            if len(some):
-                of_class[some] = np.maximum.reduceat(stage.end_ps, stage.base[some])
-            np.maximum(ends, np.append(of_class, 0)[stage.partition.class_of], out=ends)
+            class_ends = np.zeros(len(sizes), np.int64)
+            with_tasks = np.flatnonzero(sizes)
+            if len(with_tasks):
+                class_ends[with_tasks] = np.maximum.reduceat(stage.end_ps, stage.base[with_tasks])
+            np.maximum(ends, np.append(class_ends, 0)[stage.partition.class_of], out=ends)
         return ends
 
 
@@ -152,15 +141,6 @@ class UnfoldedTimes(NamedTuple):
 
     records: Records
     numbers: Callable[[int], Int64]
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A pending run: continues ``parts`` from the state ``before``; the first run has a quotient instead."""
-
-    before: tuple[Quotient, Snapshot] | None
-    quotient: Quotient | None
-    parts: list[PatternPart] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -181,15 +161,14 @@ class Folder:
     has_estimate: Callable[[], bool] | None = None
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
-    _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
-    #: the latest results of _classes since the last run began: key, parts, and their classes
-    _latest: list[tuple[object, Sequence[PatternPart], tuple[Partition, Neighbourhood]]] = field(default_factory=list)
+    _search: ClassSearch = field(init=False)
 
     def __post_init__(self) -> None:
         num_links = len(self.placement.link_bytes_per_s)
         self.table = RouteTable(self.placement.routes, self.job.grid, num_links)
         queues = isinstance(network_model(self.network), QueueModel)
         self.places = link_places(self.job.patterns, self.table, num_links) if queues else None
+        self._search = ClassSearch(self.placement, self.table, self.places, self.initial_colors)
 
     @property
     def shared_link(self) -> str:
@@ -204,302 +183,247 @@ class Folder:
 
         unfolded: simulates all tasks of all ranks, for a caller that shows them; used if no two ranks are alike.
         """
-        parts, partition, neighbourhood = self._first()
+        classes = _initial_classes(self.job, self._search)
         if self.places is None:  # runs of queues cannot stop
-            parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
-        is_folded = partition.num_classes < self.placement.num_ranks or any(part.deferred for part in parts)
+            classes = _defer_axes(self._search, classes)
+        is_folded = classes.partition.num_classes < self.placement.num_ranks or classes.has_deferred_axes
         if unfolded is not None and not is_folded:
-            self._refuse_many(parts, partition)
-            self._say(partition, _num_tasks(parts, partition), 0)
-            return self._as_simulated(parts, partition, unfolded())
-        quotient = self._quotient(parts, partition, neighbourhood)
-        self._say(partition, quotient.graph.num_tasks, 0)
-        if not any(part.deferred for part in parts):
-            return self._whole(quotient)
-        return self._in_stages(quotient)
+            self._refuse_many(classes)
+            _announce(classes.partition, classes.num_tasks, 0)
+            return self._from_unfolded(classes, unfolded())
+        quotient = self._quotient(classes, 0)
+        return self._run_in_stages(quotient) if classes.has_deferred_axes else self._run_whole(quotient)
 
     def first_classes(self) -> Int64:
         """Return the finest class of each rank, int64[ranks], or its initial class if that makes too many tasks."""
-        parts, partition, neighbourhood = self._first()
-        if _num_tasks(parts, partition) > RUN_TASKS:
-            partition = self._deferred(parts, partition, neighbourhood)[1]
-        return partition.class_of.astype(np.int64)
+        classes = _initial_classes(self.job, self._search)
+        if classes.num_tasks > RUN_TASKS:
+            classes = _defer_axes(self._search, classes)
+        return classes.partition.class_of.astype(np.int64)
 
-    # -- classes ---------------------------------------------------------------------------------------------------
+    def _quotient(self, classes: RankClasses, now_ps: int) -> Quotient:
+        """Build the graph of ``classes`` for a run from ``now_ps`` on."""
+        self._refuse_many(classes)
+        self._search.latest.clear()
+        quotient = QuotientBuilder(self.job, classes, self.table, self.placement, self.scaling).build()
+        _announce(classes.partition, quotient.graph.num_tasks, now_ps)
+        return quotient
 
-    def _first(self) -> tuple[list[PatternPart], Partition, Neighbourhood]:
-        """Return all ranks at the beginning, with their classes; drops signals if the rank differences that they cause
-        make many tasks.
-        """
-        parts = whole_parts(self.job.patterns)
-        if any(pattern.together for pattern in self.job.patterns):
-            most = max(len(parts), FEW_TASKS // max(1, min(pattern.num_tasks for pattern in self.job.patterns)))
-            partition, neighbourhood = self._classes(parts, most)
-            is_few = partition.num_classes == len(parts) or _num_tasks(parts, partition) <= FEW_TASKS
-            if is_few and partition.num_classes <= most:
-                return parts, partition, neighbourhood
-            parts = parts if is_few else [without_signals(part) for part in parts]
-        return parts, *self._classes(parts)
-
-    def _classes(self, parts: Sequence[PatternPart], most: int | None = None) -> tuple[Partition, Neighbourhood]:
-        """Return the classes of ranks with equal views along active axes; each rank alone above ``most`` classes."""
-        key = _identity(parts), most
-        for known, _, answer in self._latest:
-            if known == key:
-                return answer
-        answer = self._found_classes(parts, most)
-        self._latest = [*self._latest[-2:], (key, parts, answer)]  # the parts too: the key holds ids of their arrays
-        return answer
-
-    def _found_classes(self, parts: Sequence[PatternPart], most: int | None) -> tuple[Partition, Neighbourhood]:
-        neighbourhood, ranks = self._neighbourhood(parts)
-        colors = np.empty(self.placement.num_ranks, np.int64)
-        for number, part in enumerate(parts):
-            colors[part.ranks] = number
-        if self.initial_colors is not None:
-            colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
-        limit = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
-        limit = limit if most is None else min(limit, most)
-        partition = refine(colors[ranks], self._link_colors(neighbourhood), neighbourhood, limit)
-        if partition is None:
-            partition = identity(len(ranks), len(neighbourhood.links))
-        return among(partition, ranks, self.placement.num_ranks, len(neighbourhood.real_links)), neighbourhood
-
-    def _link_colors(self, neighbourhood: Neighbourhood) -> Int64:
-        """Return equal numbers for links of equal bandwidth, latency and, in networks of queues, place on their route;
-        and for groups along one axis.
-        """
-        columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
-        if self.places is not None:  # a message that crosses two links waits for both
-            columns.append(self.places)
-        if self.placement.software is not None:
-            columns.append(self.placement.software.is_outer.astype(np.int64))
-        real = neighbourhood.real_links
-        colors = np.zeros(len(real), np.int64)
-        for column in columns:
-            own = np.unique(column[real], return_inverse=True)[1].ravel().astype(np.int64)
-            colors = colors * (int(own.max(initial=0)) + 1) + own
-        groups = neighbourhood.links[len(real) :].astype(np.int64) - self.table.num_links
-        axis = groups // self.placement.num_ranks
-        return np.concatenate([colors, int(colors.max(initial=0)) + 1 + axis])
-
-    def _neighbourhood(self, parts: Sequence[PatternPart]) -> tuple[Neighbourhood, Int64]:
-        """Return the neighbourhood of the ranks of ``parts``, and these ranks in ascending order."""
-        ranks = np.sort(np.concatenate([part.ranks for part in parts]))
-        number_of = np.full(self.placement.num_ranks, -1, np.int32)
-        number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
-        return neighbourhood_of(parts, number_of, len(ranks), self.table), ranks
-
-    def _deferred(
-        self, parts: list[PatternPart], partition: Partition, neighbourhood: Neighbourhood
-    ) -> tuple[list[PatternPart], Partition, Neighbourhood]:
-        """Defer axes at the beginning, while there are many tasks and one more axis at least halves them.
-
-        Prefers the axis that is used last among those that leave few tasks, else the axis that leaves the fewest.
-        """
-        axes = sorted({axis for part in parts for axis in part.pattern.role_axes})
-        while partition.num_classes > len(parts) and (tasks := _num_tasks(parts, partition)) > MANY_TASKS:
-            deferred = parts[0].deferred
-            tried = {axis: _deferring(parts, deferred | {axis}) for axis in axes if axis not in deferred}
-            found = {axis: self._classes(fewer) for axis, fewer in tried.items()}
-            num_tasks = {axis: _num_tasks(parts, classes) for axis, (classes, _) in found.items()}
-            few = {axis: -_first_use_ps(tried[axis], axis) for axis, left in num_tasks.items() if left <= MANY_TASKS}
-            best = min(
-                few or num_tasks, key=lambda axis: ((few or num_tasks)[axis], num_tasks[axis], axis), default=None
-            )
-            if best is None or num_tasks[best] > WORTH_A_STOP * tasks:
-                break
-            parts, (partition, neighbourhood) = tried[best], found[best]
-        return parts, partition, neighbourhood
-
-    def _quotient(self, parts: Sequence[PatternPart], partition: Partition, neighbourhood: Neighbourhood) -> Quotient:
-        self._refuse_many(parts, partition)
-        self._latest.clear()
-        builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, self.placement, self.scaling)
-        return builder.build()
-
-    def _refuse_many(self, parts: Sequence[PatternPart], partition: Partition) -> None:
-        most, tasks = MAX_TASKS, _num_tasks(parts, partition)
-        if tasks > ESTIMATE_TASKS and self.has_estimate is not None and self.has_estimate():
-            most = ESTIMATE_TASKS
-        if tasks > most:
-            raise TooManyTasksError.of(partition.num_classes, self.placement.num_ranks, tasks, most)
-
-    def _say(self, partition: Partition, tasks: int, now_ps: int) -> None:
-        ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
-        classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
-        announce_stage(f"{ranks} ranks in {classes}, {tasks:,} tasks{since}")
+    def _refuse_many(self, classes: RankClasses) -> None:
+        limit, num_tasks = MAX_TASKS, classes.num_tasks
+        if num_tasks > ESTIMATE_TASKS and self.has_estimate is not None and self.has_estimate():
+            limit = ESTIMATE_TASKS
+        if num_tasks > limit:
+            raise TooManyTasksError.of(classes.partition.num_classes, self.placement.num_ranks, num_tasks, limit)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def _whole(self, quotient: Quotient) -> FoldedRun:
+    def _run_whole(self, quotient: Quotient) -> FoldedRun:
         records = run(quotient.graph, network=self.network, engine=self.engine)
-        return self._gave([_stage_of(quotient, records, 0)], records.num_events)
+        return self._result([_stage_of(quotient, records, 0)])
 
-    def _as_simulated(self, parts: list[PatternPart], partition: Partition, times: UnfoldedTimes) -> FoldedRun:
+    def _from_unfolded(self, classes: RankClasses, times: UnfoldedTimes) -> FoldedRun:
         """Build a run with one class per rank from the times of all tasks."""
-        part_of = np.empty(len(partition.sizes), np.int32)
+        parts, records = classes.parts, times.records
+        part_of = np.empty(len(classes.partition.sizes), np.int32)
         for number, part in enumerate(parts):
             part_of[part.ranks] = number
         sizes = np.array([len(part.tasks) for part in parts], np.int64)[part_of]
-        tasks = [times.numbers(rank)[parts[at].tasks] for rank, at in enumerate(part_of.tolist())]
-        at, records = np.concatenate(tasks), times.records
+        tasks = np.concatenate([times.numbers(rank)[parts[p].tasks] for rank, p in enumerate(part_of.tolist())])
         stage = RunStage(
-            partition=partition,
+            partition=classes.partition,
             parts=tuple(parts),
             part_of=part_of,
             base=np.cumsum(sizes) - sizes,
-            ready_ps=records.ready_ps[at],
-            start_ps=records.start_ps[at],
-            end_ps=records.end_ps[at],
+            ready_ps=records.ready_ps[tasks],
+            start_ps=records.start_ps[tasks],
+            end_ps=records.end_ps[tasks],
             begins_ps=0,
-            num_tasks=len(at),
+            num_tasks=len(tasks),
             num_events=records.num_events,
         )
-        return self._gave([stage], records.num_events)
+        return self._result([stage])
 
-    def _in_stages(self, quotient: Quotient) -> FoldedRun:
+    def _run_in_stages(self, quotient: Quotient) -> FoldedRun:
+        """Run ``quotient`` until a held task becomes ready, then its remaining tasks in finer classes, and so on."""
+        readers = cache(lambda axis: _readers(self.job, axis))
         stages: list[RunStage] = []
-        waiting: list[_Waiting] = [_Waiting(None, quotient)]
-        num_events = stops = 0
-        while waiting:
-            one = waiting.pop()
-            quotient = one.quotient if one.quotient is not None else self._prepared(one)
+        pending: list[tuple[list[PatternPart], Quotient, Snapshot]] = []  # parts, and the stopped run to continue
+        resume, stops = None, 0
+        while True:
             hold = _held(quotient)
-            resume = None if one.before is None else _taken_over(*one.before, quotient)
             now_ps = 0 if resume is None else resume.now_ps
-            one.before = one.quotient = None
-            snapshot = advance(
-                quotient.graph,
-                hold=hold if hold.any() else None,
-                resume=resume,
-                network=self.network,
-                engine=self.engine,
-            )
+            snapshot = advance(quotient.graph, hold=hold, resume=resume, network=self.network, engine=self.engine)
             stages.append(_stage_of(quotient, snapshot, now_ps))
-            num_events += snapshot.num_events
             if not snapshot.is_finished:
                 stops += 1
-                active = self._activated(quotient, snapshot, hold) if stops <= MAX_STOPS else None
-                waiting += self._refined(quotient, snapshot, active)
-        return self._gave(stages, num_events)
+                active = _activated(self.job, quotient, snapshot, hold, readers) if stops <= MAX_STOPS else None
+                parts = _remaining(self._search, quotient, snapshot, active)
+                pending += [(run_parts, quotient, snapshot) for run_parts in _independent_runs(self._search, parts)]
+            if not pending:
+                return self._result(stages)
+            quotient, resume = self._continued(*pending.pop())
 
-    def _gave(self, stages: list[RunStage], num_events: int) -> FoldedRun:
+    def _continued(self, parts: list[PatternPart], before: Quotient, snapshot: Snapshot) -> tuple[Quotient, Snapshot]:
+        """Return the graph of ``parts``, and the state of its tasks when the run of ``before`` stopped."""
+        quotient = self._quotient(self._search.classes(parts), snapshot.now_ps)
+        return quotient, _taken_over(before, snapshot, quotient)
+
+    def _result(self, stages: list[RunStage]) -> FoldedRun:
         return FoldedRun(
             job=self.job,
             stages=tuple(stages),
-            num_events=num_events,
+            num_events=sum(stage.num_events for stage in stages),
             engine=self.engine,
             network=self.network if isinstance(self.network, str) else self.network.name,
             table=self.table,
         )
 
-    def _activated(self, quotient: Quotient, snapshot: Snapshot, hold: Bool) -> dict[str, set[int]]:
-        """Return the axes of ready held tasks -> the programs whose ranks may be affected."""
-        active: dict[str, set[int]] = {}
-        ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
-        of_class = np.searchsorted(quotient.base, ready, side="right") - 1
-        for task, number in zip(ready.tolist(), of_class.tolist(), strict=True):
-            part = quotient.parts[quotient.part_of[number]]
-            local = int(part.tasks[task - int(quotient.base[number])])
-            active.setdefault(_axis_of(self.job, part.pattern, local), set()).add(part.pattern.program)
-        for axis, programs in active.items():
-            self._spread(axis, programs)
-        return active
 
-    def _spread(self, axis: str, programs: set[int]) -> None:
-        """Add the programs that wait for tasks of ``programs`` along ``axis``, and so on."""
-        readers = self._readers(axis)
-        new = set(programs)
-        while new:
-            new = {reader for program in new for reader in readers.get(program, ())} - programs
+def _announce(partition: Partition, num_tasks: int, now_ps: int) -> None:
+    ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
+    classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
+    announce_stage(f"{ranks} ranks in {classes}, {num_tasks:,} tasks{since}")
+
+
+# -- the first classes -------------------------------------------------------------------------------------------------
+
+
+def _initial_classes(job: JobPatterns, search: ClassSearch) -> RankClasses:
+    """Return the classes at the beginning; drops signals if the rank differences that they cause make many tasks."""
+    parts = whole_parts(job.patterns)
+    if any(pattern.together for pattern in job.patterns):
+        limit = max(len(parts), FEW_TASKS // max(1, min(pattern.num_tasks for pattern in job.patterns)))
+        classes = search.classes(parts, limit)
+        is_few = classes.partition.num_classes == len(parts) or classes.num_tasks <= FEW_TASKS
+        if is_few and classes.partition.num_classes <= limit:
+            return classes
+        parts = parts if is_few else [without_signals(part) for part in parts]
+    return search.classes(parts)
+
+
+def _defer_axes(search: ClassSearch, classes: RankClasses) -> RankClasses:
+    """Defer axes at the beginning, while there are many tasks and one more axis at least halves them."""
+    parts = classes.parts
+    axes = {axis for part in parts for axis in part.pattern.role_axes}
+    while classes.partition.num_classes > len(parts) and classes.num_tasks > MANY_TASKS:
+        deferred = classes.parts[0].deferred
+        coarser = {axis: search.classes(_deferring(parts, deferred | {axis})) for axis in sorted(axes - deferred)}
+        best = _axis_to_defer(coarser)
+        if best is None or coarser[best].num_tasks > WORTH_A_STOP * classes.num_tasks:
+            break
+        classes = coarser[best]
+    return classes
+
+
+def _axis_to_defer(coarser: dict[str, RankClasses]) -> str | None:
+    """Return the axis to defer next; ``coarser``: the classes with each axis deferred.
+
+    If deferring some axes leaves few tasks, choose the one used last; otherwise the one with the fewest tasks.
+    """
+    num_tasks = {axis: classes.num_tasks for axis, classes in coarser.items()}
+    sufficient = [axis for axis in coarser if num_tasks[axis] <= MANY_TASKS]
+    if sufficient:
+        first_use_ps = {axis: _first_use_ps(coarser[axis].parts, axis) for axis in sufficient}
+        return min(sufficient, key=lambda axis: (-first_use_ps[axis], num_tasks[axis], axis))
+    return min(coarser, key=lambda axis: (num_tasks[axis], axis), default=None)
+
+
+# -- after a stop ------------------------------------------------------------------------------------------------------
+
+
+def _activated(
+    job: JobPatterns,
+    quotient: Quotient,
+    snapshot: Snapshot,
+    hold: Bool,
+    readers: Callable[[str], dict[int, set[int]]],
+) -> dict[str, set[int]]:
+    """Return the axes of ready held tasks -> the programs whose ranks may be affected."""
+    active: dict[str, set[int]] = {}
+    ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
+    of_class = np.searchsorted(quotient.base, ready, side="right") - 1
+    for task, number in zip(ready.tolist(), of_class.tolist(), strict=True):
+        part = quotient.parts[quotient.part_of[number]]
+        local = int(part.tasks[task - int(quotient.base[number])])
+        active.setdefault(_axis_of(job, part.pattern, local), set()).add(part.pattern.program)
+    for axis, programs in active.items():
+        new = programs
+        while new:  # programs that wait for these, and so on
+            new = {reader for program in new for reader in readers(axis).get(program, ())} - programs
             programs |= new
-
-    def _readers(self, axis: str) -> dict[int, set[int]]:
-        """Return program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
-        if axis not in self._known_readers:
-            program_of = np.array([pattern.program for pattern in self.job.patterns])[self.job.pattern_of]
-            found: dict[int, set[int]] = {}
-            for pattern in self.job.patterns:
-                for role in np.unique(pattern.edges.role).tolist():
-                    if role >= 0 and pattern.role_axes[role] == axis:
-                        for program in np.unique(program_of[pattern.peers[:, role]]).tolist():
-                            found.setdefault(program, set()).add(pattern.program)
-            self._known_readers[axis] = found
-        return self._known_readers[axis]
-
-    def _refined(self, quotient: Quotient, snapshot: Snapshot, active: dict[str, set[int]] | None) -> list[_Waiting]:
-        """Return the remaining tasks, divided into runs of independent ranks.
-
-        active: axis -> the programs that activate it now; None: all axes for all programs.
-        """
-        parts = []
-        masks: dict[tuple[int, bytes], PatternPart] = {}
-        for number in range(quotient.partition.num_classes):
-            part = quotient.parts[quotient.part_of[number]]
-            left = snapshot.end_ps[quotient.tasks_of(number)] < 0
-            if left.any():
-                rest = _left(part, left, number, quotient.partition.class_of, masks)
-                axes = (axis for axis in part.deferred if active is not None and _is_deferred(part, axis, active))
-                parts.append(replace(rest, deferred=frozenset(axes)))
-        if any(part.deferred for part in parts) and self._all_at_once(parts):
-            parts = _deferring(parts, frozenset())
-        return [_Waiting((quotient, snapshot), None, cut) for cut in self._cut(parts)]
-
-    def _all_at_once(self, parts: Sequence[PatternPart]) -> bool:
-        """Return whether activating all axes now costs little more than activating the necessary ones."""
-        partly, wholly = (
-            _num_tasks(parts, self._classes(which)[0]) for which in (parts, _deferring(parts, frozenset()))
-        )
-        return partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly
-
-    def _cut(self, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
-        """Divide parts into runs: one for all that may stop again, the others with about RUN_TASKS tasks each."""
-        # Later exchanges along deferred axes may cross links that other ranks use now, so they join ranks too.
-        _, neighbourhood = self._classes(_deferring(parts, frozenset()))
-        ranks = np.sort(np.concatenate([part.ranks for part in parts]))
-        component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
-        of_rank = np.zeros(self.placement.num_ranks, np.int64)
-        of_rank[ranks] = component[: len(ranks)]
-        stoppable = np.zeros(len(component), np.bool_)
-        size = np.zeros(len(component), np.int64)
-        for part in parts:
-            stoppable[of_rank[part.ranks]] |= bool(part.deferred)
-            np.add.at(size, of_rank[part.ranks], len(part.tasks))
-        free = np.flatnonzero((size > 0) & ~stoppable)
-        run_of = np.full(len(component), -1, np.int64)  # -1: the run that may be stopped
-        run_of[free] = np.cumsum(size[free]) // RUN_TASKS
-        if (
-            len(free) and _num_tasks(parts, self._classes(parts)[0]) <= RUN_TASKS
-        ):  # all that cannot be stopped folds well
-            run_of[free] = 0
-        runs: dict[int, list[PatternPart]] = {}
-        for part in parts:
-            runs_of = run_of[of_rank[part.ranks]]
-            for run_number in np.unique(runs_of).tolist():
-                mine = runs_of == run_number
-                runs.setdefault(run_number, []).append(replace(part, ranks=part.ranks[mine], rows=part.rows[mine]))
-        return [runs[number] for number in sorted(runs)]
-
-    def _prepared(self, one: _Waiting) -> Quotient:
-        quotient = self._quotient(one.parts, *self._classes(one.parts))
-        assert one.before is not None
-        self._say(quotient.partition, quotient.graph.num_tasks, one.before[1].now_ps)
-        return quotient
+    return active
 
 
-def _identity(parts: Sequence[PatternPart]) -> list[tuple[object, ...]]:
-    """Return equal keys for parts with the same ranks and the same remaining tasks, as long as one of them is alive."""
-    return [(id(part.pattern), id(part.tasks), id(part.edges), part.deferred, part.ranks.tobytes()) for part in parts]
+def _readers(job: JobPatterns, axis: str) -> dict[int, set[int]]:
+    """Return program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
+    program_of = np.array([pattern.program for pattern in job.patterns])[job.pattern_of]
+    readers: dict[int, set[int]] = {}
+    for pattern in job.patterns:
+        for role in np.unique(pattern.edges.role).tolist():
+            if role >= 0 and pattern.role_axes[role] == axis:
+                for program in np.unique(program_of[pattern.peers[:, role]]).tolist():
+                    readers.setdefault(program, set()).add(pattern.program)
+    return readers
 
 
-def _num_tasks(parts: Sequence[PatternPart], partition: Partition) -> int:
-    """Return the number of tasks of a partition's representatives."""
-    total = 0
+def _remaining(
+    search: ClassSearch, quotient: Quotient, snapshot: Snapshot, active: dict[str, set[int]] | None
+) -> list[PatternPart]:
+    """Return the ranks of each class with their remaining tasks.
+
+    active: axis -> the programs that activate it now; None: all axes for all programs.
+    """
+    parts = []
+    trimmed: dict[
+        tuple[int, bytes], PatternPart
+    ] = {}  # part, remaining tasks -> the fields that do not depend on ranks
+    for number in range(quotient.partition.num_classes):
+        part = quotient.parts[quotient.part_of[number]]
+        remains = snapshot.end_ps[quotient.tasks_of(number)] < 0
+        if remains.any():
+            key = (id(part), np.packbits(remains).tobytes())
+            if key not in trimmed:
+                trimmed[key] = _trimmed(part, remains)
+            in_class = quotient.partition.class_of[part.ranks] == number
+            axes = (axis for axis in part.deferred if active is not None and _is_deferred(part, axis, active))
+            parts.append(replace(
+                trimmed[key], number=number, ranks=part.ranks[in_class], rows=part.rows[in_class], before=number,
+                deferred=frozenset(axes),
+            ))  # fmt: skip
+    if any(part.deferred for part in parts):
+        # Activate all axes if that costs little more than activating the necessary ones.
+        partly, wholly = search.classes(parts).num_tasks, search.classes(_deferring(parts)).num_tasks
+        if partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly:
+            return _deferring(parts)
+    return parts
+
+
+def _independent_runs(search: ClassSearch, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
+    """Divide parts into runs: one for all that may stop again, the others with about RUN_TASKS tasks each."""
+    # Later exchanges along deferred axes may cross links that other ranks use now, so they join ranks too.
+    neighbourhood = search.classes(_deferring(parts)).neighbourhood
+    ranks = np.sort(np.concatenate([part.ranks for part in parts]))
+    component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
+    of_rank = np.zeros(search.placement.num_ranks, np.int64)
+    of_rank[ranks] = component[: len(ranks)]
+    may_stop = np.zeros(len(component), np.bool_)
+    size = np.zeros(len(component), np.int64)
     for part in parts:
-        classes = np.unique(partition.class_of[part.ranks])
-        total += len(part.tasks) * len(classes)
-    return total
+        may_stop[of_rank[part.ranks]] |= bool(part.deferred)
+        np.add.at(size, of_rank[part.ranks], len(part.tasks))
+    free = np.flatnonzero((size > 0) & ~may_stop)
+    run_of = np.full(len(component), -1, np.int64)  # -1: the run that may stop
+    run_of[free] = np.cumsum(size[free]) // RUN_TASKS
+    if len(free) and search.classes(parts).num_tasks <= RUN_TASKS:  # all that cannot stop folds well
+        run_of[free] = 0
+    runs: dict[int, list[PatternPart]] = {}
+    for part in parts:
+        run_numbers = run_of[of_rank[part.ranks]]
+        for number in np.unique(run_numbers).tolist():
+            in_run = run_numbers == number
+            runs.setdefault(number, []).append(replace(part, ranks=part.ranks[in_run], rows=part.rows[in_run]))
+    return [runs[number] for number in sorted(runs)]
 
 
 def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> RunStage:
@@ -517,8 +441,8 @@ def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> 
     )
 
 
-def _deferring(parts: Sequence[PatternPart], axes: frozenset[str]) -> list[PatternPart]:
-    """Return the same parts with ``axes`` deferred."""
+def _deferring(parts: Sequence[PatternPart], axes: frozenset[str] = frozenset()) -> list[PatternPart]:
+    """Return the same parts with exactly ``axes`` deferred."""
     return [replace(part, deferred=axes) for part in parts]
 
 
@@ -528,10 +452,10 @@ def _is_deferred(part: PatternPart, axis: str, active: dict[str, set[int]]) -> b
 
 def _held(quotient: Quotient) -> Bool:
     """Return which tasks begin an exchange along an axis that is deferred for their part."""
-    of_part = [_begins(part) for part in quotient.parts]
+    begins = [_begins(part) for part in quotient.parts]
     hold = np.zeros(quotient.graph.num_tasks, np.bool_)
-    for number, at in enumerate(quotient.part_of.tolist()):
-        hold[quotient.tasks_of(number)] = of_part[at]
+    for number, part_number in enumerate(quotient.part_of.tolist()):
+        hold[quotient.tasks_of(number)] = begins[part_number]
     return hold
 
 
@@ -567,70 +491,35 @@ def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:
     return pattern.role_axes[int(pattern.role[task])]
 
 
-def _left(
-    part: PatternPart, left: Bool, number: int, class_of: Int32, known: dict[tuple[int, bytes], PatternPart]
-) -> PatternPart:
-    """Return the ranks of class ``number`` with their remaining tasks; ``known`` caches the rank-independent fields."""
-    name = (id(part), np.packbits(left).tobytes())
-    if name not in known:
-        known[name] = _trimmed(part, left)
-    mine = class_of[part.ranks] == number
-    return replace(known[name], number=number, ranks=part.ranks[mine], rows=part.rows[mine], before=number)
-
-
-def _trimmed(part: PatternPart, left: Bool) -> PatternPart:
+def _trimmed(part: PatternPart, remains: Bool) -> PatternPart:
     pattern, edges = part.pattern, part.edges
-    tasks = part.tasks[left]
+    tasks = part.tasks[remains]
     number_of = np.full(pattern.num_tasks, -1, np.int32)
     number_of[tasks] = np.arange(len(tasks), dtype=np.int32)
     keep = number_of[edges.task] >= 0
-    own = edges.role == SELF
-    keep[own] &= number_of[edges.key[own]] >= 0
-    trimmed = Edges(
+    local = edges.role == SELF
+    keep[local] &= number_of[edges.key[local]] >= 0
+    remaining_edges = Edges(
         task=edges.task[keep],
         role=edges.role[keep],
-        what=edges.what[keep],
+        kind=edges.kind[keep],
         key=edges.key[keep],
         number=edges.number[keep],
     )
-    return replace(part, tasks=tasks, number_of=number_of, edges=trimmed)
+    return replace(part, tasks=tasks, number_of=number_of, edges=remaining_edges)
 
 
 def _taken_over(coarse: Quotient, snapshot: Snapshot, fine: Quotient) -> Snapshot:
     """Return a snapshot that gives each finer class the state of its former class."""
     origin = np.empty(fine.graph.num_tasks, np.int32)
-    left_of: dict[int, Int64] = {}
+    remaining: dict[int, Int64] = {}
     for number in range(fine.partition.num_classes):
         before = fine.parts[fine.part_of[number]].before
-        if before not in left_of:
-            left = snapshot.end_ps[coarse.tasks_of(before)] < 0
-            left_of[before] = np.flatnonzero(left) + int(coarse.base[before])
-        origin[fine.tasks_of(number)] = left_of[before]
-    row_of = np.full(coarse.graph.num_tasks, -1, np.int32)
-    row_of[snapshot.active] = np.arange(len(snapshot.active), dtype=np.int32)
-    rows = row_of[origin]
-    active = np.flatnonzero(rows >= 0).astype(np.int32)
-    rows = rows[active]
-    streams = len(fine.graph.stream_names) // max(1, fine.partition.num_classes)
-    return replace(
-        snapshot,
-        ready_ps=snapshot.ready_ps[origin],
-        start_ps=snapshot.start_ps[origin],
-        end_ps=snapshot.end_ps[origin],
-        active=active,
-        due_ps=snapshot.due_ps[rows],
-        since_ps=snapshot.since_ps[rows],
-        remaining_bytes=snapshot.remaining_bytes[rows],
-        bytes_per_s=snapshot.bytes_per_s[rows],
-        flow_end_ps=snapshot.flow_end_ps[rows],
-        num_events=0,
-        speed_ppm=_streams_taken_over(snapshot.speed_ppm, fine, streams),
-        stream_left_as=_streams_taken_over(snapshot.stream_left_as, fine, streams),
-    )
-
-
-def _streams_taken_over(column: Int64 | None, fine: Quotient, streams: int) -> Int64 | None:
-    if column is None:
-        return None
-    before = np.array([fine.parts[at].before for at in fine.part_of.tolist()], np.int64)
-    return column.reshape(-1, streams)[before].ravel()
+        if before not in remaining:
+            is_remaining = snapshot.end_ps[coarse.tasks_of(before)] < 0
+            remaining[before] = np.flatnonzero(is_remaining) + int(coarse.base[before])
+        origin[fine.tasks_of(number)] = remaining[before]
+    num_streams = len(fine.graph.stream_names) // max(1, fine.partition.num_classes)
+    former = np.array([fine.parts[number].before for number in fine.part_of.tolist()], np.int64)
+    streams = former[:, None] * num_streams + np.arange(num_streams)
+    return replace(carry_over(snapshot, origin, streams.ravel()), num_events=0)

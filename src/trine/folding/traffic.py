@@ -49,9 +49,9 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
             bytes_per_s=rate,
             utilisation=size * PS_PER_S / (rate * step_ps) if step_ps else 0.0,
             count=count,
-            tier=names[which],
+            tier=names[tier_number],
         )
-        for link, size, rate, count, which in zip(
+        for link, size, rate, count, tier_number in zip(
             links.tolist(),
             sizes.tolist(),
             rates.tolist(),
@@ -63,12 +63,12 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
 
 
 def _bytes_by_role(pattern: Pattern, step: int | None) -> dict[int, int]:
-    chosen = (pattern.kind == TRANSFER) & ((pattern.role >= 0) | np.isin(pattern.role, HOSTS))
+    is_sent = (pattern.kind == TRANSFER) & ((pattern.role >= 0) | np.isin(pattern.role, HOSTS))
     if step is not None:
-        chosen &= pattern.labels[5] == step
-    roles = pattern.role[chosen].astype(np.int64) - min(HOSTS)
+        is_sent &= pattern.labels[5] == step
+    roles = pattern.role[is_sent].astype(np.int64) - min(HOSTS)
     exact = np.zeros(int(roles.max(initial=-1)) + 1, np.int64)
-    np.add.at(exact, roles, pattern.size_bytes[chosen])
+    np.add.at(exact, roles, pattern.size_bytes[is_sent])
     return {int(role) + min(HOSTS): int(exact[role]) for role in np.flatnonzero(exact)}
 
 
@@ -76,12 +76,12 @@ def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int
     """Return the number of collectives of each (kind, bytes, group size) in a step (None: in all), over the system."""
     members: dict[tuple[str, int, int], int] = {}
     for pattern in job.patterns:
-        named = job.templates[pattern.program].collectives
+        steps = job.templates[pattern.program].collectives
         for key in pattern.algorithm_of:
             axis, name = job.keys[key]
-            one = named[name][1]
-            if step is None or one.label.step == step:
-                kind = (one.kind, one.size_bytes, job.grid.size(axis))
+            collective = steps[name][1]
+            if step is None or collective.label.step == step:
+                kind = (collective.kind, collective.size_bytes, job.grid.size(axis))
                 members[kind] = members.get(kind, 0) + len(pattern.ranks)
     totals = {kind: count // kind[2] for kind, count in members.items()}
     for pattern in job.patterns:
@@ -104,7 +104,7 @@ def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
     programs = len(run.job.job.programs)
     finest = max((stage.partition for stage in run.stages), key=lambda partition: partition.num_classes)
     least_ps = WORTH_A_WORD * int(run.step_ends()[-1])
-    if finest.num_classes <= programs or apart_ps(run) < least_ps:
+    if finest.num_classes <= programs or class_skew_ps(run) < least_ps:
         return ""
     if shared_s(run.job, placement, finest) * PS_PER_S < least_ps:
         return ""
@@ -115,33 +115,33 @@ def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
     )
 
 
-def apart_ps(run: FoldedRun) -> int:
+def class_skew_ps(run: FoldedRun) -> int:
     """Return the largest skew between classes of one program: the spread of end times, over all program steps."""
     ends: dict[int, tuple[Int64, Int64]] = {}
     for stage in run.stages:
-        for number, at in enumerate(stage.part_of.tolist()):
-            part = stage.parts[at]
-            own = len(run.job.templates[part.pattern.program].kind)
+        for number, part_number in enumerate(stage.part_of.tolist()):
+            part = stage.parts[part_number]
+            num_tasks = len(run.job.templates[part.pattern.program].kind)
             if part.pattern.program not in ends:
-                ends[part.pattern.program] = np.full(own, np.iinfo(np.int64).max), np.full(own, -1)
+                ends[part.pattern.program] = np.full(num_tasks, np.iinfo(np.int64).max), np.full(num_tasks, -1)
             first, last = ends[part.pattern.program]
             end_ps = stage.end_ps[stage.tasks_of(number)]
-            over = (part.tasks < own) & (end_ps >= 0)
-            first[part.tasks[over]] = np.minimum(first[part.tasks[over]], end_ps[over])
-            last[part.tasks[over]] = np.maximum(last[part.tasks[over]], end_ps[over])
+            in_program = (part.tasks < num_tasks) & (end_ps >= 0)
+            first[part.tasks[in_program]] = np.minimum(first[part.tasks[in_program]], end_ps[in_program])
+            last[part.tasks[in_program]] = np.maximum(last[part.tasks[in_program]], end_ps[in_program])
     return max((int((last - first)[last >= 0].max(initial=0)) for first, last in ends.values()), default=0)
 
 
-def apart_in_ps(extraction: Extraction, records: Records) -> int:
-    """Return :func:`apart_ps` for a run that simulated each rank by itself."""
-    own = np.array([len(template.kind) for template in extraction.templates], np.int64)
-    sizes = own[extraction.program_of]
+def rank_skew_ps(extraction: Extraction, records: Records) -> int:
+    """Return :func:`class_skew_ps` for a run that simulated each rank by itself."""
+    num_tasks = np.array([len(template.kind) for template in extraction.templates], np.int64)
+    sizes = num_tasks[extraction.program_of]
     base = np.cumsum(sizes) - sizes
-    apart = 0
+    skew_ps = 0
     for program, ranks in enumerate(extraction.ranks_of):
-        ends = records.end_ps[base[ranks][:, None] + np.arange(own[program])]
-        apart = max(apart, int((ends.max(axis=0) - ends.min(axis=0)).max(initial=0)) if len(ends) else 0)
-    return apart
+        ends = records.end_ps[base[ranks][:, None] + np.arange(num_tasks[program])]
+        skew_ps = max(skew_ps, int((ends.max(axis=0) - ends.min(axis=0)).max(initial=0)) if len(ends) else 0)
+    return skew_ps
 
 
 def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> float:
@@ -160,36 +160,36 @@ def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> fl
             senders, receivers = partition.class_of[pattern.ranks], partition.class_of[pattern.peers[:, role]]
             counts = np.diff(ptr)
             crossing[kind].add(np.repeat(senders, counts), np.repeat(receivers, counts), links, size_bytes)
-    return max((one.shared_s(placement.link_bytes_per_s) for one in crossing.values()), default=0.0)
+    return max((links_of_kind.shared_s(placement.link_bytes_per_s) for links_of_kind in crossing.values()), default=0.0)
 
 
 class _Crossing:
     """Bytes of each link, and the least and the greatest class of its senders and receivers: int64[links] each."""
 
     def __init__(self, num_links: int, num_classes: int) -> None:
-        self.least, self.most = np.full((2, num_links), num_classes), np.full((2, num_links), -1)
+        self.least, self.greatest = np.full((2, num_links), num_classes), np.full((2, num_links), -1)
         self.carried = np.zeros(num_links, np.int64)
 
     def add(self, senders: Int32, receivers: Int32, links: Int32, size_bytes: int) -> None:
-        known = (senders >= 0) & (receivers >= 0)
-        for least, most, classes in zip(self.least, self.most, (senders, receivers), strict=True):
-            np.minimum.at(least, links[known], classes[known])
-            np.maximum.at(most, links[known], classes[known])
+        are_known = (senders >= 0) & (receivers >= 0)
+        for least, greatest, classes in zip(self.least, self.greatest, (senders, receivers), strict=True):
+            np.minimum.at(least, links[are_known], classes[are_known])
+            np.maximum.at(greatest, links[are_known], classes[are_known])
         np.add.at(self.carried, links, size_bytes)
 
     def shared_s(self, bytes_per_s: Int64) -> float:
-        shared = (self.most > self.least).all(axis=0)
+        shared = (self.greatest > self.least).all(axis=0)
         return float((self.carried[shared] / bytes_per_s[shared]).max(initial=0.0))
 
 
 def _sent(job: JobPatterns, pattern: Pattern) -> dict[tuple[object, int], int]:
     """Return a rank's bytes to each role: in collectives of one axis and algorithm, and in messages of one axis."""
     sends = (pattern.kind == TRANSFER) & ~np.isin(pattern.role, HOSTS)
-    pairs, which = np.unique(np.stack([pattern.key[sends], pattern.role[sends]]), axis=1, return_inverse=True)
+    pairs, inverse = np.unique(np.stack([pattern.key[sends], pattern.role[sends]]), axis=1, return_inverse=True)
     sizes = np.zeros(pairs.shape[1], np.int64)
-    np.add.at(sizes, which.ravel(), pattern.size_bytes[sends])
-    found: dict[tuple[object, int], int] = {}
+    np.add.at(sizes, inverse.ravel(), pattern.size_bytes[sends])
+    bytes_to: dict[tuple[object, int], int] = {}
     for (key, role), size_bytes in zip(pairs.T.tolist(), sizes.tolist(), strict=True):
         kind = (job.keys[key][0], pattern.algorithm_of[key]) if key >= 0 else pattern.role_axes[role]
-        found[kind, role] = found.get((kind, role), 0) + size_bytes
-    return found
+        bytes_to[kind, role] = bytes_to.get((kind, role), 0) + size_bytes
+    return bytes_to

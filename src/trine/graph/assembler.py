@@ -84,7 +84,7 @@ class GraphAssembler:
         if unknown:
             raise TypeError(f"a task graph has no columns {sorted(unknown)}")
         first = self.num_tasks
-        self._blocks.append((first, count, {name: np.asarray(given) for name, given in columns.items()}))
+        self._blocks.append((first, count, {name: np.asarray(values) for name, values in columns.items()}))
         self.num_tasks += count
         return first
 
@@ -131,8 +131,8 @@ class GraphAssembler:
 
     def latency_ps(self, links: Iterable[int]) -> int:
         """Return the sum of the latencies of ``links``."""
-        known = self.links.latency_ps
-        return 0 if known is None else sum(int(known[link]) for link in links)
+        latency_of = self.links.latency_ps
+        return 0 if latency_of is None else sum(int(latency_of[link]) for link in links)
 
     def stream(self, rank: int, name: str) -> int:
         """Return the number of a stream of a rank."""
@@ -178,31 +178,31 @@ class GraphAssembler:
         return pointers(np.bincount(tasks, minlength=self.num_tasks)), predecessors[order].astype(np.int32)
 
     def _column(self, name: str, column: TaskColumn) -> Column | None:
-        given = [block.get(name) for _, _, block in self._blocks]
-        if column.optional and all(values is None for values in given):
+        blocks = [block.get(name) for _, _, block in self._blocks]
+        if column.optional and all(values is None for values in blocks):
             return None
-        if len(given) == 1 and given[0] is not None and given[0].ndim:
-            return given[0].astype(column.dtype, copy=False)
-        found = np.full(self.num_tasks, column.fill, column.dtype)
-        for (first, count, _), values in zip(self._blocks, given, strict=True):
+        if len(blocks) == 1 and blocks[0] is not None and blocks[0].ndim:
+            return blocks[0].astype(column.dtype, copy=False)
+        filled = np.full(self.num_tasks, column.fill, column.dtype)
+        for (first, count, _), values in zip(self._blocks, blocks, strict=True):
             if values is not None:
-                found[first : first + count] = values
-        return found
+                filled[first : first + count] = values
+        return filled
 
     def _label(self, name: str, column: TaskColumn) -> Column:
         """Return a label column; one that no block has takes no memory."""
         if any(name in block for _, _, block in self._blocks):
-            found = self._column(name, column)
-            assert found is not None
-            return found
+            filled = self._column(name, column)
+            assert filled is not None
+            return filled
         return np.broadcast_to(column.dtype(column.fill), self.num_tasks)
 
     def _route_columns(self) -> dict[str, Any]:
         ptr, links = csr(self._route_links)
         counts = None
-        if any(many and set(many) != {1} for many in self._route_counts):
+        if any(counts_of_route and set(counts_of_route) != {1} for counts_of_route in self._route_counts):
             pairs = zip(self._route_links, self._route_counts, strict=True)
-            counts = csr([many or (1,) * len(links) for links, many in pairs])[1]
+            counts = csr([counts_of_route or (1,) * len(links) for links, counts_of_route in pairs])[1]
         latency_ps = np.array(self._route_latency_ps, np.int64)
         return {
             "route_ptr": ptr,
@@ -232,9 +232,9 @@ class PlacedAssembler(GraphAssembler):
         if not len(sources):
             return np.zeros(0, np.int32)
         num_ranks = len(self._devices)
-        pairs, which = np.unique(sources.astype(np.int64) * num_ranks + targets, return_inverse=True)
-        both = (divmod(pair, num_ranks) for pair in pairs.tolist())
-        return np.array([self.between(a, b, software_ps, cap) for a, b in both], np.int32)[which]
+        pairs, inverse = np.unique(sources.astype(np.int64) * num_ranks + targets, return_inverse=True)
+        rank_pairs = (divmod(pair, num_ranks) for pair in pairs.tolist())
+        return np.array([self.between(a, b, software_ps, cap) for a, b in rank_pairs], np.int32)[inverse]
 
     def from_host(self, rank: int) -> int:
         """Return the route to a rank from its host memory. Raises PlanError for a rank without host memory."""
@@ -269,12 +269,12 @@ def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
     number = np.full(graph.num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
     entries, ptr = members(graph.predecessor_ptr, tasks)
-    before = number[graph.predecessor_idx[entries]]
-    kept = pointers(before >= 0)[ptr]
-    taken = replace(
-        graph, **take(graph, tasks), predecessor_ptr=kept, predecessor_idx=before[before >= 0].astype(np.int32)
+    idx = number[graph.predecessor_idx[entries]]
+    kept_ptr = pointers(idx >= 0)[ptr]
+    subgraph = replace(
+        graph, **take(graph, tasks), predecessor_ptr=kept_ptr, predecessor_idx=idx[idx >= 0].astype(np.int32)
     )
-    return replace(taken, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
+    return replace(subgraph, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
 
 
 def no_labels(num_tasks: int) -> Labels:

@@ -39,7 +39,7 @@ class TaskGraphBuilder:
         self._link_names = tuple(names)
         self._rank_names = None if rank_names is None else tuple(rank_names)
         self._rows: list[TaskRow] = []
-        self._after: list[tuple[int, ...]] = []
+        self._predecessors: list[tuple[int, ...]] = []
         self._names: list[str] = []
         self._streams: dict[tuple[int, str], int] = {}
         self._routes: dict[tuple[int, ...], int] = {}
@@ -87,26 +87,26 @@ class TaskGraphBuilder:
     def build(self) -> TaskGraph:
         """Return the graph of all added tasks."""
         n = len(self._rows)
-        for task, after in enumerate(self._after):
-            for other in after:
-                if not 0 <= other < n:
+        for task, predecessors in enumerate(self._predecessors):
+            for predecessor in predecessors:
+                if not 0 <= predecessor < n:
                     label = self._label(self._names[task], task)
-                    raise InputError(f"{label}: waits for task {other}, but there are {n} tasks")
+                    raise InputError(f"{label}: waits for task {predecessor}, but there are {n} tasks")
         latency_ps = np.array(self._latency_ps, np.int64)
         assembler = GraphAssembler(GraphLinks(np.array(self._bytes_per_s, np.int64), latency_ps, self._link_names))
         assembler.rows(self._rows)
-        assembler.connect_rows(*csr(self._after))
+        assembler.connect_rows(*csr(self._predecessors))
         for rank, stream in self._streams:
             assembler.stream(rank, stream)
         assembler.add_routes(list(self._routes), [sum(self._latency_ps[i] for i in route) for route in self._routes])
         task_names = tuple(self._names) if any(self._names) else ()
         return assembler.build(rank_names=self._names_of_ranks(), task_names=task_names)
 
-    def _add(self, row: TaskRow, after: Sequence[int], name: str) -> int:
-        if len(set(after)) != len(after):
-            raise InputError(f"{self._label(name)}: waits for the same task twice: {list(after)}")
+    def _add(self, row: TaskRow, predecessors: Sequence[int], name: str) -> int:
+        if len(set(predecessors)) != len(predecessors):
+            raise InputError(f"{self._label(name)}: waits for the same task twice: {list(predecessors)}")
         self._rows.append(row)
-        self._after.append(tuple(after))
+        self._predecessors.append(tuple(predecessors))
         self._names.append(name)
         return len(self._rows) - 1
 
@@ -115,8 +115,8 @@ class TaskGraphBuilder:
 
     def _check_rank(self, rank: int, name: str) -> None:
         if rank < 0 or (self._rank_names is not None and rank >= len(self._rank_names)):
-            known = "" if self._rank_names is None else f", there are {len(self._rank_names)}"
-            raise InputError(f"{self._label(name)}: there is no rank {rank}{known}")
+            count = "" if self._rank_names is None else f", there are {len(self._rank_names)}"
+            raise InputError(f"{self._label(name)}: there is no rank {rank}{count}")
 
     def _names_of_ranks(self) -> tuple[str, ...]:
         if self._rank_names is not None:

@@ -60,8 +60,8 @@ class RankGrid:
         """Return int64[group size]: the difference in rank between each position and position 0 of its group."""
         offsets = np.zeros(1, np.int64)
         for name in self.parts(axis):
-            own = np.arange(self.sizes[name], dtype=np.int64) * self.strides[name]
-            offsets = (own[:, None] + offsets[None, :]).ravel()
+            steps = np.arange(self.sizes[name], dtype=np.int64) * self.strides[name]
+            offsets = (steps[:, None] + offsets[None, :]).ravel()
         return offsets
 
     def firsts(self, ranks: Int64, axis: str) -> Int64:

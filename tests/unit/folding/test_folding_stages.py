@@ -111,7 +111,7 @@ def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: 
 
 
 def test_ranks_of_too_many_classes_are_simulated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "FEW_RANKS", 0)
+    monkeypatch.setattr("trine.folding.classes.FEW_RANKS", 0)
     plan = Plan(dp=8, batch=8, inputs="none")
     assert classes(verified(chain(4), plan, build_topology("switch", 10**9, US, 8))) == [1]
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])

@@ -181,21 +181,21 @@ def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float)
     """Add the legend: kinds of devices, and kinds of links with bandwidth (one direction) and latency."""
     kinds = [kind for kind in _NAMES if any(mark.kind == kind for mark in picture.marks)]
     handles = [figures["Patch"](fc=_FILLS[kind], ec="#333333", label=_NAMES[kind]) for kind in kinds]
-    found: dict[tuple[object, ...], Link] = {}
+    kinds_of_links: dict[tuple[object, ...], Link] = {}
     for line in sorted(picture.lines, key=lambda line: -line.link.bytes_per_s):
         link = line.link
-        found.setdefault((link.link_class, link.medium, link.bytes_per_s, link.latency_ps), link)
+        kinds_of_links.setdefault((link.link_class, link.medium, link.bytes_per_s, link.latency_ps), link)
     width_of = _widths(picture)
-    for link in list(found.values())[:_MAX_LEGEND]:
+    for link in list(kinds_of_links.values())[:_MAX_LEGEND]:
         label = (
             f"{link.medium or link.link_class}: {format_bandwidth(link.bytes_per_s)}, {format_time(link.latency_ps)}"
         )
         colour = _LINK_COLOURS[link.link_class]
         handles.append(figures["Line2D"]([], [], color=colour, lw=width_of(link), label=label))
-    classes = ", ".join(dict.fromkeys(link.link_class for link in found.values()))
+    classes = ", ".join(dict.fromkeys(link.link_class for link in kinds_of_links.values()))
     notes = [*picture.notes, f"bandwidth of each direction; classes: {classes}"]
-    if len(found) > _MAX_LEGEND:
-        notes.append(f"{len(found) - _MAX_LEGEND} more kinds of links")
+    if len(kinds_of_links) > _MAX_LEGEND:
+        notes.append(f"{len(kinds_of_links) - _MAX_LEGEND} more kinds of links")
     figure.legend(
         handles=handles,
         loc="outside lower center",
@@ -213,11 +213,11 @@ def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float)
 def lay_out(cluster: Cluster) -> Picture:
     """Choose the layout that fits the cluster's structure, and place its devices."""
     picture = Picture()
-    others = [i for i, device in enumerate(cluster.devices) if device.kind != GPU]
+    non_gpus = [i for i, device in enumerate(cluster.devices) if device.kind != GPU]
     bend: dict[tuple[int, int], float] = {}
     if len(cluster.grid) in (2, 3):
         bend = _grid(cluster, picture)
-    elif not others and len(cluster.gpus) <= MAX_CIRCLE:
+    elif not non_gpus and len(cluster.gpus) <= MAX_CIRCLE:
         _circle(cluster, picture, cluster.gpus)
     elif _is_flat(cluster):
         _hubs(cluster, picture)
@@ -247,15 +247,15 @@ def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], fl
 def _grid(cluster: Cluster, picture: Picture) -> dict[tuple[int, int], float]:
     """Place the GPUs of a mesh or torus in rows and columns, the third dimension as layers; return the bends."""
     sizes = cluster.grid
-    shown = [min(size, MAX_SIDE if len(sizes) == 2 else 4) for size in sizes]
+    limits = [min(size, MAX_SIDE if len(sizes) == 2 else 4) for size in sizes]
     places: dict[int, tuple[int, ...]] = {}
     for rank, device in enumerate(cluster.gpus):
-        at, rest = [], rank
+        coordinates, remainder = [], rank
         for size in reversed(sizes):
-            at.append(rest % size)
-            rest //= size
-        place = tuple(reversed(at))
-        if all(p < limit for p, limit in zip(place, shown, strict=True)):
+            coordinates.append(remainder % size)
+            remainder //= size
+        place = tuple(reversed(coordinates))
+        if all(p < limit for p, limit in zip(place, limits, strict=True)):
             places[device] = place
             row, column = place[-2], place[-1]
             if len(sizes) == 3:
@@ -264,7 +264,7 @@ def _grid(cluster: Cluster, picture: Picture) -> dict[tuple[int, int], float]:
                 x, y = column * 1.5, -row * 1.3
             picture.add(cluster, device, x, y)
     if len(places) < len(cluster.gpus):
-        words = " x ".join(map(str, shown)), " x ".join(map(str, sizes))
+        words = " x ".join(map(str, limits)), " x ".join(map(str, sizes))
         picture.notes.append(f"{words[0]} of {words[1]} GPUs drawn")
     bends = {}
     for link in cluster.links:
@@ -286,8 +286,8 @@ def _is_flat(cluster: Cluster) -> bool:
     """Return whether switches between hosts link mostly to switches of their level, as in a dragonfly."""
     level = fabric_levels(cluster)
     pairs = [(level[k.source], level[k.target]) for k in cluster.links if k.source in level and k.target in level]
-    beside = sum(a == b for a, b in pairs)
-    return len(pairs) > 4 and 2 * beside > len(pairs)
+    num_level = sum(a == b for a, b in pairs)
+    return len(pairs) > 4 and 2 * num_level > len(pairs)
 
 
 def _hubs(cluster: Cluster, picture: Picture) -> None:
@@ -298,28 +298,28 @@ def _hubs(cluster: Cluster, picture: Picture) -> None:
         picture.notes.append(f"{len(hubs)} of {len(level)} switches drawn")
     served = _served(cluster, hubs)
     radius = max(2.2, 1.25 * sum(max(1, len(names)) for names in served.values()) / (2 * math.pi) - 1.4)
-    total, before = sum(max(1, len(names)) for names in served.values()), 0.0
+    total, offset = sum(max(1, len(names)) for names in served.values()), 0.0
     for hub in hubs:
         names = served[hub]
         width = max(1, len(names))
-        angle = math.pi / 2 - 2 * math.pi * (before + width / 2) / total
+        angle = math.pi / 2 - 2 * math.pi * (offset + width / 2) / total
         picture.add(cluster, hub, radius * math.cos(angle), radius * math.sin(angle))
         for number, (label, (kind, link)) in enumerate(names.items()):
-            turn = math.pi / 2 - 2 * math.pi * (before + number + 0.5) / total
+            turn = math.pi / 2 - 2 * math.pi * (offset + number + 0.5) / total
             far = radius + 1.5
             picture.marks.append(Mark(far * math.cos(turn), far * math.sin(turn), kind, short(label)))
             picture.extra.append((picture.of_device[hub], len(picture.marks) - 1, link))
-        before += width
+        offset += width
 
 
 def _served(cluster: Cluster, hubs: Iterable[int]) -> dict[int, dict[str, tuple[str, Link]]]:
     """Return for each switch its hosts or GPUs by name, with their kind and one of their links."""
     served: dict[int, dict[str, tuple[str, Link]]] = {}
     for hub in hubs:
-        found = served.setdefault(hub, {})
+        attached = served.setdefault(hub, {})
         for link in cluster.links_from(hub):
             device = cluster.devices[link.target]
             if device.kind != SWITCH or device.node is not None:
                 kind = device.kind if device.node is None else HOST
-                found.setdefault(device.node or device.name, (kind, link))
+                attached.setdefault(device.node or device.name, (kind, link))
     return served

@@ -63,9 +63,9 @@ class Picture:
 
     def add(self, cluster: Cluster, device: int, x: float, y: float, prefix: str = "") -> None:
         """Draw a device; its label is its name without the prefix (the host's name)."""
-        found = cluster.devices[device]
+        shown_device = cluster.devices[device]
         self.of_device[device] = len(self.marks)
-        self.marks.append(Mark(x, y, found.kind, short(found.name.removeprefix(prefix))))
+        self.marks.append(Mark(x, y, shown_device.kind, short(shown_device.name.removeprefix(prefix))))
 
     def more(self, x: float, y: float, label: str) -> int:
         """Add a mark that stands for undrawn devices, and return its number."""
@@ -87,23 +87,23 @@ MAX_IDENTICAL = 4
 def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
     """Place the devices of all hosts that fit, and the fabric around them."""
     hosts = _hosts(cluster)
-    left, tops, waiting = 0.0, 0.0, []
+    next_x, tops, waiting = 0.0, 0.0, []
     for run, quota in _runs(cluster, hosts):
         for name, members in run[:quota]:
-            places = _inside(cluster, members)
+            places = _positions_in_host(cluster, members)
             width = max(x for x, _ in places.values()) - min(x for x, _ in places.values())
-            shift = left - min(x for x, _ in places.values())
+            shift = next_x - min(x for x, _ in places.values())
             prefix = f"{name}." if name else ""
             for device, (x, y) in places.items():
                 picture.add(cluster, device, x + shift, y, prefix)
             if name:
                 picture.frames.append(_frame(cluster, name, members, places, shift))
             tops = max(tops, *(y for _, y in places.values()))
-            left += width + 2.0
+            next_x += width + 2.0
         if len(run) > quota:
-            mark = picture.more(left + 0.5, tops, f"x {len(run) - quota}\nmore")
+            mark = picture.more(next_x + 0.5, tops, f"x {len(run) - quota}\nmore")
             waiting.append((mark, {device for _, members in run[quota:] for device in members}))
-            left += 2.6
+            next_x += 2.6
     _fabric(cluster, picture, tops + 1.9, waiting)
 
 
@@ -119,11 +119,11 @@ def _hosts(cluster: Cluster) -> list[tuple[str, list[int]]]:
             members.setdefault(device.node, []).append(i)
         else:
             loose.append(i)
-    found = list(members.items())
+    hosts = list(members.items())
     if loose:
         step = MAX_INSIDE // 2 if len(loose) > MAX_INSIDE else len(loose)
-        found.append(("", loose[:step]))
-    return found
+        hosts.append(("", loose[:step]))
+    return hosts
 
 
 def _runs(
@@ -167,7 +167,7 @@ def _frame(
     )  # fmt: skip
 
 
-def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _positions_in_host(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return positions of a host's devices; from below: scale-up switches, GPUs, PCIe switches, processors, NICs."""
     rows = _rows(cluster, members)
     x: dict[int, float] = {}
@@ -214,15 +214,15 @@ def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
 
 def _spread(cluster: Cluster, levels: dict[int, int], among: set[int]) -> dict[int, int]:
     """Add to ``levels`` the devices of ``among`` that links reach from there, one level more per link; return it."""
-    edge = list(levels)
-    while edge:
+    frontier = list(levels)
+    while frontier:
         following = []
-        for device in edge:
+        for device in frontier:
             for link in cluster.links_from(device):
                 if link.target in among and link.target not in levels:
                     levels[link.target] = levels[device] + 1
                     following.append(link.target)
-        edge = following
+        frontier = following
     return levels
 
 
@@ -237,17 +237,17 @@ def _pull(cluster: Cluster, device: int, x: Mapping[int, float]) -> float | None
     return sum(near) / len(near) if near else None
 
 
-def _place_row(row: Sequence[int], wanted: Mapping[int, float | None], x: dict[int, float]) -> None:
+def _place_row(row: Sequence[int], pulls: Mapping[int, float | None], x: dict[int, float]) -> None:
     """Place a row's devices close to their wanted positions, at least one step apart."""
-    known = [value for value in wanted.values() if value is not None]
-    middle = sum(known) / len(known) if known else 0.0
-    want = {device: middle if value is None else value for device, value in wanted.items()}
+    placed = [value for value in pulls.values() if value is not None]
+    middle = sum(placed) / len(placed) if placed else 0.0
+    want = {device: middle if value is None else value for device, value in pulls.items()}
     order = sorted(row, key=lambda device: (want[device], device))
-    at: list[float] = []
+    places: list[float] = []
     for device in order:
-        at.append(want[device] if not at else max(want[device], at[-1] + _STEP))
-    shift = sum(want[device] - place for device, place in zip(order, at, strict=True)) / max(1, len(order))
-    for device, place in zip(order, at, strict=True):
+        places.append(want[device] if not places else max(want[device], places[-1] + _STEP))
+    shift = sum(want[device] - place for device, place in zip(order, places, strict=True)) / max(1, len(order))
+    for device, place in zip(order, places, strict=True):
         x[device] = place + shift
 
 
@@ -294,18 +294,18 @@ def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x:
     Return the mark at the right end.
     """
     pulls = {device: _pull(cluster, device, x) for device in row}
-    shown = [device for device in row if pulls[device] is not None][:MAX_ROW] or row[:MAX_ROW]
+    drawn = [device for device in row if pulls[device] is not None][:MAX_ROW] or row[:MAX_ROW]
     joined = {frozenset((link.target, link.bytes_per_s) for link in cluster.links_from(device)) for device in row}
     if len(row) > MAX_IDENTICAL and len(joined) == 1:
-        shown = shown[: MAX_IDENTICAL // 2]
+        drawn = drawn[: MAX_IDENTICAL // 2]
     places = [mark.x for mark in picture.marks]
     left, right = min(places, default=0.0), max(places, default=0.0)
-    count = len(shown) + (len(shown) < len(row))
+    count = len(drawn) + (len(drawn) < len(row))
     gap = max(_STEP * 1.1, (right - left) / max(1, count))
     start = (left + right) / 2 - gap * (count - 1) / 2
-    for number, device in enumerate(sorted(shown, key=lambda d: (pulls[d] is None, pulls[d] or 0.0, d))):
+    for number, device in enumerate(sorted(drawn, key=lambda d: (pulls[d] is None, pulls[d] or 0.0, d))):
         x[device] = start + gap * number
         picture.add(cluster, device, x[device], y)
-    if len(shown) < len(row):
-        return picture.more(start + gap * (count - 1), y, f"+ {len(row) - len(shown)}")
-    return picture.of_device[max(shown, key=lambda device: x[device])]
+    if len(drawn) < len(row):
+        return picture.more(start + gap * (count - 1), y, f"+ {len(row) - len(drawn)}")
+    return picture.of_device[max(drawn, key=lambda device: x[device])]

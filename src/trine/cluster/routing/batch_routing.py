@@ -46,11 +46,11 @@ class BatchRoutes:
     @staticmethod
     def suits(layout: NodeLayout | None, routing: str) -> bool:
         """Return whether this class can route this machine."""
-        known = routing.partition(":")[0] in (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL)
-        return layout is not None and known and max(len(b.node.devices) for b in layout.blocks) <= MAX_DEVICES
+        has_closed_form = routing.partition(":")[0] in (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL)
+        return layout is not None and has_closed_form and max(len(b.node.devices) for b in layout.blocks) <= MAX_DEVICES
 
     def routes(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32, Int64]:
-        """Return (ptr int64[m + 1], links int32[...], left int64[...]); this class cannot route the pairs ``left``.
+        """Return (ptr int64[m + 1], links int32[...], unrouted int64[...]); this class cannot route the last pairs.
 
         ``sources``, ``targets``: int64[m], devices.
         """
@@ -61,9 +61,9 @@ class BatchRoutes:
         if not parts:
             return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
         count = np.concatenate([part[0] for part in parts])
-        left = np.flatnonzero(count < 0)
+        unrouted = np.flatnonzero(count < 0)
         ptr = pointers(np.maximum(count, 0))
-        return ptr, np.concatenate([part[1] for part in parts]), left
+        return ptr, np.concatenate([part[1] for part in parts]), unrouted
 
     def _chunk(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
         """Return (number of links of each pair, -1 for pairs left to the router; the links)."""
@@ -77,16 +77,16 @@ class BatchRoutes:
     def _inside(self, pairs: _Pairs, pieces: _Pieces) -> Int64:
         """Add the routes that stay in their node; return the pairs that cross nodes."""
         pieces.leave(np.flatnonzero((pairs.block < 0) | (pairs.to_block < 0)))
-        same = (pairs.block == pairs.to_block) & (pairs.copy == pairs.to_copy)
+        is_inside = (pairs.block == pairs.to_block) & (pairs.copy == pairs.to_copy)
         length = np.full(len(pairs.block), NONE, np.int64)
         for number, node in enumerate(self.nodes):
-            which = np.flatnonzero(same & (pairs.block == number))
-            if len(which):
-                length[which] = self._piece(
-                    pieces, node, INSIDE, which, pairs.local[which], pairs.to_local[which], pairs.copy[which]
+            rows = np.flatnonzero(is_inside & (pairs.block == number))
+            if len(rows):
+                length[rows] = self._piece(
+                    pieces, node, INSIDE, rows, pairs.local[rows], pairs.to_local[rows], pairs.copy[rows]
                 )
         pieces.leave(np.flatnonzero(length < NONE))
-        return np.flatnonzero((length == NONE) & ~pieces.left)
+        return np.flatnonzero((length == NONE) & ~pieces.is_unrouted)
 
     def _piece(
         self, pieces: _Pieces, node: NodeRoutes, kind: int, pairs: Int64, source: Int64, target: Int64, copy: Int64
@@ -96,84 +96,84 @@ class BatchRoutes:
         links, starts, lengths = node.columns()
         start, length = starts[rows], lengths[rows]
         shift = node.block.first_link + copy * len(node.block.node.links)
-        found = length >= 0
-        pieces.add(pairs[found], links, start[found], length[found], shift[found])
+        exists = length >= 0
+        pieces.add(pairs[exists], links, start[exists], length[exists], shift[exists])
         return length
 
-    def _across(self, pairs: _Pairs, pieces: _Pieces, which: Int64) -> None:
+    def _across(self, pairs: _Pairs, pieces: _Pieces, rows: Int64) -> None:
         """Add routes through the NICs of both ends."""
         if self.clos is None or not self.clos.is_even:
-            pieces.leave(which)
+            pieces.leave(rows)
             return
-        leaves = self._own(pairs.block[which], pairs.local[which])
-        enters = self._own(pairs.to_block[which], pairs.to_local[which])
-        known = (leaves >= 0) & (enters >= 0)
-        pieces.leave(which[~known])
-        which, enters = which[known], enters[known]
-        block, copy, local = pairs.block[which], pairs.copy[which], pairs.local[which].copy()
+        leaves = self._local_nics(pairs.block[rows], pairs.local[rows])
+        enters = self._local_nics(pairs.to_block[rows], pairs.to_local[rows])
+        have_nics = (leaves >= 0) & (enters >= 0)
+        pieces.leave(rows[~have_nics])
+        rows, enters = rows[have_nics], enters[have_nics]
+        block, copy, local = pairs.block[rows], pairs.copy[rows], pairs.local[rows].copy()
         if self.policy == RAIL:
-            self._change_rail(pairs, pieces, which, local)
-        source_nics = self._own(block, local)
-        self._legs(pieces, which, block, copy, local, source_nics)
-        to_block, to_copy = pairs.to_block[which], pairs.to_copy[which]
-        self._fabric(pieces, which, self._numbers(block, copy, source_nics), self._numbers(to_block, to_copy, enters))
-        self._legs(pieces, which, to_block, to_copy, enters, pairs.to_local[which])
+            self._change_rail(pairs, pieces, rows, local)
+        source_nics = self._local_nics(block, local)
+        self._legs(pieces, rows, block, copy, local, source_nics)
+        to_block, to_copy = pairs.to_block[rows], pairs.to_copy[rows]
+        self._fabric(pieces, rows, self._numbers(block, copy, source_nics), self._numbers(to_block, to_copy, enters))
+        self._legs(pieces, rows, to_block, to_copy, enters, pairs.to_local[rows])
 
-    def _own(self, blocks: Int64, local: Int64) -> Int64:
+    def _local_nics(self, blocks: Int64, local: Int64) -> Int64:
         """Return int64[m]: the NIC of each device, numbered within its node; -1: no NIC."""
-        found = np.full(len(local), -1, np.int64)
+        nics = np.full(len(local), -1, np.int64)
         for number, node in enumerate(self.nodes):
-            which = blocks == number
-            found[which] = node.nic[local[which]]
-        return found
+            in_block = blocks == number
+            nics[in_block] = node.nic[local[in_block]]
+        return nics
 
     def _numbers(self, blocks: Int64, copies: Int64, local: Int64) -> Int64:
         """Return int64[m]: machine-wide numbers of devices numbered within their nodes."""
-        found = np.empty(len(local), np.int64)
+        numbers = np.empty(len(local), np.int64)
         for number, node in enumerate(self.nodes):
-            which = blocks == number
-            found[which] = node.block.devices(local[which], copies[which])
-        return found
+            in_block = blocks == number
+            numbers[in_block] = node.block.devices(local[in_block], copies[in_block])
+        return numbers
 
-    def _change_rail(self, pairs: _Pairs, pieces: _Pieces, which: Int64, local: Int64) -> None:
+    def _change_rail(self, ends: _Pairs, pieces: _Pieces, pairs: Int64, local: Int64) -> None:
         """Add the routes to the GPUs on the targets' rails, and store those GPUs in ``local``."""
-        rail = np.full(len(which), -1, np.int64)
+        rail = np.full(len(pairs), -1, np.int64)
         for number, node in enumerate(self.nodes):
-            there = pairs.to_block[which] == number
-            rail[there] = node.rail[pairs.to_local[which[there]]]
+            to_block = ends.to_block[pairs] == number
+            rail[to_block] = node.rail[ends.to_local[pairs[to_block]]]
         for number, node in enumerate(self.nodes):
-            here = (pairs.block[which] == number) & (rail >= 0)
-            for each in np.unique(rail[here]).tolist():
-                rows = np.flatnonzero(here & (rail == each) & (node.rail[np.where(here, local, 0)] != each))
-                peer = node.peers(each)[local[rows]]
+            leaving = (ends.block[pairs] == number) & (rail >= 0)
+            for goal in np.unique(rail[leaving]).tolist():
+                rows = np.flatnonzero(leaving & (rail == goal) & (node.rail[np.where(leaving, local, 0)] != goal))
+                peer = node.peers(goal)[local[rows]]
                 rows, peer = rows[peer >= 0], peer[peer >= 0]
-                length = self._piece(pieces, node, SCALE_UP, which[rows], local[rows], peer, pairs.copy[which[rows]])
-                pieces.leave(which[rows[length < 0]])
+                length = self._piece(pieces, node, SCALE_UP, pairs[rows], local[rows], peer, ends.copy[pairs[rows]])
+                pieces.leave(pairs[rows[length < 0]])
                 local[rows] = peer
 
     def _legs(
-        self, pieces: _Pieces, which: Int64, blocks: Int64, copies: Int64, sources: Int64, targets: Int64
+        self, pieces: _Pieces, pairs: Int64, blocks: Int64, copies: Int64, sources: Int64, targets: Int64
     ) -> None:
         """Add the routes between GPUs and their NICs."""
         for number, node in enumerate(self.nodes):
-            here = np.flatnonzero(blocks == number)
-            if len(here):
-                length = self._piece(pieces, node, LEG, which[here], sources[here], targets[here], copies[here])
-                pieces.leave(which[here[length < 0]])
+            rows = np.flatnonzero(blocks == number)
+            if len(rows):
+                length = self._piece(pieces, node, LEG, pairs[rows], sources[rows], targets[rows], copies[rows])
+                pieces.leave(pairs[rows[length < 0]])
 
-    def _fabric(self, pieces: _Pieces, which: Int64, source_nics: Int64, target_nics: Int64) -> None:
+    def _fabric(self, pieces: _Pieces, pairs: Int64, source_nics: Int64, target_nics: Int64) -> None:
         """Add the routes from NIC to NIC."""
         assert self.clos is not None
-        apart = np.flatnonzero(source_nics != target_nics)
-        which, source_nics, target_nics = which[apart], source_nics[apart], target_nics[apart]
+        differing = np.flatnonzero(source_nics != target_nics)
+        pairs, source_nics, target_nics = pairs[differing], source_nics[differing], target_nics[differing]
         links, count = self.clos.routes(source_nics, target_nics, self._choice(source_nics, target_nics))
-        found = count >= 0
-        pieces.leave(which[~found])
+        routed = count >= 0
+        pieces.leave(pairs[~routed])
         if self.policy == SPLIT:  # the router raises the error for a single route if there are several
             several = self.clos.has_ways(source_nics, target_nics)
-            pieces.leave(which[several])
+            pieces.leave(pairs[several])
         start = np.arange(len(count)) * links.shape[1]
-        pieces.add(which[found], links.ravel(), start[found], count[found], np.zeros(int(found.sum()), np.int64))
+        pieces.add(pairs[routed], links.ravel(), start[routed], count[routed], np.zeros(int(routed.sum()), np.int64))
 
     def _choice(self, source_nics: Int64, target_nics: Int64) -> _First | _Dealt | _Hashed:
         assert self.clos is not None
@@ -189,15 +189,15 @@ class BatchRoutes:
         layout = self.layout
         if layout.clos is None:
             return None
-        found = ClosRoutes(layout.clos, self._links, layout.fabric_link, len(self._devices))
-        return found if self.policy not in (D_MOD_K, RAIL) or found.deals_as_searched else None
+        routes = ClosRoutes(layout.clos, self._links, layout.fabric_link, len(self._devices))
+        return routes if self.policy not in (D_MOD_K, RAIL) or routes.deals_as_searched else None
 
     # -- NICs and hosts ------------------------------------------------------------------------------------------------
 
     def nics_of(self, gpus: Int64) -> Int64:
         """Return int64[m]: the NIC of each GPU, -1 for a GPU without one."""
         block, copy, local = self.layout.places(gpus)
-        nic = self._own(block, local)
+        nic = self._local_nics(block, local)
         return np.where(nic < 0, -1, self._numbers(block, copy, np.maximum(nic, 0)))
 
     def hosts_of(self, gpus: Int64) -> Int64 | None:
@@ -205,13 +205,13 @@ class BatchRoutes:
         if any(node.host is None for node in self.nodes):
             return None
         block, copy, local = self.layout.places(gpus)
-        found = np.full(len(gpus), -1, np.int64)
+        hosts = np.full(len(gpus), -1, np.int64)
         for number, node in enumerate(self.nodes):
-            which = np.flatnonzero(block == number)
+            in_block = np.flatnonzero(block == number)
             assert node.host is not None
-            host = node.host[local[which]]
-            found[which] = np.where(host < 0, -1, node.block.devices(np.maximum(host, 0), copy[which]))
-        return found
+            host = node.host[local[in_block]]
+            hosts[in_block] = np.where(host < 0, -1, node.block.devices(np.maximum(host, 0), copy[in_block]))
+        return hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,35 +231,35 @@ class _Pieces:
     """Parts of the routes of ``size`` pairs, in route order for each pair."""
 
     size: int
-    left: npt.NDArray[np.bool_] = field(init=False)
+    is_unrouted: npt.NDArray[np.bool_] = field(init=False)
     count: Int64 = field(init=False)
     parts: list[tuple[Int64, Int64, Int64, Int64]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.left = np.zeros(self.size, np.bool_)
+        self.is_unrouted = np.zeros(self.size, np.bool_)
         self.count = np.zeros(self.size, np.int64)
 
     def leave(self, pairs: Int64) -> None:
         """Leave these pairs to the router."""
-        self.left[pairs] = True
+        self.is_unrouted[pairs] = True
 
     def add(self, pairs: Int64, links: Int64, start: Int64, length: Int64, shift: Int64) -> None:
         """Append ``links[start:][:length] + shift`` to the routes of these pairs; no pair may occur twice."""
         if len(pairs):
-            taken = links[spans(start, length)] + np.repeat(shift, length)
-            self.parts.append((pairs, length, self.count[pairs], taken))
+            shifted = links[spans(start, length)] + np.repeat(shift, length)
+            self.parts.append((pairs, length, self.count[pairs], shifted))
             self.count[pairs] += length
 
     def joined(self) -> tuple[Int64, Int32]:
         """Return (number of links of each pair, -1 if left to the router; the links of all others, pair by pair)."""
-        count = np.where(self.left, 0, self.count)
+        count = np.where(self.is_unrouted, 0, self.count)
         first = np.cumsum(count) - count
         links = np.empty(int(count.sum()), np.int32)
-        for pairs, length, before, taken in self.parts:
-            place = spans(first[pairs] + before, length)
-            kept = np.repeat(~self.left[pairs], length)
-            links[place[kept]] = taken[kept]
-        return np.where(self.left, -1, count), links
+        for pairs, length, position, shifted in self.parts:
+            place = spans(first[pairs] + position, length)
+            is_routed = np.repeat(~self.is_unrouted[pairs], length)
+            links[place[is_routed]] = shifted[is_routed]
+        return np.where(self.is_unrouted, -1, count), links
 
 
 class _First:
@@ -324,7 +324,7 @@ class NodeRoutes:
         self._router = Router(block.node, policy, joined_nics=block.joined)
         self._size = len(block.node.devices)
         self._rows: dict[int, npt.NDArray[np.int32]] = {}
-        self._own: dict[tuple[int, int, int], int] = {}
+        self._node_rows: dict[tuple[int, int, int], int] = {}
         self._links: list[int] = []
         self._start: list[int] = []
         self._length: list[int] = []
@@ -341,16 +341,16 @@ class NodeRoutes:
     def _hosts(self) -> Int64 | None:
         """Return int64[devices]: each GPU's host, -1: no host; None if a host or route outside may be nearer."""
         hosts = self._router.hosts_by_node
-        found = np.full(self._size, -1, np.int64)
+        nearest = np.full(self._size, -1, np.int64)
         for gpu in range(len(self.block.node.gpus)):
-            own = hosts.get(self._router.node_of[gpu])
-            if own is None:
+            node_hosts = hosts.get(self._router.node_of[gpu])
+            if node_hosts is None:
                 return None
-            host = self._router.node.nearest_of(gpu, own)
+            host = self._router.node.nearest_of(gpu, node_hosts)
             if host is None or self._latency_ps(gpu, host) >= self._detour_ps:
                 return None
-            found[gpu] = self._router.memory_of(host)
-        return found
+            nearest[gpu] = self._router.memory_of(host)
+        return nearest
 
     def _latency_ps(self, source: int, target: int) -> int:
         latency_ps = self.block.node.link_latency_ps
@@ -362,40 +362,40 @@ class NodeRoutes:
         if table is None:
             table = self._rows[kind] = np.full(self._size * self._size, _UNKNOWN, np.int32)
         key = sources * self._size + targets
-        found: Int64 = table[key].astype(np.int64)
-        for one in np.unique(key[found == _UNKNOWN]).tolist():
-            table[one] = self._find(kind, *divmod(one, self._size))
-        found = table[key].astype(np.int64)
-        each = np.flatnonzero(found == _EACH)
-        for i, copy, one in zip(each.tolist(), copies[each].tolist(), key[each].tolist(), strict=True):
-            own = (kind, copy, one)
-            if own not in self._own:
-                self._own[own] = self._find_own(kind, copy, *divmod(one, self._size))
-            found[i] = self._own[own]
-        return found
+        rows: Int64 = table[key].astype(np.int64)
+        for pair in np.unique(key[rows == _UNKNOWN]).tolist():
+            table[pair] = self._find(kind, *divmod(pair, self._size))
+        rows = table[key].astype(np.int64)
+        varying = np.flatnonzero(rows == _EACH)
+        for i, copy, pair in zip(varying.tolist(), copies[varying].tolist(), key[varying].tolist(), strict=True):
+            choice = (kind, copy, pair)
+            if choice not in self._node_rows:
+                self._node_rows[choice] = self._find_varying(kind, copy, *divmod(pair, self._size))
+            rows[i] = self._node_rows[choice]
+        return rows
 
     @cached_property
     def is_closed(self) -> bool:
         """True if all GPUs of a node reach each other inside it."""
-        return NONE not in self._own_lengths
+        return NONE not in self._inner_lengths
 
     @cached_property
     def is_uniform(self) -> bool:
         """True if routes between GPUs and to their NICs are the same in all nodes of the block."""
-        return not self._own and SEVERAL not in self._own_lengths
+        return not self._node_rows and SEVERAL not in self._inner_lengths
 
     @cached_property
-    def _own_lengths(self) -> set[int]:
+    def _inner_lengths(self) -> set[int]:
         """Lengths of the routes inside a node between its GPUs, and between them and their NICs."""
         gpus = np.arange(len(self.block.node.gpus))
-        inside = self.rows(
+        inner = self.rows(
             INSIDE, np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.zeros(len(gpus) ** 2, np.int64)
         )
-        own = gpus[self.nic[gpus] >= 0]
-        nics, copies = self.nic[own], np.zeros(len(own), np.int64)
-        legs = np.concatenate((self.rows(LEG, own, nics, copies), self.rows(LEG, nics, own, copies)))
+        with_nic = gpus[self.nic[gpus] >= 0]
+        nics, copies = self.nic[with_nic], np.zeros(len(with_nic), np.int64)
+        legs = np.concatenate((self.rows(LEG, with_nic, nics, copies), self.rows(LEG, nics, with_nic, copies)))
         lengths = self.columns()[2]
-        return {*lengths[inside].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
+        return {*lengths[inner].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
         """Return (links, start, length) of all rows so far, int64 each; a length may be NONE or SEVERAL."""
@@ -404,11 +404,11 @@ class NodeRoutes:
     def peers(self, rail: int) -> Int64:
         """Return int64[devices]: for each GPU, its peer with a NIC on this rail; -1: no peer."""
         if rail not in self._peers:
-            found = np.full(self._size, -1, np.int64)
+            peers = np.full(self._size, -1, np.int64)
             for gpu in range(len(self.block.node.gpus)):
                 peer = self._router.peer_on(gpu, rail)
-                found[gpu] = -1 if peer is None else peer
-            self._peers[rail] = found
+                peers[gpu] = -1 if peer is None else peer
+            self._peers[rail] = peers
         return self._peers[rail]
 
     def _tier(self, kind: int, source: int, target: int) -> ShortestRoutes | None:
@@ -427,18 +427,18 @@ class NodeRoutes:
             return self._add((), NONE)
         if self._policy == SHORTEST:
             return self._add(tier.route(source, target) or ())
-        asked: list[int] = []
+        choices: list[int] = []
 
         def choose(device: int, number: int) -> int:
-            asked.append(device)
+            choices.append(device)
             return 0
 
         route = tier.one_of(source, target, choose)
-        if not asked:
+        if not choices:
             return self._add(route or ())
         return self._add((), SEVERAL) if self._policy == SPLIT else _EACH
 
-    def _find_own(self, kind: int, copy: int, source: int, target: int) -> int:
+    def _find_varying(self, kind: int, copy: int, source: int, target: int) -> int:
         """Return the row of one node's choice among equal routes."""
         tier = self._tier(kind, source, target)
         assert tier is not None
@@ -483,32 +483,32 @@ def many_routes(
 
 def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
     """Return the CSR of all routes, calling ``route`` once per distinct pair, in order of first occurrence."""
-    keys, first, which = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
-    found: list[tuple[int, ...]] = [()] * len(keys)
+    keys, first, inverse = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
+    routes: list[tuple[int, ...]] = [()] * len(keys)
     for number in np.argsort(first).tolist():
-        found[number] = route(*divmod(int(keys[number]), num_devices))
-    length = np.array([len(links) for links in found], np.int64)
-    flat = np.array([link for links in found for link in links], np.int32)
-    start, count = np.cumsum(length) - length, length[which]
-    return pointers(count), flat[spans(start[which], count)]
+        routes[number] = route(*divmod(int(keys[number]), num_devices))
+    length = np.array([len(links) for links in routes], np.int64)
+    flat = np.array([link for links in routes for link in links], np.int32)
+    start, count = np.cumsum(length) - length, length[inverse]
+    return pointers(count), flat[spans(start[inverse], count)]
 
 
-def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
+def _merged(ptr: Int64, links: Int32, rows: Int64, row_ptr: Int64, row_links: Int32) -> tuple[Int64, Int32]:
     """Return the CSR with its empty ``rows`` filled from another CSR."""
     count = np.diff(ptr)
-    taken = np.ones(len(count), np.bool_)
-    taken[rows] = False
-    count[rows] = np.diff(own_ptr)
+    is_filled = np.ones(len(count), np.bool_)
+    is_filled[rows] = False
+    count[rows] = np.diff(row_ptr)
     new_ptr = pointers(count)
-    of_first = np.repeat(taken, count)
+    of_first = np.repeat(is_filled, count)
     merged = np.empty(int(new_ptr[-1]), np.int32)
-    merged[of_first], merged[~of_first] = links, own_links
+    merged[of_first], merged[~of_first] = links, row_links
     return new_ptr, merged
 
 
 def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
     """Return int64[m]: the nearest host of each GPU, -1 if it reaches no host."""
-    known = None if bulk is None else bulk.hosts_of(gpus)
-    if known is not None:
-        return known
+    hosts = None if bulk is None else bulk.hosts_of(gpus)
+    if hosts is not None:
+        return hosts
     return np.array([-1 if (host := router.host_of(gpu)) is None else host for gpu in gpus.tolist()], np.int64)

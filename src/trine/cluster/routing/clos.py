@@ -74,21 +74,21 @@ class ClosRoutes:
         links = np.full((len(source_ports), LONGEST), -1, np.int64)
         count = np.full(len(source_ports), -1, np.int64)
         up, down = self.up[source_ports], self.down[target_ports]
-        here, there = self.leaf[source_ports], self.leaf[target_ports]
-        joined = (up >= 0) & (down >= 0)
-        same = joined & (here == there)
-        links[same, 0], links[same, 1], count[same] = up[same], down[same], 2
-        other = np.flatnonzero(joined & (here != there))
-        whole = self._whole_leaf[here[other]] & self._whole_leaf[there[other]]
-        pods = self._whole_pod[here[other] // self._per_pod] & self._whole_pod[there[other] // self._per_pod]
-        usual = other[whole & pods] if self._above.size else other[:0]
+        source, target = self.leaf[source_ports], self.leaf[target_ports]
+        is_connected = (up >= 0) & (down >= 0)
+        share_leaf = is_connected & (source == target)
+        links[share_leaf, 0], links[share_leaf, 1], count[share_leaf] = up[share_leaf], down[share_leaf], 2
+        apart = np.flatnonzero(is_connected & (source != target))
+        leaves_intact = self._whole_leaf[source[apart]] & self._whole_leaf[target[apart]]
+        pods_intact = self._whole_pod[source[apart] // self._per_pod] & self._whole_pod[target[apart] // self._per_pod]
+        usual = apart[leaves_intact & pods_intact] if self._above.size else apart[:0]
         if len(usual):
-            middle = self._between(here[usual], there[usual], choice, usual)
+            middle = self._between(source[usual], target[usual], choice, usual)
             self._fill(links, count, usual, up, down, middle)
-        for one in other[~(whole & pods)].tolist() if self._above.size else []:
-            found = self._around(int(here[one]), int(there[one]), choice, one)
-            if found is not None:
-                self._fill(links, count, np.array([one]), up, down, np.array([found]))
+        for pair in apart[~(leaves_intact & pods_intact)].tolist() if self._above.size else []:
+            middle_links = self._around(int(source[pair]), int(target[pair]), choice, pair)
+            if middle_links is not None:
+                self._fill(links, count, np.array([pair]), up, down, np.array([middle_links]))
         return links, count
 
     @property
@@ -134,9 +134,9 @@ class ClosRoutes:
 
     def has_ways(self, source_ports: Int64, target_ports: Int64) -> Bool:
         """Return bool[m]: whether a message may have several equally short paths."""
-        here, there = self.leaf[source_ports], self.leaf[target_ports]
-        apart = here // self._per_pod != there // self._per_pod
-        several: Bool = (here != there) & ((self._above.shape[1] > 1) | (apart & (self._rise2.shape[2] > 1)))
+        source, target = self.leaf[source_ports], self.leaf[target_ports]
+        other_pod = source // self._per_pod != target // self._per_pod
+        several: Bool = (source != target) & ((self._above.shape[1] > 1) | (other_pod & (self._rise2.shape[2] > 1)))
         return several
 
     @staticmethod
@@ -151,37 +151,37 @@ class ClosRoutes:
         links[rows, 5] = np.where(far, down[rows], -1)
         count[rows] = np.where(far, 6, 4)
 
-    def _between(self, here: Int64, there: Int64, choice: PathChoice, rows: Int64) -> Int64:
+    def _between(self, source: Int64, target: Int64, choice: PathChoice, rows: Int64) -> Int64:
         """Return ``middle`` of :meth:`_fill`, int64[m, 4], between different leaves without missing links."""
         width, cores = self._rise2.shape[1:]
-        above = choice.pick(rows, self.leaves[there], np.full(len(rows), width))
+        above = choice.pick(rows, self.leaves[target], np.full(len(rows), width))
         links = np.full((len(rows), 4), -1, np.int64)
-        links[:, 0], links[:, 3] = self._rise[here, above], self._fall[there, above]
-        pod, other = here // self._per_pod, there // self._per_pod
-        far = np.flatnonzero(pod != other)
+        links[:, 0], links[:, 3] = self._rise[source, above], self._fall[target, above]
+        source_pod, target_pod = source // self._per_pod, target // self._per_pod
+        far = np.flatnonzero(source_pod != target_pod)
         if len(far):
-            a, pod, other = above[far], pod[far], other[far]
-            core = choice.pick(rows[far], self._above[other, a], np.full(len(far), cores))
-            links[far, 1], links[far, 2] = self._rise2[pod, a, core], self._fall2[other, a, core]
+            a, source_pod, target_pod = above[far], source_pod[far], target_pod[far]
+            core = choice.pick(rows[far], self._above[target_pod, a], np.full(len(far), cores))
+            links[far, 1], links[far, 2] = self._rise2[source_pod, a, core], self._fall2[target_pod, a, core]
         return links
 
-    def _around(self, here: int, there: int, choice: PathChoice, row: int) -> tuple[int, int, int, int] | None:
+    def _around(self, source: int, target: int, choice: PathChoice, row: int) -> tuple[int, int, int, int] | None:
         """Return one row of :meth:`_between` that avoids missing links, or None if no path of this length remains."""
-        pod, other = here // self._per_pod, there // self._per_pod
-        open_above = (self._rise[here] >= 0) & (self._fall[there] >= 0)
-        open_core = (self._rise2[pod] >= 0) & (self._fall2[other] >= 0)
-        if pod != other:
+        source_pod, target_pod = source // self._per_pod, target // self._per_pod
+        open_above = (self._rise[source] >= 0) & (self._fall[target] >= 0)
+        open_core = (self._rise2[source_pod] >= 0) & (self._fall2[target_pod] >= 0)
+        if source_pod != target_pod:
             open_above &= open_core.any(1)
         ways = np.flatnonzero(open_above)
         if not len(ways):
             return None
-        above = int(ways[choice.pick_one(row, int(self.leaves[there]), len(ways))])
+        above = int(ways[choice.pick_one(row, int(self.leaves[target]), len(ways))])
         second = third = -1
-        if pod != other:
+        if source_pod != target_pod:
             cores = np.flatnonzero(open_core[above])
-            core = int(cores[choice.pick_one(row, int(self._above[other, above]), len(cores))])
-            second, third = int(self._rise2[pod, above, core]), int(self._fall2[other, above, core])
-        return int(self._rise[here, above]), second, third, int(self._fall[there, above])
+            core = int(cores[choice.pick_one(row, int(self._above[target_pod, above]), len(cores))])
+            second, third = int(self._rise2[source_pod, above, core]), int(self._fall2[target_pod, above, core])
+        return int(self._rise[source, above]), second, third, int(self._fall[target, above])
 
 
 def _unlike(up: Int64, down: Int64, number: npt.NDArray[np.int32]) -> Bool:

@@ -57,19 +57,19 @@ class Router:
         self._devices, self._links = machine.device_table, machine.link_table
         self._policy = routing.partition(":")[0]
         self._given_nics = joined_nics
-        self._kept: dict[tuple[int, int], tuple[Path, ...]] = {}
+        self._cache: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._legs: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._nics: dict[int, int | None] = {}
         self._peers: dict[tuple[int, int], int | None] = {}
 
     def paths(self, source: int, target: int) -> tuple[Path, ...]:
         """Return the routes and the share of bytes on each; empty if the target is unreachable."""
-        kept = self._kept.get((source, target))
-        if kept is None:
-            kept = self._find(source, target)
-            if len(self._kept) < MAX_KEPT:
-                self._kept[source, target] = kept
-        return kept
+        paths = self._cache.get((source, target))
+        if paths is None:
+            paths = self._find(source, target)
+            if len(self._cache) < MAX_KEPT:
+                self._cache[source, target] = paths
+        return paths
 
     def _find(self, source: int, target: int) -> tuple[Path, ...]:
         if source == target:
@@ -77,8 +77,8 @@ class Router:
         if self._policy == DIMENSIONS and self._is_gpu[source] and self._is_gpu[target]:
             return ((self._grid.route(source, target), 1.0),)
         for tier in (self.scale_up, self.node):
-            if found := self._choose(tier, source, target):
-                return found
+            if paths := self._choose(tier, source, target):
+                return paths
         if not self._has_scale_out:
             return ()
         peer = self._pxn_peer(source, target) if self._policy == RAIL else None
@@ -133,14 +133,14 @@ class Router:
 
     @cached_property
     def _memories(self) -> dict[int, int]:
-        found: dict[int, int] = {}
+        memories: dict[int, int] = {}
         for memory in self._hosts:
             ends = set(self._links.target[self._links.links_from(memory)].tolist())
             if len(ends) == 1 and not self._devices.kinds[self._devices.kind[memory]].forwards:
                 (host,) = ends
                 if self._devices.kinds[self._devices.kind[host]].kind == "host":
-                    found.setdefault(host, memory)
-        return found
+                    memories.setdefault(host, memory)
+        return memories
 
     def nic_of(self, gpu: int) -> int | None:
         """Return the NIC through which a GPU's traffic leaves the node, or None without a NIC."""
@@ -214,10 +214,10 @@ class Router:
         return self._by_node("gpu")
 
     def _by_node(self, kind: str) -> dict[int, tuple[int, ...]]:
-        found: dict[int, list[int]] = {}
+        members_of: dict[int, list[int]] = {}
         for i in np.flatnonzero(self._devices.where(kind)).tolist():
-            found.setdefault(self.node_of[i], []).append(i)
-        return {node: tuple(members) for node, members in found.items()}
+            members_of.setdefault(self.node_of[i], []).append(i)
+        return {node: tuple(members) for node, members in members_of.items()}
 
     @cached_property
     def _joined_nics(self) -> frozenset[int]:
@@ -280,10 +280,10 @@ class Router:
     def _routes(
         self, classes: Iterable[str], without: tuple[str, ...] = (), *, sees_ports: bool = False
     ) -> ShortestRoutes:
-        forward = [what.forwards and what.kind not in without for what in self._devices.kinds]
+        forward = [kind.forwards and kind.kind not in without for kind in self._devices.kinds]
         forwards = np.array(forward, np.bool_)[self._devices.kind].tolist()
-        wanted = np.flatnonzero(self._links.of_class(*classes))
-        columns = (wanted, self._links.source[wanted], self._links.target[wanted], self._links.latency_ps[wanted])
+        allowed = np.flatnonzero(self._links.of_class(*classes))
+        columns = (allowed, self._links.source[allowed], self._links.target[allowed], self._links.latency_ps[allowed])
         return ShortestRoutes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
 
 
@@ -342,7 +342,7 @@ def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:
         return ((sum((part[0][0] for part in parts), ()), 1.0),)
     ways: tuple[Path, ...] = (((), 1.0),)
     for part in parts:
-        ways = tuple((route + more, share * other) for route, share in ways for more, other in part)
+        ways = tuple((route + more, share * part_share) for route, share in ways for more, part_share in part)
     return ways
 
 
@@ -361,19 +361,19 @@ class GridRoutes:
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Return the links from one GPU to another. Raises SpecError if a link of the grid is missing."""
-        here, there = self._coordinates(self._place[source]), self._coordinates(self._place[target])
+        place, goal = self._coordinates(self._place[source]), self._coordinates(self._place[target])
         links = []
         for axis in reversed(range(len(self._sizes))):
-            while here[axis] != there[axis]:
-                before = self._device(here)
-                here[axis] = (here[axis] + self._direction(axis, here[axis], there[axis])) % self._sizes[axis]
-                links.append(self._link(before, self._device(here)))
+            while place[axis] != goal[axis]:
+                last = self._device(place)
+                place[axis] = (place[axis] + self._direction(axis, place[axis], goal[axis])) % self._sizes[axis]
+                links.append(self._link(last, self._device(place)))
         return tuple(links)
 
-    def _direction(self, axis: int, here: int, there: int) -> int:
-        ahead = (there - here) % self._sizes[axis]
+    def _direction(self, axis: int, place: int, goal: int) -> int:
+        ahead = (goal - place) % self._sizes[axis]
         if not self._wraps[axis]:
-            return 1 if there > here else -1
+            return 1 if goal > place else -1
         return 1 if ahead <= self._sizes[axis] - ahead else -1
 
     def _joined_ends(self, axis: int) -> bool:
@@ -383,11 +383,11 @@ class GridRoutes:
         return self._sizes[axis] > 2 and (self._device(last), self._gpus[0]) in self._wires
 
     def _coordinates(self, place: int) -> list[int]:
-        found = []
+        coordinates = []
         for size in reversed(self._sizes):
             place, coordinate = divmod(place, size)
-            found.append(coordinate)
-        return found[::-1]
+            coordinates.append(coordinate)
+        return coordinates[::-1]
 
     def _device(self, coordinates: Sequence[int]) -> int:
         return self._gpus[sum(c * prod(self._sizes[axis + 1 :]) for axis, c in enumerate(coordinates))]

@@ -58,13 +58,13 @@ class ShortestRoutes:
 
     def _add(self, source: int, target: int, wire: tuple[int, int]) -> None:
         """Keep the best of parallel links, and its equally fast twins."""
-        known = self._wires.setdefault((source, target), wire)
-        if wire is known:
+        best = self._wires.setdefault((source, target), wire)
+        if wire is best:
             return
-        if wire[0] == known[0]:
-            self._twins.setdefault((source, target), [known[1]]).append(wire[1])
-        self._wires[source, target] = min(wire, known)
-        if wire[0] < known[0]:
+        if wire[0] == best[0]:
+            self._twins.setdefault((source, target), [best[1]]).append(wire[1])
+        self._wires[source, target] = min(wire, best)
+        if wire[0] < best[0]:
             self._twins.pop((source, target), None)
 
     @cached_property
@@ -89,23 +89,23 @@ class ShortestRoutes:
         direct = self._wires.get((source, target))
         if direct is not None and direct[0] <= 2 * self._least_latency_ps:  # any other path has two links or more
             return (direct[1],)
-        found = self._path(source, target)
-        return None if found is None else found[2]
+        path = self._path(source, target)
+        return None if path is None else path[2]
 
     def _path(self, source: int, target: int) -> _Path | None:
         if source == target:
             return 0, 0, ()
         if self._islands[source] != self._islands[target]:
             return None
-        only = self._only_exit(source, target)
-        if only is None:
-            found = self._nearest(source, (target,))
-            return None if found is None else found[0]
-        rest = self._nearest(only, (target,))
-        if rest is None:
+        only_exit = self._only_exit(source, target)
+        if only_exit is None:
+            nearest = self._nearest(source, (target,))
+            return None if nearest is None else nearest[0]
+        onward = self._nearest(only_exit, (target,))
+        if onward is None:
             return None
-        latency_ps, link = self._wires[source, only]
-        return latency_ps + rest[0][0], 1 + rest[0][1], (link, *rest[0][2])
+        latency_ps, link = self._wires[source, only_exit]
+        return latency_ps + onward[0][0], 1 + onward[0][1], (link, *onward[0][2])
 
     def _only_exit(self, source: int, target: int) -> int | None:
         """Return a source's only neighbour, or None: all ends under one switch then share that switch's search."""
@@ -114,7 +114,7 @@ class ShortestRoutes:
             return None
         return None if (source, exits[0]) in self._twins else exits[0]
 
-    def port_of(self, target: int, other: int) -> int:
+    def port_of(self, target: int, default: int) -> int:
         """Return the position of a device among the non-forwarding devices below its switch.
 
         The switch is the first neighbour, or the device behind it if that is a port (see :meth:`__init__`). ``other``:
@@ -129,16 +129,16 @@ class ShortestRoutes:
             self._ports[switch] = {
                 end: position for position, end in enumerate(sorted(end for end in ends if not self._forwards[end]))
             }
-        return self._ports[switch].get(target, other)
+        return self._ports[switch].get(target, default)
 
     def _behind_ports(self, origin: int, device: int) -> int:
         """Return the device reached from ``origin`` through consecutive ports, starting at ``device``."""
-        seen = {origin}
-        while self._sees_ports and self._forwards[device] and device not in seen:
+        visited = {origin}
+        while self._sees_ports and self._forwards[device] and device not in visited:
             exits = self._exits.get(device, [])
             if len(exits) != 2 or origin not in exits:
                 break
-            seen.add(device)
+            visited.add(device)
             origin, device = device, exits[exits[0] == origin]
         return device
 
@@ -149,10 +149,10 @@ class ShortestRoutes:
         """
         self._nearest(source, ())
         settled = self._searches[source].settled
-        for target, before in enumerate(self._into):
+        for target, neighbours in enumerate(self._into):
             if target == source:
                 continue
-            vias = [via for via in before if via in settled and (among[target] or among[via])]
+            vias = [via for via in neighbours if via in settled and (among[target] or among[via])]
             if len(vias) > 1 or (vias and (vias[0], target) in self._twins):
                 ways = self._ways_into(source, target)
                 if len(ways) > 1 and (among[target] or all(among[via] for via, _ in ways)):
@@ -187,44 +187,44 @@ class ShortestRoutes:
         origin = self._origin(source, target)
         onward = self._ways_onward(origin, target)
         first = () if origin == source else (self._wires[source, origin][1],)
-        done: list[tuple[tuple[int, ...], float]] = []
+        routes: list[tuple[tuple[int, ...], float]] = []
         open_ends: list[tuple[int, tuple[int, ...], float]] = [(origin, first, 1.0)]
         while open_ends:
             device, links, share = open_ends.pop()
             if device == target:
-                done.append((links, share))
+                routes.append((links, share))
                 continue
             ways = onward[device]
-            open_ends.extend((to, (*links, link), share / len(ways)) for to, link in ways)
-            if len(done) + len(open_ends) > at_most:
+            open_ends.extend((neighbour, (*links, link), share / len(ways)) for neighbour, link in ways)
+            if len(routes) + len(open_ends) > at_most:
                 raise SpecError(f"more than {at_most} equal routes between two devices: too many to divide a message")
-        return tuple(sorted(done))
+        return tuple(sorted(routes))
 
     def _origin(self, source: int, target: int) -> int:
-        only = self._only_exit(source, target)
-        return source if only is None else only
+        only_exit = self._only_exit(source, target)
+        return source if only_exit is None else only_exit
 
     def _ways_onward(self, origin: int, target: int) -> dict[int, list[tuple[int, int]]]:
         """Return (next device, link) of the shortest routes for each device on them."""
         onward: dict[int, list[tuple[int, int]]] = {}
-        pending, seen = [target], {target}
+        pending, visited = [target], {target}
         while pending:
             device = pending.pop()
             if device == origin:
                 continue
             for via, link in self._ways_into(origin, device):
                 onward.setdefault(via, []).append((device, link))
-                if via not in seen:
-                    seen.add(via)
+                if via not in visited:
+                    visited.add(via)
                     pending.append(via)
         return onward
 
     def _ways_into(self, origin: int, target: int) -> list[tuple[int, int]]:
         """Return the final (device, link) of each shortest route to ``target``, by link; needs an earlier search."""
         search = self._searches[origin]
-        known = search.ways.get(target)
-        if known is not None:
-            return known
+        cached = search.ways.get(target)
+        if cached is not None:
+            return cached
         # Devices before the target on a shortest route are nearer, so the search has settled them.
         costs = [
             (settled[0] + self._wires[via, target][0], settled[1] + 1, via)
@@ -243,20 +243,20 @@ class ShortestRoutes:
 
     def nearest_of(self, source: int, targets: Sequence[int]) -> int | None:
         """Return the device of ``targets`` (without ``source``) nearest to ``source``, or None without a path."""
-        found = self._nearest(source, targets)
-        return None if found is None else found[1]
+        nearest = self._nearest(source, targets)
+        return None if nearest is None else nearest[1]
 
     def all_nearest(self, source: int, targets: Sequence[int]) -> tuple[int, ...]:
         """Return all nearest devices of ``targets`` (without ``source``), in the order of ``targets``."""
-        found = self._nearest(source, targets)
-        if found is None:
+        nearest = self._nearest(source, targets)
+        if nearest is None:
             return ()
         settled = self._searches[source].settled  # holds every device before the nearest target
         return tuple(
             target
             for target in targets
             if any(
-                (settled[via][0] + self._wires[via, target][0], settled[via][1] + 1) == found[0][:2]
+                (settled[via][0] + self._wires[via, target][0], settled[via][1] + 1) == nearest[0][:2]
                 for via in self._into[target]
                 if via in settled
             )
@@ -279,8 +279,8 @@ class ShortestRoutes:
             via = self._settle_next(search)
             for target in targets:
                 if (via, target) in self._wires:
-                    found = (self._longer(settled[via], via, target), target)
-                    best = found if best is None else min(best, found)
+                    candidate = (self._longer(settled[via], via, target), target)
+                    best = candidate if best is None else min(best, candidate)
         return best
 
     def _longer(self, path: _Path, via: int, target: int) -> _Path:
@@ -297,8 +297,8 @@ class ShortestRoutes:
             for target in self._onward[device]:
                 if target not in search.settled:
                     longer = self._longer(path, device, target)
-                    known = best.get(target)
-                    if known is None or longer < known:
+                    shortest = best.get(target)
+                    if shortest is None or longer < shortest:
                         best[target] = longer
                         heapq.heappush(search.frontier, (longer, target))
         return device
