@@ -35,12 +35,13 @@ from trine.validation.harness import (
     read_table,
 )
 from trine.validation.stored import ReplayProgress, read_stored
-from trine.validation.training_rows import FOLDER, ULTRASCALE, check_sources, layer_cuts
+from trine.validation.training_rows import FOLDER, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer, load_model
 
 MIB, GIB = 2**20, 2**30
 SIMUMAX, GOLDEN, TORCHTITAN, PUBLIC = "simumax", "megatron-golden", "torchtitan", "public"
+ULTRASCALE = "ultrascale"
 ALLOCATED, RESERVED, NEEDED = "allocated", "reserved", "needed"
 LAYOUTS_OPEN = (
     "which counter: reserved is inferred",
@@ -58,7 +59,7 @@ class MemoryRow:
     counter: quantity measured: ``allocated``, ``reserved``, or ``needed`` (reserved plus memory outside PyTorch).
     stages: possible pipeline stages of the measured rank. test: shared by rows of one test on several platforms.
     open: facts that the source does not state. structural: reason why a layout cannot run whatever its memory, else "".
-    nodes: 0 if unknown.
+    nodes: 0 if unknown. is_layout: one of many layouts of a model, of which some have no result.
     """
 
     source: str
@@ -74,6 +75,12 @@ class MemoryRow:
     nodes: int = 0
     capacity_bytes: int = 0
     structural: str = ""
+    is_layout: bool = False
+
+    @property
+    def can_count(self) -> bool:
+        """Whether an error of the row would count: of layouts only on 1-2 nodes."""
+        return not self.is_layout or self.nodes <= COUNTED_NODES
 
 
 def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
@@ -201,6 +208,7 @@ def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
         software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,), nodes=int(facts["nodes"]),
         capacity_bytes=load_gpu("h100-sxm").memory_bytes,
         structural="" if facts["status"] == "measured" else structural(facts["flags"]), open=LAYOUTS_OPEN,
+        is_layout=True,
     )  # fmt: skip
 
 
@@ -375,8 +383,7 @@ class ComparedMemory:
 
     @property
     def counts(self) -> bool:
-        """Whether the error counts: layouts count on 1-2 nodes only, other rows always."""
-        return self.is_compared and (self.row.source != ULTRASCALE or self.row.nodes <= COUNTED_NODES)
+        return self.is_compared and self.row.can_count
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -406,14 +413,14 @@ class MemoryValidation(Validation):
         """Return verdicts on layouts that ran, and on layouts that have neither a result nor a structural reason."""
         found = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
         for answer in self.answers:
-            if answer.row.source == ULTRASCALE and answer.verdict in VERDICTS and not answer.row.structural:
+            if answer.row.is_layout and answer.verdict in VERDICTS and not answer.row.structural:
                 found["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
         return found
 
     @property
     def under_capacity(self) -> tuple[int, int]:
         """Layouts that ran with a modelled need below the capacity, and all layouts that ran."""
-        ran = [a for a in self.answers if a.row.source == ULTRASCALE and a.is_compared]
+        ran = [a for a in self.answers if a.row.is_layout and a.is_compared]
         return sum(a.use is not None and a.use.needed_bytes <= a.row.capacity_bytes for a in ran), len(ran)
 
     @property
@@ -515,8 +522,8 @@ def load_stored_memory() -> MemoryValidation:
 def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
     if not sample:
         return rows
-    near = [row for row in rows if not row.structural and (row.source != ULTRASCALE or row.nodes <= COUNTED_NODES)]
-    return near[:: max(len(near) // SAMPLE_ROWS, 1)]
+    counted = [row for row in rows if not row.structural and row.can_count]
+    return counted[:: max(len(counted) // SAMPLE_ROWS, 1)]
 
 
 class ModelledMemory:
@@ -532,11 +539,11 @@ class ModelledMemory:
             return ComparedMemory(row=row, use=None, verdict="", why_not="")
         try:
             use = self._largest(row, row.stages)
-            ends = () if row.source != ULTRASCALE else (row.plan.pp - 1,)
+            ends = (row.plan.pp - 1,) if row.is_layout else ()
             deciding = [use, self._largest(row, ends)] if ends and ends != row.stages else [use]
         except TrineError as error:
             return ComparedMemory(row=row, use=None, verdict="", why_not=str(error))
-        worst = max((one.verdict for one in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
+        worst = max((use.verdict for use in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
         return ComparedMemory(row=row, use=use, verdict=worst)
 
     def _largest(self, row: MemoryRow, stages: Iterable[int]) -> MemoryUse:
