@@ -51,10 +51,10 @@ class LayoutTable:
 
 
 def _applies(rule: Mapping[str, Any], row: Mapping[str, str]) -> bool:
-    column = rule["column"]
+    column, cell = rule["column"], row[rule["column"]]
     if "above" in rule:
-        return whole_number(row[column], column) > rule["above"]
-    return row[column] == rule["is"] if "is" in rule else row[column] != rule["is_not"]
+        return whole_number(cell, column) > int(rule["above"])
+    return cell == str(rule["is"]) if "is" in rule else cell != str(rule["is_not"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
