@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trine.common.inputs import PRESETS
 from trine.common.shown import OneLine
@@ -239,37 +239,18 @@ def ends_ps(result: TimedStep) -> tuple[int, int] | None:
     return None if result.band is None else result.band.ends_ps(result)
 
 
-class Rate(NamedTuple):
-    """JSON keys of a rate and of its range; its amount per step is the field ``amount`` of :class:`StepWork`."""
-
-    value: str
-    low: str
-    high: str
-    amount: str
-    is_per_gpu: bool = True
-    is_of_peak: bool = False
-
-    def over(self, step_ps: int, work: StepWork | None) -> float | None:
-        """Return the rate over a step of ``step_ps``; None without a time, an amount, or a peak to divide by."""
-        if work is None or not step_ps:
-            return None
-        amount, peak = getattr(work, self.amount), work.peak_flops if self.is_of_peak else 1.0
-        if not amount or not peak:
-            return None
-        return per_second(float(amount), step_ps) / (work.num_gpus if self.is_per_gpu else 1) / peak
-
-
-MFU = Rate("mfu", "mfu_low", "mfu_high", "model_flops", is_of_peak=True)
+#: JSON keys of a rate, of its low and of its high end; field of StepWork; whether per GPU, and over the GPU's peak.
 RATES = (
-    Rate("samples_per_s", "samples_low_per_s", "samples_high_per_s", "samples", is_per_gpu=False),
-    Rate("samples_per_s_per_gpu", "samples_low_per_s_per_gpu", "samples_high_per_s_per_gpu", "samples"),
-    Rate("tokens_per_s", "tokens_low_per_s", "tokens_high_per_s", "tokens", is_per_gpu=False),
-    Rate("tokens_per_s_per_gpu", "tokens_low_per_s_per_gpu", "tokens_high_per_s_per_gpu", "tokens"),
-    Rate("model_flops_per_s_per_gpu", "model_flops_low_per_s_per_gpu", "model_flops_high_per_s_per_gpu", "model_flops"),
-    Rate("hardware_flops_per_s_per_gpu", "hardware_flops_low_per_s_per_gpu", "hardware_flops_high_per_s_per_gpu",
-         "hardware_flops"),
-    MFU,
-    Rate("hfu", "hfu_low", "hfu_high", "hardware_flops", is_of_peak=True),
+    ("samples_per_s", "samples_low_per_s", "samples_high_per_s", "samples", False, False),
+    ("samples_per_s_per_gpu", "samples_low_per_s_per_gpu", "samples_high_per_s_per_gpu", "samples", True, False),
+    ("tokens_per_s", "tokens_low_per_s", "tokens_high_per_s", "tokens", False, False),
+    ("tokens_per_s_per_gpu", "tokens_low_per_s_per_gpu", "tokens_high_per_s_per_gpu", "tokens", True, False),
+    ("model_flops_per_s_per_gpu", "model_flops_low_per_s_per_gpu", "model_flops_high_per_s_per_gpu",
+     "model_flops", True, False),
+    ("hardware_flops_per_s_per_gpu", "hardware_flops_low_per_s_per_gpu", "hardware_flops_high_per_s_per_gpu",
+     "hardware_flops", True, False),
+    ("mfu", "mfu_low", "mfu_high", "model_flops", True, True),
+    ("hfu", "hfu_low", "hfu_high", "hardware_flops", True, True),
 )  # fmt: skip
 
 
@@ -282,9 +263,9 @@ def numbers(result: TimedStep) -> Row:
         "step_time_high_s": None if ends is None else seconds(longest_ps),
         "step_time_band": None if result.band is None else result.band.words,
     }
-    for rate in RATES:
-        values[rate.value] = rate.over(result.step_time_ps, work)
-        values[rate.low], values[rate.high] = rate.over(longest_ps, work), rate.over(shortest_ps, work)
+    for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
+        for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):
+            values[key] = _rate(work, step_ps, amount, is_per_gpu, is_of_peak)
     return values
 
 
@@ -293,15 +274,23 @@ def per_second(amount: float, step_ps: int) -> float:
     return amount * PS_PER_S / step_ps
 
 
+def _rate(work: StepWork | None, step_ps: int, field: str, is_per_gpu: bool, is_of_peak: bool) -> float | None:
+    amount = None if work is None else getattr(work, field)
+    peak = work.peak_flops if work is not None and is_of_peak else 1.0
+    if work is None or not amount or not peak or not step_ps:
+        return None
+    return per_second(float(amount), step_ps) / (work.num_gpus if is_per_gpu else 1) / peak
+
+
 def mfu(result: TimedStep) -> float | None:
     """Return model FLOP/s of a GPU over its dense peak, or None if either is unknown."""
-    return MFU.over(result.step_time_ps, result.work)
+    return _rate(result.work, result.step_time_ps, "model_flops", True, True)
 
 
 def rows(result: TimedStep) -> list[Row]:
     """Return a table of the headline numbers: one row each with value, low and high."""
     values = {"step_time_s": result.step_time_s, **numbers(result)}
-    keys = [("step_time_s", "step_time_low_s", "step_time_high_s"), *((r.value, r.low, r.high) for r in RATES)]
+    keys = [("step_time_s", "step_time_low_s", "step_time_high_s"), *(rate[:3] for rate in RATES)]
     return [
         {"number": key, "value": values[key], "low": values[low], "high": values[high]}
         for key, low, high in keys

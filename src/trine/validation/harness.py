@@ -67,22 +67,22 @@ def read_each(
 
     name: source and name of a row.
     """
-    found, unread = [], []
+    results, unread = [], []
     for row in rows:
         try:
-            found.append(read(row))
+            results.append(read(row))
         except ROW_ERRORS as error:
-            source, where = name(row)
-            unread.append(UnreadRow(source=source, name=where, why=why_unread(error)))
-    return tuple(each for each in found if each is not None), tuple(unread)
+            source, row_name = name(row)
+            unread.append(UnreadRow(source=source, name=row_name, why=why_unread(error)))
+    return tuple(result for result in results if result is not None), tuple(unread)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by key; keys and items in their order."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -109,12 +109,12 @@ class Errors:
         signed = np.asarray(errors)
         size, weight = np.abs(signed), np.ones(len(signed)) if weights is None else np.asarray(weights)
         weight = weight / weight.sum()
-        found: dict[str, Any] = {
+        statistics: dict[str, Any] = {
             "count": len(signed), "bias": float(signed @ weight), "mean": float(size @ weight),
             "median": quantile(size, weight, 0.5), "p90": quantile(size, weight, 0.9), "worst": float(size.max()),
             "within": float(weight[size <= 0.1].sum()),
         }  # fmt: skip
-        return cls(**{**found, **more})
+        return cls(**{**statistics, **more})
 
     @classmethod
     def interpolated(cls, errors: npt.ArrayLike, **more: Any) -> Self:
@@ -132,8 +132,8 @@ class Errors:
 
     def row(self) -> Row:
         """Return the errors as plain data."""
-        found = to_row(self, "bias mean_error median_error p90_error share_within_10_percent")
-        return {"num_rows": self.count, **found}
+        keys = "bias mean_error median_error p90_error share_within_10_percent"
+        return {"num_rows": self.count, **to_row(self, keys)}
 
 
 class Target(NamedTuple):
@@ -150,8 +150,8 @@ class Target(NamedTuple):
 
     def met(self, errors: Errors) -> bool | None:
         """Return whether the errors are within the limits; None without limits."""
-        asked = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
-        return all(asked) if asked else None
+        checks = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
+        return all(checks) if checks else None
 
 
 def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:

@@ -59,7 +59,7 @@ class MemoryRow:
     counter: quantity measured: ``allocated``, ``reserved``, or ``needed`` (reserved plus memory outside PyTorch).
     stages: possible pipeline stages of the measured rank. test: shared by rows of one test on several platforms.
     open: facts that the source does not state. structural: reason why a layout cannot run whatever its memory, else "".
-    nodes: 0 if unknown. is_layout: one of many layouts of a model, of which some have no result.
+    nodes: 0 if unknown. is_layout: the row belongs to a sweep over layouts; some of them have no result.
     """
 
     source: str
@@ -235,14 +235,14 @@ def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
     arguments = json.loads(facts["model_args"])
     if not is_dense_gpt(facts, arguments):
         return None
-    asked = _Arguments(arguments, int(facts["gpus"]))
-    if not asked.micro_batches:
+    settings = _Arguments(arguments, int(facts["gpus"]))
+    if not settings.micro_batches:
         return None
     padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
     return MemoryRow(
         source=GOLDEN, name=f"{facts['test']}/{facts['platform']}", counter=ALLOCATED,
-        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=asked.model(), plan=asked.plan(),
-        software=asked.software(), stages=(asked.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
+        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=settings.model(), plan=settings.plan(),
+        software=settings.software(), stages=(settings.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
         open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
     )  # fmt: skip
 
@@ -268,9 +268,9 @@ class _Arguments:
         self.dp = gpus // (self.tp * self.pp * self.cp)
         self.layers, self.hidden = int(self.get("num-layers")), int(self.get("hidden-size"))
         self.heads = int(self.get("num-attention-heads"))
-        each = self.get("num-layers-per-virtual-pipeline-stage")
+        chunk = self.get("num-layers-per-virtual-pipeline-stage")
         self.virtual = (
-            self.layers // self.pp // each if each else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
+            self.layers // self.pp // chunk if chunk else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
         )
         self.micro_batches = int(self.get("global-batch-size")) // int(self.get("micro-batch-size")) // self.dp
         self.is_unfused = self.get("attention-backend") == "unfused" or self.get("transformer-impl") == "local"
@@ -306,8 +306,8 @@ class _Arguments:
     def _cuts(self) -> tuple[str, ...]:
         chunks = self.pp * self.virtual
         if self.get("account-for-embedding-in-pipeline-split"):
-            each = (self.layers + 2) // chunks
-            return layer_cuts([each - 1, *[each] * (chunks - 2), each - 1])
+            inner = (self.layers + 2) // chunks
+            return layer_cuts([inner - 1, *[inner] * (chunks - 2), inner - 1])
         counts = [self.layers // chunks] * chunks
         first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
         if first and last and self.pp > 2:
@@ -368,8 +368,8 @@ class ComparedMemory:
     @property
     def predicted_bytes(self) -> int:
         assert self.use is not None
-        counted = {ALLOCATED: self.use.allocated_bytes, NEEDED: self.use.needed_bytes}
-        return counted.get(self.row.counter, self.use.reserved_bytes)
+        by_counter = {ALLOCATED: self.use.allocated_bytes, NEEDED: self.use.needed_bytes}
+        return by_counter.get(self.row.counter, self.use.reserved_bytes)
 
     @property
     def error(self) -> float:
@@ -411,11 +411,11 @@ class MemoryValidation(Validation):
 
     def confusion(self) -> dict[str, dict[str, int]]:
         """Return verdicts on layouts that ran, and on layouts that have neither a result nor a structural reason."""
-        found = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
+        counts = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
         for answer in self.answers:
             if answer.row.is_layout and answer.verdict in VERDICTS and not answer.row.structural:
-                found["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
-        return found
+                counts["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
+        return counts
 
     @property
     def under_capacity(self) -> tuple[int, int]:
@@ -442,9 +442,9 @@ class MemoryValidation(Validation):
         return (*self.unread, *(UnreadRow(source=a.row.source, name=a.row.name, why=a.why_not) for a in rows))
 
     def _verdicts(self) -> list[str]:
-        found = self.confusion()
+        confusion = self.confusion()
         rows: list[tuple[str, ...]] = [("layouts", *VERDICTS, "of")]
-        for name, counts in found.items():
+        for name, counts in confusion.items():
             total = sum(counts.values())
             if total:
                 rows.append((name, *(f"{counts[v]} ({counts[v] / total:.1%})" for v in VERDICTS), str(total)))
@@ -494,13 +494,13 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found, work = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
+    model, answers, count_row = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
-        found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))
-        work(row.name)
+        answers.append(replace(model.compared(row), cpu_s=time.process_time() - began))
+        count_row(row.name)
     unread = [row for source in sources or SOURCES for row in read_memory_rows(source)[1]]
-    return MemoryValidation(answers=tuple(found), is_sample=sample, unread=tuple(unread))
+    return MemoryValidation(answers=tuple(answers), is_sample=sample, unread=tuple(unread))
 
 
 def load_stored_memory() -> MemoryValidation:
@@ -509,11 +509,11 @@ def load_stored_memory() -> MemoryValidation:
     rows = {row.name: row for source in SOURCES for row in load_memory_rows(source)}
     answers = tuple(
         ComparedMemory(
-            row=rows[one["row"]], use=one["use"] and MemoryUse(**one["use"]), verdict=one["verdict"],
-            why_not=one["why_not"], cpu_s=one["cpu_s"],
+            row=rows[record["row"]], use=record["use"] and MemoryUse(**record["use"]), verdict=record["verdict"],
+            why_not=record["why_not"], cpu_s=record["cpu_s"],
         )
-        for one in content["rows"]
-        if one["row"] in rows
+        for record in content["rows"]
+        if record["row"] in rows
     )  # fmt: skip
     unread = tuple(row for source in SOURCES for row in read_memory_rows(source)[1])
     return MemoryValidation(answers=answers, unread=unread, stored=origin)
@@ -530,7 +530,7 @@ class ModelledMemory:
     """Modelled peaks; layouts with the same memory are modelled once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], MemoryUse] = {}
+        self._by_key: dict[tuple[object, ...], MemoryUse] = {}
         self._workloads: dict[tuple[str, str], Workload] = {}
 
     def compared(self, row: MemoryRow) -> ComparedMemory:
@@ -552,11 +552,11 @@ class ModelledMemory:
     def _use(self, row: MemoryRow, stage: int) -> MemoryUse:
         plan = plain(row.plan)
         key = (repr(row.model), row.software.model_dump_json(), shortened(plan, 1), stage, row.capacity_bytes)
-        if key not in self._known:
+        if key not in self._by_key:
             workload = self._workload(row.model, row.software)
             uses = rank_memory(workload, plan, row.software, stages=[stage], capacity_bytes=row.capacity_bytes)
-            self._known[key] = uses[0].use
-        return self._known[key]
+            self._by_key[key] = uses[0].use
+        return self._by_key[key]
 
     def _workload(self, model: Transformer, software: Software) -> Workload:
         key = (repr(model), software.operators.model_dump_json())

@@ -30,34 +30,6 @@ _HEAD_STARTS = ("final_norm", "head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutTable:
-    """A source's own table of layouts, and its translation to columns of steps.csv; ``sources.yaml`` has the fields."""
-
-    table: str
-    columns: Mapping[str, str]
-    cells: Mapping[str, Mapping[str, str]]
-    facts: Mapping[str, str]
-    apart: Sequence[Mapping[str, Any]]
-
-    def translated(self, source: str, row: Mapping[str, str]) -> dict[str, str]:
-        """Return a row of the table as a row of steps.csv."""
-        facts = {self.columns.get(name, name): cell for name, cell in row.items()}
-        facts |= {name: cells.get(facts[name], facts[name]) for name, cells in self.cells.items()}
-        return {**facts, **self.facts, "source": source, "apart": self._why_apart(row)}
-
-    def _why_apart(self, row: Mapping[str, str]) -> str:
-        """Return the reason a layout does not count, or an empty string if it counts."""
-        return next((rule["why"] for rule in self.apart if _applies(rule, row)), "")
-
-
-def _applies(rule: Mapping[str, Any], row: Mapping[str, str]) -> bool:
-    column, cell = rule["column"], row[rule["column"]]
-    if "above" in rule:
-        return whole_number(cell, column) > int(rule["above"])
-    return cell == str(rule["is"]) if "is" in rule else cell != str(rule["is_not"])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSource:
     """A source of rows: an entry of ``sources.yaml``, which documents each field."""
 
@@ -75,7 +47,7 @@ class TrainingSource:
     open: tuple[str, ...]
     why: str
     fabric: Mapping[str, str] | None
-    layouts: LayoutTable | None
+    layouts: Mapping[str, Any] | None
 
     def cluster_of(self, gpu: str) -> str:
         """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
@@ -193,9 +165,8 @@ class TrainingRow:
         sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
         batch = self.whole("global_batch") // sizes["dp"]
         micro_batch = min(batch, self.whole("micro_batch", batch))
+        batch = batch if micro_batches is None else micro_batch * micro_batches
         options: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
-        if micro_batches is not None:
-            options["batch"] = micro_batch * micro_batches
         if sizes["pp"] > 1:
             options["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
             options["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
@@ -225,12 +196,9 @@ class TrainingRow:
     def load_cluster(self) -> Cluster:
         """Return the machine, with the bandwidth between nodes from its source if published."""
         name, fabric = self.source.cluster_of(self.facts["gpu"]), self.source.fabric
-        if fabric is None:
-            return _cluster(name, self.num_gpus)
         kind = "reduce_scatter" if self.facts.get("sharding") == "zero1" else "all_reduce"
-        return _cluster(
-            name, self.num_gpus, fabric["medium"], fabric_bandwidth(kind, self.replica_nodes, fabric["table"])
-        )
+        bytes_per_s = fabric_bandwidth(kind, self.replica_nodes, fabric["table"]) if fabric else 0
+        return _cluster(name, self.num_gpus, fabric["medium"] if fabric else "", bytes_per_s)
 
     @property
     def replica_nodes(self) -> int:
@@ -270,9 +238,9 @@ def even_layers(layers: int, parts: int) -> list[int]:
     return [layers // parts + (part < layers % parts) for part in range(parts)]
 
 
-def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
+def check_sources(names: Sequence[str] | None, known: Sequence[str]) -> None:
     """Raise InputError for a source without bundled rows."""
-    for name in asked or ():
+    for name in names or ():
         if name not in known:
             raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
@@ -284,14 +252,11 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None}
-    return {key: _source(key, {**usual, **entry}) for key, entry in entries.items()}
-
-
-def _source(key: str, entry: Mapping[str, Any]) -> TrainingSource:
-    layouts = entry.get("layouts")
-    table = None if layouts is None else LayoutTable(**layouts)
-    return TrainingSource(**{**entry, "key": key, "open": tuple(entry.get("open", ())), "layouts": table})
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
+    return {
+        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        for key, entry in entries.items()
+    }
 
 
 def load_rows() -> tuple[TrainingRow, ...]:
@@ -300,16 +265,16 @@ def load_rows() -> tuple[TrainingRow, ...]:
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
-    """Return all layouts of sources with a table of their own, measured or not, in the order of the file."""
+    """Return all layouts of sources that have their own table, measured or not, in the order of the file."""
     return tuple(
         _row(key, facts, source.layouts)
         for key, source in load_sources().items()
         if source.layouts is not None
-        for facts in read_table(FOLDER / source.layouts.table)
+        for facts in read_table(FOLDER / source.layouts["table"])
     )
 
 
-def _row(key: str, facts: Mapping[str, str], layouts: LayoutTable | None = None) -> TrainingRow:
+def _row(key: str, facts: Mapping[str, str], layouts: Mapping[str, Any] | None = None) -> TrainingRow:
     """Return a row; if it cannot be read, its ``fault`` gives the reason. layouts: the table that the row is from."""
     sources = load_sources()
     source = sources.get(key) or replace(next(iter(sources.values())), key=key, title="unknown source")
@@ -317,7 +282,7 @@ def _row(key: str, facts: Mapping[str, str], layouts: LayoutTable | None = None)
         if key not in sources:
             raise InputError(f"unknown source {key[:40]!r}{nearest(key, sources)}", field="source")
         if layouts is not None:
-            facts = layouts.translated(key, facts)
+            facts = _translated(facts, key, layouts)
         apart = facts.get("apart", "") or ("" if source.counts else source.why)
         step = _seconds(facts.get("step_s", ""))
         row = TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
@@ -346,6 +311,21 @@ def _check(row: TrainingRow) -> None:
         whole_number(row.facts.get("gpus", ""), "gpus")
 
 
+def _translated(row: Mapping[str, str], source: str, layouts: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row of a source's own table with the columns of steps.csv; ``sources.yaml`` documents ``layouts``."""
+    facts = {layouts["columns"].get(name, name): cell for name, cell in row.items()}
+    facts |= {name: cells.get(facts[name], facts[name]) for name, cells in layouts["cells"].items()}
+    apart = next((rule["why"] for rule in layouts["apart"] if _applies(rule, row)), "")
+    return {**facts, **layouts["facts"], "source": source, "apart": apart}
+
+
+def _applies(rule: Mapping[str, Any], row: Mapping[str, str]) -> bool:
+    column, cell = rule["column"], row[rule["column"]]
+    if "above" in rule:
+        return whole_number(cell, column) > int(rule["above"])
+    return cell == str(rule["is"]) if "is" in rule else cell != str(rule["is_not"])
+
+
 @cache
 def gpu_of(cluster: str) -> str:
     """Return the GPU of a preset or of a file in ``clusters/``."""
@@ -359,7 +339,7 @@ def _cluster_file(name: str) -> str:
 
 
 @cache
-def _cluster(name: str, gpus: int, medium: str = "", fabric_bytes_per_s: float = 0) -> Cluster:
+def _cluster(name: str, gpus: int, medium: str, fabric_bytes_per_s: float) -> Cluster:
     """Return a machine with ``gpus`` GPUs; on several nodes, links of ``medium`` have a measured bandwidth."""
     path = _cluster_file(name)
     if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
