@@ -59,5 +59,5 @@ def read_trace(place: Path, batch: int | None) -> Workload:
         files_found = reader.find(place)
         if files_found is not None:
             return reader.read(files_found, batch)
-    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
-    raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)
+    formats = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
+    raise TraceError(f"is no trace that trine knows. It looks for: {formats}", file=place)

@@ -73,7 +73,7 @@ def layout_copies(name: str, parent: str = "") -> str | None:
     """
     if name in _SCALING and parent.endswith("AccumulateGrad"):
         return _COPIES[0][0]
-    return next((whose for whose, pattern in _COPIES if pattern.fullmatch(name)), None)
+    return next((owner for owner, pattern in _COPIES if pattern.fullmatch(name)), None)
 
 
 def is_layout(name: str, parent: str = "") -> bool:
@@ -113,19 +113,19 @@ def _item_bytes(dtype: str) -> int:
 
 def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollective, ...]:
     """Add up (operation, bytes, picoseconds) of single collectives, the longest operation first."""
-    found: dict[str, list[tuple[int | None, int]]] = {}
+    rows_by_name: dict[str, list[tuple[int | None, int]]] = {}
     for name, size, time in rows:
-        found.setdefault(name, []).append((size, time))
-    made = [
+        rows_by_name.setdefault(name, []).append((size, time))
+    collectives = [
         RecordedCollective(
             operation=name,
-            count=len(each),
-            size_bytes=None if any(size is None for size, _ in each) else sum(size or 0 for size, _ in each),
-            time_ps=sum(time for _, time in each),
+            count=len(members),
+            size_bytes=None if any(size is None for size, _ in members) else sum(size or 0 for size, _ in members),
+            time_ps=sum(time for _, time in members),
         )
-        for name, each in found.items()
+        for name, members in rows_by_name.items()
     ]
-    return tuple(sorted(made, key=lambda row: (-row.time_ps, row.operation)))
+    return tuple(sorted(collectives, key=lambda row: (-row.time_ps, row.operation)))
 
 
 def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T], T]) -> list[T]:
@@ -133,14 +133,14 @@ def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T
 
     Calls are in no order, so each is reached by climbing to the first ancestor that is known.
     """
-    found: dict[int, T] = {}
+    values: dict[int, T] = {}
     for start in range(len(parents)):
         path: list[int] = []
         index: int | None = start
-        while index is not None and index not in found:
+        while index is not None and index not in values:
             path.append(index)
             index = parents[index]
-        above = root if index is None else found[index]
+        above = root if index is None else values[index]
         for inner in reversed(path):
-            above = found[inner] = value(inner, above)
-    return [found[index] for index in range(len(parents))]
+            above = values[inner] = value(inner, above)
+    return [values[index] for index in range(len(parents))]
