@@ -39,13 +39,13 @@ class Question:
         if "launch" in self.given and is_bare(options, machine):
             raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
         with watched():
-            answer = self._asked(machine, options, self.explain)
+            answer = self._predict(machine, options, self.explain)
             _refuse_links_that_do_not_matter(
-                described, lambda other: self._asked(group_machine(other)[0], options, False)
+                described, lambda other: self._predict(group_machine(other)[0], options, False)
             )
         return answer, warnings
 
-    def _asked(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
+    def _predict(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
         from trine.training.collective import collective as ask
 
         return ask(
@@ -61,17 +61,17 @@ def _refuse_links_that_do_not_matter(
 
     none = replace(machine, routing=None, slow_link=(), link_down=())
 
-    def same(one: MachineOptions, other: MachineOptions) -> bool:
-        first, second = ask(one), ask(other)
+    def same(first_machine: MachineOptions, second_machine: MachineOptions) -> bool:
+        first, second = ask(first_machine), ask(second_machine)
         notes = [[row.notes for row in answer.rows] for answer in (first, second)]
         return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
-    for option, without in options_of_links(machine):
-        if same(machine, without) and same(_alone(machine, without, none), none):
+    for option, fewer in options_of_links(machine):
+        if same(machine, fewer) and same(_only_option(machine, fewer, none), none):
             raise InputError(f"{option} has no effect: it is not the group's bottleneck, or carries no traffic")
 
 
-def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
+def _only_option(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
     """Return the machine with only the option that ``without`` lacks."""
     return replace(
         none,

@@ -94,9 +94,9 @@ def _is_open(number: int) -> bool:
 
 def _kept(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
     if is_closed or not isinstance(stream, io.TextIOWrapper):
-        made = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
-        made.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
-        return made
+        kept = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
+        kept.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
+        return kept
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
     return Stream(stream.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
 
@@ -110,12 +110,12 @@ def keep_interrupts() -> None:
     sys.unraisablehook = _swallowed
 
 
-def _swallowed(what: UnraisableHookArgs) -> None:
-    if issubclass(what.exc_type, MemoryError):  # the caller that ran out of memory reports it
+def _swallowed(hook: UnraisableHookArgs) -> None:
+    if issubclass(hook.exc_type, MemoryError):  # the caller that ran out of memory reports it
         return
-    if not issubclass(what.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(what)
+    if not issubclass(hook.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(hook)
         return
-    again = threading.Timer(AGAIN_S, _thread.interrupt_main)
-    again.daemon = True
-    again.start()
+    timer = threading.Timer(AGAIN_S, _thread.interrupt_main)
+    timer.daemon = True
+    timer.start()
