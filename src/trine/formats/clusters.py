@@ -101,19 +101,19 @@ def _list(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[list[
 
 
 def _mapping(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[dict[str, object], int]:
-    found: dict[str, object] = {}
+    mapping: dict[str, object] = {}
     while at < len(tokens) and tokens[at].column == column and tokens[at].key is not None:
         key, text = tokens[at].key, tokens[at].text
-        if key is None or key in found or key.lower() in _SPECIAL:
+        if key is None or key in mapping or key.lower() in _SPECIAL:
             raise _NotPlain
         at += 1
         if text is not None:
-            found[key] = _scalar(text)
+            mapping[key] = _scalar(text)
         else:
-            found[key], at = _below(tokens, at, column, depth)
+            mapping[key], at = _below(tokens, at, column, depth)
     if at < len(tokens) and tokens[at].column > column:
         raise _NotPlain
-    return found, at
+    return mapping, at
 
 
 def _below(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
@@ -222,13 +222,13 @@ def read_any(
 
 def _read(file: str, format: str | None, options: dict[str, Any], more: dict[str, Any]) -> Cluster:
     kind, content = detect(file, format)
-    given = next((name for name, value in more.items() if value), None)
-    if kind != "infragraph" and given is not None:
-        raise SpecError(f"goes with InfraGraph only, this is {kind}", file=file, field=given)
+    option = next((name for name, value in more.items() if value), None)
+    if kind != "infragraph" and option is not None:
+        raise SpecError(f"goes with InfraGraph only, this is {kind}", file=file, field=option)
     if kind == "trine":
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise SpecError("a cluster file of trine says its own links and GPUs", file=file, field=given)
+        option = next((name for name, value in options.items() if value), None)
+        if option is not None:
+            raise SpecError("a cluster file of trine says its own links and GPUs", file=file, field=option)
         return Cluster.from_yaml(file)
     return READERS.get(kind)(content, file, **options, **(more if kind == "infragraph" else {}))
 
@@ -272,8 +272,8 @@ def _by_text(text: str, file: str) -> str | None:
             tag = "no element" if root is None else f"<{root[1][:40]}>"
             if root is not None and root[1] == "graphs":
                 tag += " (NCCL's channels, NCCL_GRAPH_DUMP_FILE, which hold no links)"
-            known = "<system> (NCCL), <topology> (lstopo), <graphml>"
-            raise SpecError(f"is XML with {tag} at its root; known: {known}", file=file)
+            formats = "<system> (NCCL), <topology> (lstopo), <graphml>"
+            raise SpecError(f"is XML with {tag} at its root; known: {formats}", file=file)
         return tags[root[1]]
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
@@ -335,10 +335,10 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
     """Raise SpecError if the file name has the ending of another format."""
-    own = _ENDINGS.get(format, ())
-    if path is not None and own and format_of(path) is not None and Path(path).suffix.lower() not in own:
+    endings = _ENDINGS.get(format, ())
+    if path is not None and endings and format_of(path) is not None and Path(path).suffix.lower() not in endings:
         suffix = Path(path).suffix
-        raise SpecError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(own)}", file=path)
+        raise SpecError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(endings)}", file=path)
 
 
 def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:
