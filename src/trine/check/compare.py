@@ -72,7 +72,7 @@ def check_log(
     _check_ratio(log, log.op, len(cluster.gpus))
     stated_options, stated = options_of(log)
     options = stated_options if options is None else options
-    measured, notes = _measured(log, in_place)
+    measured, notes = _measured_times(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
@@ -217,7 +217,7 @@ def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
         )
 
 
-def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
+def _measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
     """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
     times_by_size: dict[int, list[tuple[int, float]]] = {}
     num_missing = 0

@@ -169,7 +169,7 @@ def weigh(
 
     factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
     sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
-    scored = [*_named(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
+    scored = [*_named_causes(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
     scored = [pair for pair in scored if pair[0].kind not in excluded]
     of_kind = Counter(cause.kind for cause, _ in scored)
     no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
@@ -190,7 +190,7 @@ def weigh(
 _Fits = Callable[[Float64], Float64]
 
 
-def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
     slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
     slowing = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]

@@ -234,7 +234,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     run = reports_errors(runner(function), words_of(function))
 
     def called(**typed: Any) -> None:
-        run(**{parameter.name: _given(parameter, typed[parameter.name]) for parameter in parameters})
+        run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
     page = _Page(words.split()[-1], callback=called, params=[_parameter(parameter) for parameter in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
@@ -249,7 +249,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     return page
 
 
-def _given(parameter: CommandParameter, typed: Any) -> Any:
+def _value_or_default(parameter: CommandParameter, typed: Any) -> Any:
     """Return the value from the command line, or else the default."""
     typed = list(typed) if isinstance(typed, tuple) else typed
     return parameter.default if typed is None or typed == [] else typed

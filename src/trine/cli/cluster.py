@@ -107,7 +107,7 @@ def show_cluster(
         say(f"note: {warning}")
     for line in _summary(described):
         show(line, json)
-    for line in _everything(described) if links else ():
+    for line in _device_and_link_lines(described) if links else ():
         show(line, json)
     for part, source in described.sources.items():
         show(f"source of {part}: {source}", json)
@@ -120,7 +120,7 @@ def _short(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def _counted(names: list[str]) -> str:
+def _name_counts(names: list[str]) -> str:
     """Return counted names: ``8 x h100-sxm, 8 x nic``."""
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
@@ -135,7 +135,7 @@ def _summary(machine: Cluster) -> list[str]:
     if machine.notes:
         lines.append(machine.notes.strip())
     devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
-    lines.append(f"devices: {_counted(devices)}")
+    lines.append(f"devices: {_name_counts(devices)}")
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
     lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
     lines.append(f"numbers are {machine.evidence}")
@@ -204,7 +204,7 @@ def _cell(machine: Cluster, a: int, b: int) -> str:
     return f"{route_bytes_per_s(machine, a, b) / 1e9:.4g}/{latency_ps / 1e6:.3g}"
 
 
-def _everything(machine: Cluster) -> list[str]:
+def _device_and_link_lines(machine: Cluster) -> list[str]:
     from trine.common.units import format_bandwidth, format_time
 
     lines = [f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}" for d in machine.devices]

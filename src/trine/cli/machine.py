@@ -92,7 +92,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         links_down=options.link_down,
         routing=options.routing,
     )
-    return _joined(cluster, options)
+    return _with_circuits(cluster, options)
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
@@ -212,7 +212,7 @@ def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
             raise InputError(f"--{name.replace('_', '-')} is about the machine, {why}")
 
 
-def _joined(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
+def _with_circuits(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
     """Return ``cluster`` with the options' circuits, and the assumptions as sentences."""
     if not options.has_circuits:
         return cluster, []

@@ -63,8 +63,8 @@ def keep_streams() -> None:
     closed = [number for number in range(3) if not _is_open(number)]
     for _ in closed:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: no file of ours becomes stdout
-    sys.stdout = _kept(1, sys.stdout, 1 in closed)
-    sys.stderr = _kept(2, sys.stderr, 2 in closed)
+    sys.stdout = _replacement(1, sys.stdout, 1 in closed)
+    sys.stderr = _replacement(2, sys.stderr, 2 in closed)
 
 
 def want_stdout() -> None:
@@ -92,7 +92,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _kept(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
+def _replacement(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
     if is_closed or not isinstance(stream, io.TextIOWrapper):
         kept = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
         kept.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None

@@ -73,7 +73,7 @@ def read(folder: Path, name: str) -> bytes | None:
     """Return the content that :func:`write` stored under ``name``, or None; warns if there is a file it cannot use."""
     try:
         with _locked(folder, is_writer=False):
-            return _whole(folder, name)
+            return _read_safely(folder, name)
     except Damaged as error:
         say_damaged(folder, name, str(error))
     except OSError as error:
@@ -154,12 +154,12 @@ def _unsafe(status: os.stat_result, *, is_folder: bool = False) -> str | None:
 
 def _is_whole(folder: Path, name: str) -> bool:
     try:
-        return _whole(folder, name) is not None
+        return _read_safely(folder, name) is not None
     except (OSError, Damaged):
         return False
 
 
-def _whole(folder: Path, name: str) -> bytes | None:
+def _read_safely(folder: Path, name: str) -> bytes | None:
     reason = _unsafe(os.stat(folder), is_folder=True)
     if reason is not None:
         raise Damaged(f"is not read, because its folder {reason} (chmod go-w)")

@@ -63,7 +63,7 @@ class Fault(ValueError):
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
 
 
-def _at(error: ValueError, *where: object) -> Fault:
+def _fault_at(error: ValueError, *where: object) -> Fault:
     """Return the fault with ``where`` put in front of its place."""
     return Fault(str(error), where + (error.where if isinstance(error, Fault) else ()))
 
@@ -176,7 +176,7 @@ class Spec:
                 try:
                     values[name] = check(data[key])
                 except ValueError as error:
-                    raise _at(error, key) from None
+                    raise _fault_at(error, key) from None
                 names.append(name)
             elif info.is_required:
                 raise Fault("is missing", (key,))
@@ -275,7 +275,7 @@ def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
     """Return, by name in files, the field's name, its FieldInfo and its check."""
     kinds = get_type_hints(cls, include_extras=True)
     return {
-        info.alias or name: (name, info, _within(info, _check_of(kinds[name], info.strict)))
+        info.alias or name: (name, info, _with_limits(info, _check_of(kinds[name], info.strict)))
         for name, info in cls.model_fields.items()
     }
 
@@ -309,7 +309,7 @@ def _annotated(inner: tuple[Any, ...], strict: bool) -> Check:
     check = _check_of(kind, strict)
     for extra in extras:
         if isinstance(extra, FieldInfo):
-            check = _within(extra, check)
+            check = _with_limits(extra, check)
         elif isinstance(extra, BeforeValidator):
             check = _chained(extra.check, check)
         elif isinstance(extra, AfterValidator):
@@ -350,7 +350,7 @@ def _number_as_text(value: Any) -> float:
         raise Fault(f"should be a valid number, got {show(value)}") from None
 
 
-def _within(info: FieldInfo, check: Check) -> Check:
+def _with_limits(info: FieldInfo, check: Check) -> Check:
     """Return ``check`` followed by the limits and lengths; None skips them."""
     if not info.limits and info.allow_inf_nan and info.lengths == (0, math.inf):
         return check
@@ -421,7 +421,7 @@ def _list(check: Check) -> Check:
             try:
                 checked_items.append(check(item))
             except ValueError as error:
-                raise _at(error, position) from None
+                raise _fault_at(error, position) from None
         return checked_items
 
     return checked
@@ -436,11 +436,11 @@ def _dict(of_key: Check, of_value: Check) -> Check:
             try:
                 name = of_key(key)
             except ValueError as error:
-                raise _at(error, key, "[key]") from None
+                raise _fault_at(error, key, "[key]") from None
             try:
                 checked_items[name] = of_value(item)
             except ValueError as error:
-                raise _at(error, key) from None
+                raise _fault_at(error, key) from None
         return checked_items
 
     return checked

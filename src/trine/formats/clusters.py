@@ -78,51 +78,51 @@ def _tokens(text: str) -> list[_Token]:
     return tokens
 
 
-def _node(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
-    """Return the value that begins at token ``at``, in this column, and the index of the token after it."""
-    token = tokens[at]
+def _node(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[object, int]:
+    """Return the value that begins at token ``index``, in this column, and the index of the token after it."""
+    token = tokens[index]
     if token.column != column or depth > _MAX_DEPTH:
         raise _NotPlain
     if token.key is not None:
-        return _mapping(tokens, at, column, depth)
+        return _mapping(tokens, index, column, depth)
     if token.text is not None:
-        return _scalar(token.text), at + 1
-    return _list(tokens, at, column, depth)
+        return _scalar(token.text), index + 1
+    return _list(tokens, index, column, depth)
 
 
-def _list(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[list[object], int]:
+def _list(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[list[object], int]:
     items = []
-    while at < len(tokens) and tokens[at] == (column, None, None):
-        item, at = _node(tokens, at + 1, column + 2, depth + 1)
+    while index < len(tokens) and tokens[index] == (column, None, None):
+        item, index = _node(tokens, index + 1, column + 2, depth + 1)
         items.append(item)
-    if at < len(tokens) and tokens[at].column > column:
+    if index < len(tokens) and tokens[index].column > column:
         raise _NotPlain
-    return items, at
+    return items, index
 
 
-def _mapping(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[dict[str, object], int]:
+def _mapping(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[dict[str, object], int]:
     mapping: dict[str, object] = {}
-    while at < len(tokens) and tokens[at].column == column and tokens[at].key is not None:
-        key, text = tokens[at].key, tokens[at].text
+    while index < len(tokens) and tokens[index].column == column and tokens[index].key is not None:
+        key, text = tokens[index].key, tokens[index].text
         if key is None or key in mapping or key.lower() in _SPECIAL:
             raise _NotPlain
-        at += 1
+        index += 1
         if text is not None:
             mapping[key] = _scalar(text)
         else:
-            mapping[key], at = _below(tokens, at, column, depth)
-    if at < len(tokens) and tokens[at].column > column:
+            mapping[key], index = _value_below(tokens, index, column, depth)
+    if index < len(tokens) and tokens[index].column > column:
         raise _NotPlain
-    return mapping, at
+    return mapping, index
 
 
-def _below(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
+def _value_below(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[object, int]:
     """Return the value under a key: indented, or a list with its dashes in the key's column."""
-    if at == len(tokens):
+    if index == len(tokens):
         raise _NotPlain
-    after = tokens[at]
+    after = tokens[index]
     if after.column > column or (after.column == column and after.key is None and after.text is None):
-        return _node(tokens, at, after.column, depth + 1)
+        return _node(tokens, index, after.column, depth + 1)
     raise _NotPlain
 
 

@@ -271,7 +271,7 @@ def to_networkx(cluster: Cluster) -> Any:
             "reduces": device.reduces,
             "rail": device.rail,
         }
-        graph.add_node(device.name, **_given(attributes))
+        graph.add_node(device.name, **_without_none(attributes))
     names = [device.name for device in cluster.devices]
     for link in cluster.links:
         attributes = {
@@ -281,7 +281,7 @@ def to_networkx(cluster: Cluster) -> Any:
             "medium": link.medium,
             "peak_bandwidth": link.peak_bytes_per_s,
         }
-        graph.add_edge(names[link.source], names[link.target], key=link.name, **_given(attributes))
+        graph.add_edge(names[link.source], names[link.target], key=link.name, **_without_none(attributes))
     return graph
 
 
@@ -290,7 +290,7 @@ def graphml_text(cluster: Cluster) -> str:
     return "\n".join(_networkx().generate_graphml(to_networkx(cluster))) + "\n"
 
 
-def _given(attributes: dict[str, Any]) -> dict[str, Any]:
+def _without_none(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 

@@ -172,10 +172,10 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
     removed = {switch for switch, leader in stands_for.items() if switch != leader}
     if not removed:
         return list(devices), list(wires), 0
-    return (*_without(devices, wires, stands_for, removed), len(removed))
+    return (*_remove_switches(devices, wires, stands_for, removed), len(removed))
 
 
-def _without(
+def _remove_switches(
     devices: Sequence[Device], wires: Sequence[Cable], stands_for: Mapping[int, int], removed: set[int]
 ) -> tuple[list[Device], list[Cable]]:
     """Return the remaining devices, and the wires moved to them; wires that became parallel are added up."""

@@ -125,7 +125,7 @@ def _top_shares(heading: str, shares: Sequence[Share], step_ps: int, num_shown: 
                 _percent(share.communication_ps, step_ps) if share.communication_ps else "",
             )
         )
-    return [f"top {heading}{_of(len(ranked), num_shown)}", *_table(rows)] if ranked else []
+    return [f"top {heading}{_shown_note(len(ranked), num_shown)}", *_table(rows)] if ranked else []
 
 
 def _collectives(result: TaskRun) -> list[str]:
@@ -140,7 +140,7 @@ def _collectives(result: TaskRun) -> list[str]:
         )
         for use in uses[:4]
     ]
-    return [f"collectives of a rank{_of(len(uses), 4)}", *_table(rows)] if uses else []
+    return [f"collectives of a rank{_shown_note(len(uses), 4)}", *_table(rows)] if uses else []
 
 
 def _links(result: TaskRun) -> list[str]:
@@ -159,7 +159,7 @@ def _links(result: TaskRun) -> list[str]:
         )
         for uses in list(tiers.values())[:MAX_TIERS]
     ]
-    return [f"busiest link of each tier{_of(len(tiers), MAX_TIERS)}", *_table(rows)] if used_links else []
+    return [f"busiest link of each tier{_shown_note(len(tiers), MAX_TIERS)}", *_table(rows)] if used_links else []
 
 
 def _tier(uses: Sequence[LinkUse]) -> str:
@@ -263,5 +263,5 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
 
 
-def _of(count: int, num_shown: int) -> str:
+def _shown_note(count: int, num_shown: int) -> str:
     return f" ({num_shown} of {count})" if count > num_shown else ""

@@ -116,7 +116,7 @@ class Report(ABC):
         Raises InputError for an unknown table, MissingExtraError without pandas.
         """
         tables = self._tables()
-        return frames.to_frame(tables[_chosen("table", table, tables, self)])
+        return frames.to_frame(tables[_output_name("table", table, tables, self)])
 
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline for https://ui.perfetto.dev, compressed if ``path`` ends in ``.gz``.
@@ -144,7 +144,7 @@ class Report(ABC):
         if path is not None:
             picture.check_ending(path)
         picture.matplotlib()
-        figure = pictures[_chosen("what", None if what is None else str(what), pictures, self)](**options)
+        figure = pictures[_output_name("what", None if what is None else str(what), pictures, self)](**options)
         if path is not None:
             picture.save(figure, path)
         return figure
@@ -187,7 +187,7 @@ def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
     return [{key: value for key, value in asdict(item).items() if value not in ("", None)} for item in evidence]
 
 
-def _chosen(field: str, name: str | None, outputs: Mapping[str, object], report: Report) -> str:
+def _output_name(field: str, name: str | None, outputs: Mapping[str, object], report: Report) -> str:
     if not outputs:
         raise InputError(f"{type(report).__name__} has no such output", field=field)
     if name is None:

@@ -50,9 +50,9 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
     return {"segments": segments, "device_traces": [trace], "allocator_settings": {"expandable_segments": False}}
 
 
-def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def write_snapshot(snapshot: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the snapshot as a pickle, as PyTorch does."""
-    write_bytes(path, pickle.dumps(found, protocol=4))
+    write_bytes(path, pickle.dumps(snapshot, protocol=4))
 
 
 def _event(

@@ -197,9 +197,9 @@ def operators(
     """
     from trine.validation.operators import SAMPLED, OperatorValidation, answers, steps
 
-    every = SAMPLED if sample else 1
-    errors, finished = until_stopped(answers(steps(gpu or (), every=every)))
-    validation = OperatorValidation(errors=tuple(errors), every=every, finished=finished)
+    step = SAMPLED if sample else 1
+    errors, finished = until_stopped(answers(steps(gpu or (), every=step)))
+    validation = OperatorValidation(errors=tuple(errors), every=step, finished=finished)
     _answer(validation, json, brief, details)
 
 

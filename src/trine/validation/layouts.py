@@ -143,8 +143,8 @@ class LayoutValidation(StepValidation):
         notes = []
         if self.num_fitted:
             notes.append(f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model")
-        if (alone := self.blind_errors) is not None:
-            notes.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
+        if (blind := self.blind_errors) is not None:
+            notes.append(f"nothing fitted, 1 node: median {blind.median:.1%}, p90 {blind.p90:.1%}, {blind.count} rows")
         yield notes
         yield error_lines("error of tokens/s", self.by_nodes(), 24)
         if groups := self.groups():

@@ -162,8 +162,8 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
 
 def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
     """Predict large GEMMs of a GPU from another GPU's table."""
-    about = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
-    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), about, _GPU_TARGETS[what])
+    question = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
+    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), question, _GPU_TARGETS[what])
 
 
 def _bench_products(gpu: str) -> list[OperatorErrors]:
@@ -173,12 +173,12 @@ def _bench_products(gpu: str) -> list[OperatorErrors]:
     tables = OperatorTables(load_gpu(gpu))
     predictions = [tables.gemm(m, n, k, "float16") for m, n, k in rows.shapes[is_float16, 1:4].tolist()]
     times = [(each.us, each.source) for each in predictions if each is not None]
-    about = OperatorQuestion(GPU, "gemm of DeepBench", gpu, times[0][1], "float16")
+    question = OperatorQuestion(GPU, "gemm of DeepBench", gpu, times[0][1], "float16")
     large = (rows.shapes[is_float16, 1:4] >= _LARGE).all(axis=1)
     predicted, actual = np.array([us for us, _ in times]), rows.times_us[gpu][is_float16]
-    name = f"large {about.operator}"
-    return errors_of(predicted, actual, about) + errors_of(
-        predicted[large], actual[large], about._replace(operator=name)
+    name = f"large {question.operator}"
+    return errors_of(predicted, actual, question) + errors_of(
+        predicted[large], actual[large], question._replace(operator=name)
     )
 
 

@@ -163,12 +163,12 @@ def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
     if row.fault:
         return Predicted(row=row.name, why_not=row.fault)
     try:
-        return _predicted(row, ask or Ask(), began)
+        return _predict_sound_row(row, ask or Ask(), began)
     except TrineError as error:
         return Predicted(row=row.name, why_not=str(error), cpu_s=time.process_time() - began)
 
 
-def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
+def _predict_sound_row(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     from trine.training import simulate
     from trine.training.options import SimulateOptions
     from trine.workload import synthesize

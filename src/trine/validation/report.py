@@ -76,9 +76,9 @@ def _numbers(stats: Statistics) -> str:
     return f"{' '.join(f'{cell:>6}' for cell in cells)} {width:>5}"
 
 
-def place(each: Compared) -> str:
+def place(pair: Compared) -> str:
     """Size and GPUs of a point."""
-    return f"{format_size(each.point.size_bytes)}, {each.series.num_gpus} GPUs"
+    return f"{format_size(pair.point.size_bytes)}, {pair.series.num_gpus} GPUs"
 
 
 def skipped(validation: CollectiveValidation) -> list[tuple[tuple[str, str], int]]:
@@ -92,10 +92,10 @@ def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
     Without the causes that are named after a part or an option: predicting those for every series takes minutes.
     """
 
-    def quality_of(each: Compared) -> str:
-        return "counted" if each.point.quality in COUNTED else each.point.quality
+    def quality_of(pair: Compared) -> str:
+        return "counted" if pair.point.quality in COUNTED else pair.point.quality
 
-    points_by_series = grouped(validation.compared, lambda each: (each.series.number, quality_of(each)))
+    points_by_series = grouped(validation.compared, lambda pair: (pair.series.number, quality_of(pair)))
     answers: dict[str, list[bool]] = {}
     for (_, quality), points in points_by_series.items():
         expected = Expected(

@@ -230,7 +230,7 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
 
 
 @cache
-def _predicted(pair: Pair) -> Scaled:
+def _predict_cached(pair: Pair) -> Scaled:
     return predict(pair)
 
 
@@ -280,7 +280,7 @@ def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | 
     judged = []
     for pair in (pair for pair in bundled if pair.is_judged):
         try:
-            judged.append(_predicted(pair))
+            judged.append(_predict_cached(pair))
         except TrineError as error:
             if unread is None:
                 raise

@@ -155,7 +155,7 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     return page_text(
         PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
         worst=_worst(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
-        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart(steps),
+        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart_list(steps),
         constant_mfu=_constant_mfu(steps),
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def _worst(report: TrainingValidation) -> str:
     return markdown(("row", "model", "GPUs", "layout", "measured", "predicted", "blind error", "fitted error"), rows)
 
 
-def _apart(report: TrainingValidation) -> str:
+def _apart_list(report: TrainingValidation) -> str:
     failed = Counter((s.row.source.key, s.row.apart or s.answer.why_not) for s in report.failed)
     lines = [f"- {key}: {e.count} rows, mean error {e.mean:.1%}: {why}." for key, why, e in report.apart()]
     return "\n".join([*lines, *(f"- {key}, not predicted ({n}): {why}." for (key, why), n in failed.items())])

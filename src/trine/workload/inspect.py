@@ -156,8 +156,8 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
             ("phase", a.phase, b.phase),
             ("layer", a.layer, b.layer),
             ("forward", forward[0], forward[1]),
-            ("inputs", _seen(first, a.inputs), _seen(second, b.inputs)),
-            ("outputs", _seen(first, a.outputs), _seen(second, b.outputs)),
+            ("inputs", _scaled_shapes(first, a.inputs), _scaled_shapes(second, b.inputs)),
+            ("outputs", _scaled_shapes(first, a.outputs), _scaled_shapes(second, b.outputs)),
         ]
         differences += [_difference(index, a.name, field, x, y) for field, x, y in pairs if x != y]
     lists = [[_parameter(w, i, place) for i in range(len(w.parameters))]
@@ -173,7 +173,7 @@ def _difference(operator: int | None, name: str, field: str, first: object, seco
     return Difference(operator=operator, name=name, what=field, first=str(first), second=str(second))
 
 
-def _seen(workload: Workload, tensors: tuple[int, ...]) -> list[str]:
+def _scaled_shapes(workload: Workload, tensors: tuple[int, ...]) -> list[str]:
     present = [workload.tensors[i] for i in tensors if workload.tensors[i].size_bytes]
     return [f"{tensor.role}{scaled_shape(tensor, workload.batch)}" for tensor in present]
 

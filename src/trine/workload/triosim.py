@@ -206,17 +206,17 @@ def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path
 
 
 def _check_sizes(
-    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, RawTensor], line: str, other: Path
+    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, RawTensor], line: str, file: Path
 ) -> None:
     if len(ids) != len(sizes):
         raise TraceError(f"lists {len(sizes)} sizes for {len(ids)} tensors", file=line, field=column)
     for id_number, size in zip(ids, sizes, strict=True):
         tensor = tensors.get(id_number)
         if tensor is None:
-            raise TraceError(f"tensor {id_number} is not in {other}", file=line, field=column)
+            raise TraceError(f"tensor {id_number} is not in {file}", file=line, field=column)
         if size != _product(tensor.shape):
             raise TraceError(
-                f"tensor {id_number} has {size} elements here, {_product(tensor.shape)} in {other.name}",
+                f"tensor {id_number} has {size} elements here, {_product(tensor.shape)} in {file.name}",
                 file=line, field=column,
             )  # fmt: skip
 

@@ -135,12 +135,12 @@ class _Rewriter:
         if program in self._shared:
             return self._shared[program]
         steps = self._trace.programs[program].steps
-        placed = tuple(self._placed(rank, step) for step in steps)
+        placed = tuple(self._place_step(rank, step) for step in steps)
         if not any(isinstance(step, Send | Recv) for step in steps):
             self._shared[program] = placed
         return placed
 
-    def _placed(self, rank: int, step: Step) -> Step:
+    def _place_step(self, rank: int, step: Step) -> Step:
         """Return a step with its peer or group expressed by axes."""
         if isinstance(step, Send | Recv):
             # The axis that separates the two ranks; several are joined.

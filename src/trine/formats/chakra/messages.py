@@ -261,12 +261,12 @@ def merged(first: Groups, second: Groups, path: Path) -> dict[str, tuple[int, ..
 
 
 def _ranks(ranks: Any, name: str, num_ranks: int, path: Path) -> tuple[int, ...]:
-    what = f"process group {name[:60]!r}"
+    group = f"process group {name[:60]!r}"
     if not isinstance(ranks, Sequence) or isinstance(ranks, str) or not ranks:
-        raise TraceError(f"{what} must be a list of ranks, got {short(ranks)}", file=path)
+        raise TraceError(f"{group} must be a list of ranks, got {short(ranks)}", file=path)
     for rank in ranks:
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < num_ranks:
-            raise TraceError(f"{what} names rank {short(rank)}, the traces have ranks 0 to {num_ranks - 1}", file=path)
+            raise TraceError(f"{group} names rank {short(rank)}, the traces have ranks 0 to {num_ranks - 1}", file=path)
     if len(set(ranks)) != len(ranks):
-        raise TraceError(f"{what} names a rank twice", file=path)
+        raise TraceError(f"{group} names a rank twice", file=path)
     return tuple(ranks)

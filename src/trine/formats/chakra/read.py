@@ -296,13 +296,13 @@ def _check_collectives(trace: ChakraTrace) -> None:
             for turn, (expected, call) in enumerate(zip(first, mine, strict=False)):
                 if expected[:-1] != call[:-1]:
                     raise TraceError(
-                        f"node {call.node}: collective {turn + 1} of group {_shown(ranks)} is {_said(call)} on rank "
-                        f"{rank}, but {_said(expected)} on rank {ranks[0]} (node {expected.node})",
+                        f"node {call.node}: collective {turn + 1} of group {_listed(ranks)} is {_text(call)} on rank "
+                        f"{rank}, but {_text(expected)} on rank {ranks[0]} (node {expected.node})",
                         file=trace.files[rank],
                     )
             if len(mine) != len(first):
                 raise TraceError(
-                    f"rank {rank} has {len(mine)} collectives of group {_shown(ranks)}, but rank {ranks[0]} has "
+                    f"rank {rank} has {len(mine)} collectives of group {_listed(ranks)}, but rank {ranks[0]} has "
                     f"{len(first)}",
                     file=trace.files[rank],
                 )
@@ -324,11 +324,11 @@ def _first_ranks(trace: ChakraTrace) -> Iterator[tuple[int, int]]:
         yield trace.program_of.index(number), number
 
 
-def _said(call: _Call) -> str:
+def _text(call: _Call) -> str:
     root = f" from {call.root}" if call.root >= 0 else ""
     by = f" by {call.algorithm}" if call.algorithm else ""
     return f"{call.kind} of {call.size_bytes} bytes{root}{by}"
 
 
-def _shown(ranks: tuple[int, ...]) -> str:
+def _listed(ranks: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}]"

@@ -122,7 +122,7 @@ class _Numbers:
         self.own = own_part(link.description, OwnLink, file)
         self.bytes_per_s, self.latency_ps = _bandwidth(link, file), _latency(link, file)
         self.choice = None
-        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _given(choices, key)):
+        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _is_given(choices, key)):
             self.choice = choices.choice(key[0], key[1], f"{link.description} {_nominal(key, self.bytes_per_s)}")
 
     @property
@@ -161,7 +161,7 @@ class _Numbers:
         )
 
 
-def _given(choices: LinkChoices, key: tuple[str, str]) -> bool:
+def _is_given(choices: LinkChoices, key: tuple[str, str]) -> bool:
     """Return whether the user chose numbers for this link by name."""
     return key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
 

@@ -147,7 +147,7 @@ class _Export:
 
     def make_type(self, group: _Group, name: str) -> _DeviceType:
         kind, names = _DeviceType(name), set[str]()
-        for members in _alike([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
+        for members in _runs_of_equals([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
             rails = [self.cluster.devices[i].rail for i, _, _ in members]
@@ -191,7 +191,7 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     return groups
 
 
-def _alike(
+def _runs_of_equals(
     members: Iterable[tuple[int, str, Device]],
 ) -> Iterator[list[tuple[int, str, Device]]]:
     """Yield runs of devices that differ only in their number."""

@@ -112,7 +112,7 @@ class CaseStudy(Report):
         lines += [*self._table(columns), ""]
         for finding in self.findings:
             if volatile or not finding.volatile:
-                lines += [fill(text, width(), subsequent_indent=" " * 11) for text in _said(finding)]
+                lines += [fill(text, width(), subsequent_indent=" " * 11) for text in _finding_lines(finding)]
         return "\n".join(lines)
 
     def _table(self, columns: Sequence[int]) -> list[str]:
@@ -169,7 +169,7 @@ class CaseStudy(Report):
         return {"curves": partial(_draw, self.panels)}
 
 
-def _said(finding: Finding) -> list[str]:
+def _finding_lines(finding: Finding) -> list[str]:
     if finding.verdict is None:
         return [f"besides  {finding.here}"]
     lines = [f"{finding.verdict:7}  {finding.whose}: {finding.paper}", f"         here: {finding.here}"]

@@ -93,8 +93,8 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
             ),
             Finding(
                 paper="more latency and more bandwidth both move it to larger sizes",
-                here="simulated: with latency " + _moved(simulated, "latency_ps") + "; with bandwidth "
-                + _moved(simulated, "bytes_per_s"),
+                here="simulated: with latency " + _factors_text(simulated, "latency_ps") + "; with bandwidth "
+                + _factors_text(simulated, "bytes_per_s"),
                 holds=all(factor > 1 for field in FIELDS for factor in _factors(simulated, field)),
                 assumed=SIMULATED,
             ),
@@ -206,7 +206,7 @@ def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
     return [sizes[high] / sizes[low] for low, high in pairs]
 
 
-def _moved(sizes: dict[LinkCase, int], field: str) -> str:
+def _factors_text(sizes: dict[LinkCase, int], field: str) -> str:
     return " and ".join(f"{factor:g} times" for factor in _factors(sizes, field))
 
 

@@ -478,8 +478,8 @@ class _Block(Workgroup):
         self.word("grid", 78)
         self.delay(52, "grid")
         self.add(isa.FENCE, 0, (), "grid")
-        self.add(isa.RELEASE, 1, [_at(signals, number, isa.WRITE) for number in range(blocks)], "grid")
-        self.add(isa.ACQUIRE, blocks, [_at(signals, self.number, isa.READ)], "grid")
+        self.add(isa.RELEASE, 1, [_signal_operand(signals, number, isa.WRITE) for number in range(blocks)], "grid")
+        self.add(isa.ACQUIRE, blocks, [_signal_operand(signals, self.number, isa.READ)], "grid")
         self.delay(48, "grid")
         self.barrier("grid")
 
@@ -514,7 +514,7 @@ def _blocks(builder: CollectiveBuilder, words: Region) -> Iterator[_Block]:
         builder.end_workgroup()
 
 
-def _at(signals: SignalTable, number: int, role: int) -> Operand:
+def _signal_operand(signals: SignalTable, number: int, role: int) -> Operand:
     return signals.operand(role, 0, number, 0)
 
 

@@ -280,7 +280,7 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
             hint = nearest(key[:40], names) if key not in names else ": give option=value, each once"
             raise InputError(f"cannot use {option[:80]!r} of {text[:80]!r}{hint}")
         keys.add(key)
-        values[key] = _whole(key, value) if key in _WHOLE else value
+        values[key] = _parse_count(key, value) if key in _WHOLE else value
     options = Synthesis(**values)  # type: ignore[arg-type]
     style = options.software or software
     profile = usual_profile() if style is None else profile_of(style)
@@ -337,7 +337,7 @@ class ModelRecipe:
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
 
 
-def _whole(key: str, value: str) -> int:
+def _parse_count(key: str, value: str) -> int:
     number = whole_number(value, most=10**12)
     if number is None:
         raise InputError(f"must be a whole number, got {value[:40]!r}", field=key)
