@@ -34,7 +34,7 @@ _TAIL = re.compile(
     r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
 )
 _HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
-#: What separates the cells of a markdown table or a CSV file.
+#: Separators of the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
 #: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
 _JSON_TEXT = ("log", "message", "msg", "textPayload", "line", "MESSAGE")

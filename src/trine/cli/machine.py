@@ -66,7 +66,7 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
 
 
 def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """Return the same as :func:`group_machine`, or None in place of the cluster if no option describes one."""
+    """Return :func:`group_machine`, with None instead of the cluster if no option describes one."""
     if options.topology is not None:
         return _inline(options)
     for name, value in (("--bandwidth", options.bandwidth), ("--latency", options.latency)):

@@ -1,4 +1,4 @@
-"""``trine software``: the profiles of training software, and where each of their numbers comes from."""
+"""``trine software``: profiles of training software, with the source of each number."""
 
 from __future__ import annotations
 

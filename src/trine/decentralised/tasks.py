@@ -1,7 +1,7 @@
 """Conversion of the Hop protocol to a task graph: joins that need k of n updates, and tokens as dependencies.
 
 All of Hop is a static graph except two decisions: the iterations that a lagging worker skips, and the late updates that
-are not sent. These come in as data (:class:`Choices`), which :mod:`trine.decentralised.choices` finds.
+are not sent. :class:`Choices` holds these decisions; :mod:`trine.decentralised.choices` computes them.
 """
 
 from __future__ import annotations

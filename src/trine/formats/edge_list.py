@@ -1,4 +1,4 @@
-"""Clusters as a list of links in CSV: ``source,target,bandwidth,latency`` and what may follow."""
+"""Clusters as a list of links in CSV: ``source,target,bandwidth,latency`` and optional columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def edge_list_cluster(
     ----------
     gpu: the GPU model of all GPUs.
     links: numbers for rows without, by the row's ``medium``: a catalogue entry or ``"BANDWIDTH, LATENCY"``.
-    links_from: ``"catalogue"``: a medium of the catalogue's own supplies what a row lacks.
+    links_from: ``"catalogue"``: a row without numbers gets them from the catalogue entry of its medium.
 
     Raises
     ------

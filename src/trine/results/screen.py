@@ -102,7 +102,7 @@ class Screen:
         return [line for block in min(inline, stacked, key=lambda lines: sum(map(len, lines))) for line in block]
 
     def _listings(self, room: int) -> tuple[list[str], bool]:
-        """Return the listings in at most ``room`` lines, side by side if they fit, and the same fact."""
+        """Return the listings in at most ``room`` lines, side by side if they fit, and whether each has enough rows."""
         listings = [each for each in self.listings if each.rows]
         min_rows = [min(_LEAST_ROWS, len(each.rows)) for each in listings]
         while True:

@@ -1,4 +1,4 @@
-"""The harness for predictions beside measurements: tables of rows, groups, errors, rows without a prediction, pages."""
+"""Shared parts of all comparisons with measurements: tables of rows, groups, errors, unpredicted rows, pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pictures = Mapping[str, Callable[[Path], None]]
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
-#: What reading a faulty row raises.
+#: Exceptions of a faulty row.
 ROW_ERRORS = (TrineError, ValueError, LookupError, TypeError, ArithmeticError)
 
 
@@ -63,9 +63,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
 def read_each(
     rows: Iterable[Item], read: Callable[[Item], Read | None], name: Callable[[Item], tuple[str, str]]
 ) -> tuple[tuple[Read, ...], tuple[UnreadRow, ...]]:
-    """Return what ``read`` makes of the rows that are not about something else (None), and those that it cannot read.
+    """Return the results of ``read`` that are not None, and the rows that it cannot read.
 
-    name: source and name of a row.
+    read: returns None for a row on another subject. name: returns source and name of a row.
     """
     results, unread = [], []
     for row in rows:
@@ -118,7 +118,7 @@ class Errors:
 
     @classmethod
     def interpolated(cls, errors: npt.ArrayLike, **more: Any) -> Self:
-        """Return the same of errors that weigh alike, with quantiles between neighbours, as numpy's."""
+        """Return :meth:`of` for equal weights, with quantiles interpolated between neighbours, as in numpy."""
         signed = np.asarray(errors)
         size = np.abs(signed)
         means: dict[str, Any] = {"bias": float(signed.mean()), "mean": float(size.mean())}
@@ -193,7 +193,7 @@ def named_rows(name: str, errors: Iterable[tuple[str, Errors]]) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Validation(Report):
-    """Predictions beside measurements.
+    """Predictions and measurements, row by row.
 
     unread: rows without a prediction. is_sample: of some rows of each source only. finished: False: stopped before the
     last row. stored: the origin of a stored report; None after a replay.
@@ -231,7 +231,7 @@ class Validation(Report):
         return [{"row": row.name, "why": row.why} for row in self.unpredicted]
 
     def not_predicted_lines(self) -> list[str]:
-        """Return the same in words, with the source of each row."""
+        """Return :meth:`not_predicted` as lines of text, with the source of each row."""
         return [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unpredicted]
 
 

@@ -100,7 +100,7 @@ def share_inside(
 
 
 def share_left_out(report: TrainingValidation, is_fitted: bool = False) -> tuple[float, float]:
-    """Return the same with bands that leave out the rows of the same model in the same source."""
+    """Return :func:`share_inside` with bands fitted without the rows of the same model and source."""
     rows: list[tuple[ComparedStep, Mapping[str, Any]]] = []
     for members in grouped(report.counted, lambda step: (step.row.source.key, step.row.model)).values():
         left_out = {step.row.name for step in members}

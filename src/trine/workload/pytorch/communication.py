@@ -1,8 +1,8 @@
 """Find a distributed job's own communication in its trace, so that no recorded collective counts as compute.
 
-A kernel is communication if its name is a collective library's, or if a call that communicates launched it. What
-``DistributedDataParallel`` and FSDP copy to and from their buckets belongs to the recorded layout as well. The layout
-that trine simulates has collectives of its own.
+A kernel is communication if a collective library's name is in its name, or if a communicating call launched it. The
+bucket copies of ``DistributedDataParallel`` and FSDP belong to the recorded layout as well. The simulated layout
+gets different collectives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KERNEL = re.compile(
 )
 #: ``(anonymous namespace)`` in a kernel's name is no parameter.
 _ANONYMOUS = "(anonymous namespace)"
-#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), what records both, and
+#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), recorders of both, and
 #: operators of inference engines (``vllm::all_reduce``).
 _CALL = re.compile(
     r"\w+::((in|out)place_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*|"
@@ -67,9 +67,9 @@ def is_exchange(name: str) -> bool:
 
 
 def layout_copies(name: str, parent: str = "") -> str | None:
-    """Return whose copies a call inside the call ``parent`` makes, None for a call that is no layout's.
+    """Return the owner of the copies that a call inside ``parent`` makes; None for a call outside the layout.
 
-    Autograd adds gradients up; what scales one inside ``AccumulateGrad`` is DDP's reducer, before PyTorch named it.
+    Autograd only adds gradients; a scaling inside ``AccumulateGrad`` is DDP's reducer, unnamed in older PyTorch.
     """
     if name in _SCALING and parent.endswith("AccumulateGrad"):
         return _COPIES[0][0]
