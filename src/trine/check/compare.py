@@ -70,9 +70,9 @@ def check_log(
         raise InputError("the log does not name its collective: give --op", file=log.path)
     _check_ranks(log, cluster)
     _check_ratio(log, log.op, len(cluster.gpus))
-    found, stated = options_of(log)
-    options = found if options is None else options
-    measured, notes = _measured(log, in_place)
+    stated_options, stated = options_of(log)
+    options = stated_options if options is None else options
+    measured, notes = _measured_times(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
@@ -110,22 +110,22 @@ def check_curve(
 
 
 def _judged(expected: Expected, measured_ps: Sequence[int], weights: Weights, stated: Mapping[str, str]) -> Verdict:
-    start, stop, alone = _slow_range(expected, measured_ps, weights.log_odds)
+    start, stop, noise = _slow_range(expected, measured_ps, weights.log_odds)
     if start is None or not weights.causes:
-        return Verdict(suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds)
+        return Verdict(suspicious_from=start, suspicious_to=stop, noise=noise, log_odds=weights.log_odds)
     best, causes = weights.causes[0], weights.causes
-    named = best.cause if best.probability >= weights.unknown else None
-    known = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
-    if known is not None:
-        named = known.cause
-        causes = (replace(known, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not known))
-    elif named is None:
+    cause = best.cause if best.probability >= weights.unknown else None
+    cited = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
+    if cited is not None:
+        cause = cited.cause
+        causes = (replace(cited, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not cited))
+    elif cause is None:
         causes = tuple(sorted(causes, key=lambda each: each.left))
-    alike = () if named is None else weights.alike(named)
+    equal = () if cause is None else weights.alike(cause)
     return Verdict(
-        suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds, cause=named, alike=alike,
-        causes=causes, stated="" if known is None else stated[known.cause.kind],
-        unexplained_from=None if named is None else _unexplained(expected, measured_ps, named),
+        suspicious_from=start, suspicious_to=stop, noise=noise, log_odds=weights.log_odds, cause=cause, alike=equal,
+        causes=causes, stated="" if cited is None else stated[cited.cause.kind],
+        unexplained_from=None if cause is None else _unexplained(expected, measured_ps, cause),
     )  # fmt: skip
 
 
@@ -217,25 +217,25 @@ def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
         )
 
 
-def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
+def _measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
     """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    without = 0
+    times_by_size: dict[int, list[tuple[int, float]]] = {}
+    num_missing = 0
     for row in log.rows:
         result = row.in_place if in_place else row.out_of_place
         if result is None or row.size_bytes == 0:
-            without += 1
+            num_missing += 1
             continue
-        found.setdefault(row.size_bytes, []).append((result.time_ps, result.busbw_bytes_per_s))
-    kind, other = ("in-place", "out-of-place") if in_place else ("out-of-place", "in-place")
-    if not found:
-        raise InputError(f"has no {kind} results; {'leave out' if in_place else 'give'} --in-place for {other}",
+        times_by_size.setdefault(row.size_bytes, []).append((result.time_ps, result.busbw_bytes_per_s))
+    kind, other_kind = ("in-place", "out-of-place") if in_place else ("out-of-place", "in-place")
+    if not times_by_size:
+        raise InputError(f"has no {kind} results; {'leave out' if in_place else 'give'} --in-place for {other_kind}",
                          file=log.path)  # fmt: skip
-    rows = "1 row has" if without == 1 else f"{without} rows have"
-    notes = (f"{rows} no {kind} result: left out",) if without else ()
-    if any(len(times) > 1 for times in found.values()):
+    rows = "1 row has" if num_missing == 1 else f"{num_missing} rows have"
+    notes = (f"{rows} no {kind} result: left out",) if num_missing else ()
+    if any(len(times) > 1 for times in times_by_size.values()):
         notes = (*notes, "sizes that were measured more than once are compared by their median")
-    return sorted(found.items()), notes
+    return sorted(times_by_size.items()), notes
 
 
 def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
@@ -256,11 +256,11 @@ def _slow_range(
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
     runs = _runs(len(sizes), lambda i: above[i] > 1)
     wide = [run for run in runs if _octaves(sizes, run) >= MIN_OCTAVES]
-    found = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
-    alone = tuple(sizes[i] for run in runs if run not in found and run not in wide for i in run if above[i] > MARGIN)
-    if not found:
-        return None, None, alone
-    return sizes[found[0][0]], sizes[found[-1][-1]], alone
+    slow = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
+    noise = tuple(sizes[i] for run in runs if run not in slow and run not in wide for i in run if above[i] > MARGIN)
+    if not slow:
+        return None, None, noise
+    return sizes[slow[0][0]], sizes[slow[-1][-1]], noise
 
 
 def _runs(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
@@ -273,8 +273,8 @@ def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
     octaves = [math.log2(size) for size in sizes]
     first, last = run[0], run[-1]
     before = octaves[first] - octaves[first - 1] if first else 0.0
-    behind = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
-    return octaves[last] - octaves[first] + (before + behind) / 2
+    after = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
+    return octaves[last] - octaves[first] + (before + after) / 2
 
 
 #: GPU models in the names that drivers print, such as "NVIDIA H100 80GB HBM3".
@@ -324,27 +324,27 @@ def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     """Return known differences between the log's machine and the cluster: GPU model, library, number of hosts."""
-    known = [name for name in _strange_gpus(log, cluster) if any(_is(name, gpu) for gpu in known_gpus())]
-    found = [_other_gpus(known, cluster)] if known else []
+    known_names = [name for name in _strange_gpus(log, cluster) if any(_is(name, gpu) for gpu in known_gpus())]
+    differences = [_other_gpus(known_names, cluster)] if known_names else []
     if log.library is not None and cluster.library in ("nccl", "rccl") and log.library != cluster.library:
-        found.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
+        differences.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
     nodes = {cluster.devices[i].node for i in cluster.gpus}
     if log.num_hosts is not None and None not in nodes and log.num_hosts != len(nodes):
         hosts = "1 host" if log.num_hosts == 1 else f"{log.num_hosts} hosts"
         have = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        found.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {have}")
-    return tuple(found)
+        differences.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {have}")
+    return tuple(differences)
 
 
 def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     """Return possible differences between the cluster and the log's machine: unlisted hosts, unknown GPU models."""
-    found = []
+    differences = []
     nodes = {cluster.devices[i].node for i in cluster.gpus}
     if log.num_hosts is None and None not in nodes:
         place = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        found.append(f"the log does not list all hosts: {len(cluster.gpus)} ranks on {place} taken (--nodes)")
+        differences.append(f"the log does not list all hosts: {len(cluster.gpus)} ranks on {place} taken (--nodes)")
     strange = [name for name in _strange_gpus(log, cluster) if not any(_is(name, gpu) for gpu in known_gpus())]
-    return (*found, *([_other_gpus(strange, cluster)] if strange else []))
+    return (*differences, *([_other_gpus(strange, cluster)] if strange else []))
 
 
 def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:

@@ -66,12 +66,12 @@ def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
     library = Collectives(cluster, None, options)
     usual = tuple(library.predict(op, size) for size in sizes)
     variants = (*_software(op, cluster, options), *_hardware(cluster, options))
-    found = []
-    for kind, name, advice, machine, how in variants:
-        times = _times(op, sizes, machine, how)
+    causes = []
+    for kind, name, advice, machine, changed_options in variants:
+        times = _times(op, sizes, machine, changed_options)
         if times is not None:
-            found.append(Hypothesis(kind=kind, name=name, advice=advice, times_ps=times))
-    return Expected(sizes=tuple(sizes), usual=usual, causes=tuple(found))
+            causes.append(Hypothesis(kind=kind, name=name, advice=advice, times_ps=times))
+    return Expected(sizes=tuple(sizes), usual=usual, causes=tuple(causes))
 
 
 def _times(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> tuple[int, ...] | None:

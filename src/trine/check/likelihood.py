@@ -71,8 +71,8 @@ def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) 
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(missed, octaves, noise, 1.0)
     wide = _filtered(missed, octaves, noise, noise.wide_by)
-    both: Float64 = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
-    return both
+    mixture: Float64 = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
+    return mixture
 
 
 def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
@@ -86,21 +86,21 @@ def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) ->
     total = np.zeros(len(missed))
     for i in range(missed.shape[1]):
         if i:
-            kept = math.exp(-(octaves[i] - octaves[i - 1]) / noise.octaves)
-            mean, variance = mean * kept, variance * kept**2 + level * (1 - kept**2)
+            decay = math.exp(-(octaves[i] - octaves[i - 1]) / noise.octaves)
+            mean, variance = mean * decay, variance * decay**2 + level * (1 - decay**2)
         off = missed[:, i] - mean
-        spread = [variance + own for _, own in kinds]
+        spread = [variance + extra for _, extra in kinds]
         weight = [
             log_share - 0.5 * (np.log(2 * math.pi * s) + off**2 / s)
             for (log_share, _), s in zip(kinds, spread, strict=True)
         ]
-        both = np.logaddexp(*weight)
-        total += both
-        share = [np.exp(each - both) for each in weight]
-        moved = [mean + variance / s * off for s in spread]
-        left = [variance * (1 - variance / s) for s in spread]
-        mean = share[0] * moved[0] + share[1] * moved[1]
-        spreads = [v + (m - mean) ** 2 for v, m in zip(left, moved, strict=True)]
+        mixture = np.logaddexp(*weight)
+        total += mixture
+        share = [np.exp(log_density - mixture) for log_density in weight]
+        means = [mean + variance / s * off for s in spread]
+        variances = [variance * (1 - variance / s) for s in spread]
+        mean = share[0] * means[0] + share[1] * means[1]
+        spreads = [v + (m - mean) ** 2 for v, m in zip(variances, means, strict=True)]
         variance = share[0] * spreads[0] + share[1] * spreads[1]
     return total
 
@@ -146,9 +146,9 @@ class Weights:
     def alike(self, cause: Hypothesis) -> tuple[str, ...]:
         """Return the names of the other causes with the same times at every measured size."""
         mine = np.log(np.asarray(cause.times_ps, float))
-        others = [each.cause for each in self.causes if each.cause.name != cause.name]
+        causes = [each.cause for each in self.causes if each.cause.name != cause.name]
         return tuple(
-            each.name for each in others if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
+            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
         )
 
 
@@ -169,20 +169,20 @@ def weigh(
 
     factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
     sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
-    found = [*_named(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
-    found = [pair for pair in found if pair[0].kind not in excluded]
-    of_kind = Counter(cause.kind for cause, _ in found)
+    scored = [*_named_causes(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
+    scored = [pair for pair in scored if pair[0].kind not in excluded]
+    of_kind = Counter(cause.kind for cause, _ in scored)
     no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
-    scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
-    whole = _sum(scores)
-    shares = [round(share, DIGITS) for share in np.exp(scores - whole).tolist()]
-    order = sorted(range(len(found)), key=lambda i: -shares[i])
-    left = {cause.name: _left(measured_ps, cause) for cause, _ in found}
+    scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in scored] + [no_name])
+    total = _sum(scores)
+    shares = [round(share, DIGITS) for share in np.exp(scores - total).tolist()]
+    order = sorted(range(len(scored)), key=lambda i: -shares[i])
+    errors = {cause.name: _error_left(measured_ps, cause) for cause, _ in scored}
     for cause in expected.causes:
-        left[cause.name] = min(left.get(cause.name, math.inf), _left(measured_ps, cause))
+        errors[cause.name] = min(errors.get(cause.name, math.inf), _error_left(measured_ps, cause))
     return Weights(
-        log_odds=round(whole - math.log(len(of_kind) + 1) - sound, DIGITS),
-        causes=tuple(Weighed(cause=found[i][0], probability=shares[i], left=left[found[i][0].name]) for i in order),
+        log_odds=round(total - math.log(len(of_kind) + 1) - sound, DIGITS),
+        causes=tuple(Weighed(cause=scored[i][0], probability=shares[i], left=errors[scored[i][0].name]) for i in order),
         unknown=shares[-1],
     )
 
@@ -190,14 +190,14 @@ def weigh(
 _Fits = Callable[[Float64], Float64]
 
 
-def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
     slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
-    kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
-    if not kept:
+    slowing = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
+    if not slowing:
         return []
     by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
-    for i, fit in zip(kept, fits(slowed[kept]), strict=True):
+    for i, fit in zip(slowing, fits(slowed[slowing]), strict=True):
         by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
     return [
         (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
@@ -211,14 +211,14 @@ def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothe
     """
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
-    found = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
+    hypotheses = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
     possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
     if possible:
         delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
         best = min(round(_best(delays, by_delay)), shortest_ps)
-        found.insert(0, (late(best, times), _mean(by_delay[:possible])))
-    return found
+        hypotheses.insert(0, (late(best, times), _mean(by_delay[:possible])))
+    return hypotheses
 
 
 def _best(values: Sequence[float], fit: Float64) -> float:
@@ -248,8 +248,8 @@ def _boxes(sizes: Sequence[int]) -> Float64:
     octaves = np.log2(np.asarray(sizes, float))
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
     edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)
-    inside = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
-    return np.array([np.where(box, math.log(by), 0.0) for box in inside if box.any() for by in SLOWER_BY])
+    boxes = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
+    return np.array([np.where(box, math.log(by), 0.0) for box in boxes if box.any() for by in SLOWER_BY])
 
 
 def _sum(logs: Float64) -> float:
@@ -265,6 +265,6 @@ def _mixed(logs: Float64, shares: Sequence[float]) -> float:
     return _sum(logs + np.log(shares))
 
 
-def _left(measured_ps: Sequence[int], cause: Hypothesis) -> float:
+def _error_left(measured_ps: Sequence[int], cause: Hypothesis) -> float:
     ratios = np.log(np.asarray(measured_ps, float) / np.asarray(cause.times_ps, float))
     return round(float(np.sqrt((ratios**2).mean())), DIGITS)

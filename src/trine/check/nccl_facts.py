@@ -53,12 +53,12 @@ def _bounds(measure: Measure) -> tuple[float, float]:
 
 def blocks_of(rows: Sequence[LogRow]) -> int | None:
     """Return size / (count x bytes of an element) if all rows agree on a whole number; None otherwise."""
-    found = set()
+    counts = set()
     for row in rows:
         block = row.count * ELEMENT_BYTES.get(row.dtype, 0)
         if row.size_bytes and block:
-            found.add(row.size_bytes // block if row.size_bytes % block == 0 else 0)
-    return found.pop() if len(found) == 1 and 0 not in found else None
+            counts.add(row.size_bytes // block if row.size_bytes % block == 0 else 0)
+    return counts.pop() if len(counts) == 1 and 0 not in counts else None
 
 
 def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
@@ -70,7 +70,7 @@ def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
     ratio, row = bus_ratio(rows), rows[0]
     adds = row.redop not in (None, "none")
     rooted = row.root is not None and row.root >= 0
-    one = ratio is not None and abs(ratio - 1) < 0.005
+    is_one = ratio is not None and abs(ratio - 1) < 0.005
     if ratio is None:
         if adds and rooted:
             return "reduce", f"redop {row.redop} and a root"
@@ -78,11 +78,11 @@ def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
         if adds and blocks is not None:
             return ("all_reduce" if blocks == 1 else "reduce_scatter"), f"redop {row.redop} and the count column"
         return None, ""
-    if (ratio > 1.005 and row.redop != "none") or (adds and one and not rooted):
+    if (ratio > 1.005 and row.redop != "none") or (adds and is_one and not rooted):
         return "all_reduce", _IMPLIED
     if adds:
-        return ("reduce" if one else "reduce_scatter"), _IMPLIED
-    return ("broadcast" if rooted else "send_recv", _IMPLIED) if one else (None, "")
+        return ("reduce" if is_one else "reduce_scatter"), _IMPLIED
+    return ("broadcast" if rooted else "send_recv", _IMPLIED) if is_one else (None, "")
 
 
 def ranks_by_ratio(rows: Sequence[LogRow], op: str | None) -> tuple[int, int | None] | None:
@@ -127,7 +127,7 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
     total = sum(1 for _ in measures_of(rows))
     if 2 * len(wrong) > total:
         return list(rows), [f"time and algbw disagree in {len(wrong)} of {total} results: the times are compared"]
-    kept, notes = [], []
+    sound, notes = [], []
     for row in rows:
         out, ins = (None if id(m) in wrong else m for m in (row.out_of_place, row.in_place))
         for name, measure in (("out-of-place", row.out_of_place), ("in-place", row.in_place)):
@@ -137,18 +137,18 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
                     f"algbw of {measure.algbw_bytes_per_s / 1e9:g} GB/s by {wrong[id(measure)]:.3g} x; left out"
                 )
         if out is not None or ins is not None:
-            kept.append(replace(row, out_of_place=out, in_place=ins))
-    return kept, notes
+            sound.append(replace(row, out_of_place=out, in_place=ins))
+    return sound, notes
 
 
 def _disagreement(row: LogRow, measure: Measure) -> float:
     """Return the factor between size / time and algbw, 0 within rounding."""
-    moved = row.size_bytes * 1e12 / measure.time_ps
+    rate = row.size_bytes * 1e12 / measure.time_ps
     off = max(_HALF_UNIT_BYTES_PER_S, _HALF_DIGIT * measure.algbw_bytes_per_s)
     low, high = measure.algbw_bytes_per_s - off, measure.algbw_bytes_per_s + off
-    if not row.size_bytes or low / MAX_DISAGREEMENT <= moved <= high * MAX_DISAGREEMENT:
+    if not row.size_bytes or low / MAX_DISAGREEMENT <= rate <= high * MAX_DISAGREEMENT:
         return 0.0
-    return moved / high if moved > high else low / moved
+    return rate / high if rate > high else low / rate
 
 
 def missing_sizes(rows: Sequence[LogRow], last_bytes: int, step: int, by_factor: bool) -> str | None:

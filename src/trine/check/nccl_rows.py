@@ -34,7 +34,7 @@ _TAIL = re.compile(
     r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
 )
 _HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
-#: What separates the cells of a markdown table or a CSV file.
+#: Separators of the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
 #: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
 _JSON_TEXT = ("log", "message", "msg", "textPayload", "line", "MESSAGE")
@@ -114,9 +114,9 @@ def printed_text(text: str) -> str:
             [f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}"] if config else []
         )
         lines += [
-            f"# Rank {one['rank']} Group {one['group']} Pid {one['pid']} on {one['hostname']} device {one['device']} "
-            f"[{one.get('device_hex')}] {one['device_info']}"
-            for one in config.get("devices", [])
+            f"# Rank {gpu['rank']} Group {gpu['group']} Pid {gpu['pid']} on {gpu['hostname']} device {gpu['device']} "
+            f"[{gpu.get('device_hex')}] {gpu['device_info']}"
+            for gpu in config.get("devices", [])
         ]
         lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
         for row in run["results"]:
@@ -163,11 +163,11 @@ def find_rows(text: str) -> list[RowText]:
         if matches:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
             before = candidate[: matches[0].start()]
-            again = before.strip() if before.rstrip().endswith((">:", "]", ":")) else "|"  # each flush may repeat it
+            label = before.strip() if before.rstrip().endswith((">:", "]", ":")) else "|"  # each flush may repeat it
             return [
                 RowText(
                     label_of(before),
-                    [*match.groups(), *candidate[match.end() : end].replace(again, " ").replace("|", " ").split()],
+                    [*match.groups(), *candidate[match.end() : end].replace(label, " ").replace("|", " ").split()],
                 )
                 for match, end in zip(matches, ends, strict=True)
             ]
@@ -208,17 +208,17 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     if len(words) < 4:
         return None
     has_redop = _TYPE.fullmatch(words[3]) and words[3] != "N"
-    redop, rest = (words[3], list(words[4:])) if has_redop else (None, list(words[3:]))
-    layout = layout or LogLayout(has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
+    redop, cells = (words[3], list(words[4:])) if has_redop else (None, list(words[3:]))
+    layout = layout or LogLayout(has_root=len(cells) % 4 == 1 or cells[:1] == ["-1"])
     root = None
-    if layout.has_root and rest and _ROOT.fullmatch(rest[0]):
-        root, rest = int(rest[0]), rest[1:]
+    if layout.has_root and cells and _ROOT.fullmatch(cells[0]):
+        root, cells = int(cells[0]), cells[1:]
     width = 4 + max(0, layout.extra)
-    if len(rest) < 4:
+    if len(cells) < 4:
         return None
     try:
-        first = _measure(rest[:4], layout.unit)
-        second = _measure(rest[width : width + 4], layout.unit) if len(rest) >= width + 4 else None
+        first = _measure(cells[:4], layout.unit)
+        second = _measure(cells[width : width + 4], layout.unit) if len(cells) >= width + 4 else None
     except ValueError:
         return None
     if first is None and second is None:

@@ -159,11 +159,11 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
             raise InputError(f"must be 1 to {len(runs)} ({_list_runs(runs)}), got {run}", file=path, field="--run")
         runs = [runs[run - 1]]
     if op is not None:
-        wanted = op_named(op)
-        named = [each for each in runs if each.op == wanted]
-        before, runs = runs, named or [_as_given(each, wanted) for each in runs if _may_be(each, wanted)]
+        kind = op_named(op)
+        matches = [each for each in runs if each.op == kind]
+        before, runs = runs, matches or [_as_given(each, kind) for each in runs if _may_be(each, kind)]
         if not runs:
-            raise InputError(f"the log is of {_ops_of(before)}, not of {wanted}", file=path)
+            raise InputError(f"the log is of {_ops_of(before)}, not of {kind}", file=path)
     if len(runs) > 1:
         choices = f"give --run N ({_list_runs(runs)}) or --op"
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
@@ -209,32 +209,32 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
 
 def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
     """Join at least three consecutive runs of the same test into one if each has a single, different size."""
-    joined: list[list[_Draft]] = []
+    groups: list[list[_Draft]] = []
     for draft in drafts:
         sizes = {row.size_bytes for row in draft.rows}
-        mine = joined[-1] if joined else []
-        before = {row.size_bytes for each in mine for row in each.rows}
-        if mine and len(sizes) == 1 and len(before) == len(mine) and not sizes & before and _like(mine[0], draft):
-            mine.append(draft)
+        group = groups[-1] if groups else []
+        before = {row.size_bytes for each in group for row in each.rows}
+        if group and len(sizes) == 1 and len(before) == len(group) and not sizes & before and _like(group[0], draft):
+            group.append(draft)
         else:
-            joined.append([draft])
-    found: list[_Draft] = []
-    for mine in joined:
-        if len(mine) < 3:
-            found += mine
+            groups.append([draft])
+    runs: list[_Draft] = []
+    for group in groups:
+        if len(group) < 3:
+            runs += group
             continue
-        rows, cut = ([one for each in mine for one in getattr(each, name)] for name in ("rows", "cut"))
-        found.append(replace(mine[0], rows=rows, cut=cut, last_bytes=None, runs=len(mine), average=None))
-    return found
+        rows, cut = ([one for each in group for one in getattr(each, name)] for name in ("rows", "cut"))
+        runs.append(replace(group[0], rows=rows, cut=cut, last_bytes=None, runs=len(group), average=None))
+    return runs
 
 
-def _like(one: _Draft, other: _Draft) -> bool:
+def _like(first: _Draft, second: _Draft) -> bool:
     """Return whether two runs are of one test on the same GPUs, judging by the log."""
     facts_of = [
-        (draft.program, draft.threads_gpus, draft.environment, draft.network, draft.graph, draft.version,
-         {rank: (host, name) for rank, (_, host, name) in draft.ranks.items()},
-         draft.rows[0].dtype, draft.rows[0].redop, draft.rows[0].root)
-        for draft in (one, other)
+        (run.program, run.threads_gpus, run.environment, run.network, run.graph, run.version,
+         {rank: (host, name) for rank, (_, host, name) in run.ranks.items()},
+         run.rows[0].dtype, run.rows[0].redop, run.rows[0].root)
+        for run in (first, second)
     ]  # fmt: skip
     return facts_of[0] == facts_of[1]
 
@@ -244,14 +244,14 @@ def _labels_of(lines: Sequence[str]) -> list[str]:
 
     A label separates runs if rows of the same size, type and operation appear under different labels.
     """
-    seen: dict[tuple[str, ...], str] = {}
+    label_of_row: dict[tuple[str, ...], str] = {}
     labels: Counter[str] = Counter()
     repeated = False
     for line in lines:
         for column, (label, words) in enumerate(find_rows(line)):
             name = f"{label}#{column}"
             labels[name] += 1
-            repeated |= seen.setdefault((*words[:3], *(w for w in words[3:4] if w.isalpha())), name) != name
+            repeated |= label_of_row.setdefault((*words[:3], *(w for w in words[3:4] if w.isalpha())), name) != name
     if not repeated or len(labels) > MAX_LABELS:
         return []
     return sorted(labels, key=len, reverse=True)
@@ -286,9 +286,9 @@ class _Reader:
         """Return the streams of a line: its label's stream, or all of them."""
         if not self.labels:
             return [""]
-        mine = [known for known in self.labels if known.rpartition("#")[0] == label]
+        matches = [name for name in self.labels if name.rpartition("#")[0] == label]
         exact = f"{label}#{column}"
-        return [exact] if exact in mine else mine or list(self.labels)
+        return [exact] if exact in matches else matches or list(self.labels)
 
     def row(self, number: int, cells: RowText, stream: str) -> None:
         draft = self.current[stream]
@@ -298,8 +298,8 @@ class _Reader:
         if row is None:
             draft.cut.append(number)
             draft.open = head_of(cells.words)
-            if rest := find_tail(" " + " ".join(cells.words[len(draft.open) :])):
-                _complete(draft, rest.words)
+            if tail := find_tail(" " + " ".join(cells.words[len(draft.open) :])):
+                _complete(draft, tail.words)
             return
         draft.rows.append(row)
         if len(draft.rows) > MAX_ROWS:
@@ -332,7 +332,7 @@ def op_named(op: str) -> str:
     InputError: unknown name; suggests the nearest.
     """
     plain = op.lower().replace("-", "_").removesuffix("_perf")
-    squeezed = {name.replace("_", ""): value for known, value in OPS.items() for name in (known, value)}
+    squeezed = {name.replace("_", ""): value for program, value in OPS.items() for name in (program, value)}
     if plain.replace("_", "") not in squeezed:
         raise InputError(f"unknown collective {op!r}{nearest(plain, set(OPS.values()))}", field="--op")
     return squeezed[plain.replace("_", "")]
@@ -402,17 +402,17 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
     ranks = [value for (group, _), value in sorted(draft.ranks.items()) if group == 0]
     rows, contradictions = facts.without_contradictions(draft.rows)
     op, op_from = (OPS[draft.program], "the name of the program") if draft.program else facts.op_of(rows or draft.rows)
-    counted = _count_ranks(draft, op)
+    counts = _count_ranks(draft, op)
     return NcclLog(
         path=path,
         rows=tuple(rows),
         op=op,
         op_from=op_from,
-        num_ranks=counted.best,
-        fewest_ranks=counted.fewest,
-        most_ranks=counted.most,
-        ranks_from=counted.source,
-        num_hosts=_num_hosts(draft, counted, ranks),
+        num_ranks=counts.best,
+        fewest_ranks=counts.fewest,
+        most_ranks=counts.most,
+        ranks_from=counts.source,
+        num_hosts=_num_hosts(draft, counts, ranks),
         num_alone=max(1, len(draft.alone)),
         hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
         gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
@@ -422,7 +422,7 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         network=draft.network,
         environment=draft.environment,
         average_busbw_bytes_per_s=draft.average,
-        notes=(*_notes(draft, counted), *contradictions),
+        notes=(*_notes(draft, counts), *contradictions),
     )
 
 
@@ -442,21 +442,21 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number.
     """
     listed = [rank for group, rank in draft.ranks if group == 0]
-    shown = max(listed, default=-1) + 1
+    num_listed = max(listed, default=-1) + 1
     implied, source = facts.ranks_by_ratio(draft.rows, op), "busbw / algbw"
     if (by_count := facts.ranks_by_count(draft.rows, op)) is not None:
         implied, source = (by_count, by_count), "the count column"
     if draft.communicator is not None and draft.communicator > 1:
         implied, source = (draft.communicator, draft.communicator), "NCCL's messages"
-    if shown and (implied is None or shown >= implied[0] or len(draft.alone) > 1):
-        if len(listed) == shown:
-            return _Ranks(shown, shown, shown, "the device lines")
-        most = implied[1] if implied and (implied[1] or 0) >= shown else None
-        return _Ranks(shown, shown, most, "the highest rank of the device lines")
+    if num_listed and (implied is None or num_listed >= implied[0] or len(draft.alone) > 1):
+        if len(listed) == num_listed:
+            return _Ranks(num_listed, num_listed, num_listed, "the device lines")
+        most = implied[1] if implied and (implied[1] or 0) >= num_listed else None
+        return _Ranks(num_listed, num_listed, most, "the highest rank of the device lines")
     if implied is None:
         return _Ranks()
     fewest, most = implied
-    note = f"{len(listed)} of at least {fewest} device lines are in the log" if shown else ""
+    note = f"{len(listed)} of at least {fewest} device lines are in the log" if num_listed else ""
     if most is None:
         return _Ranks(None, fewest, None, source, note)
     best = facts.roundest(fewest, most)
@@ -465,24 +465,24 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     return _Ranks(best, fewest, most, source, note)
 
 
-def _num_hosts(draft: _Draft, counted: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
+def _num_hosts(draft: _Draft, counts: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
     """Return the number of hosts: from complete device lines, or 1 if one process drives all GPUs."""
-    if counted.best is None:
+    if counts.best is None:
         return None
-    if len(ranks) == counted.best:
+    if len(ranks) == counts.best:
         return len({host for _, host, _ in ranks})
     threads, gpus = draft.threads_gpus or (1, 1)
-    return 1 if threads * gpus == counted.best > 1 else None
+    return 1 if threads * gpus == counts.best > 1 else None
 
 
-def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
+def _notes(draft: _Draft, counts: _Ranks) -> tuple[str, ...]:
     notes = [f"line {number} is cut: ignored" for number in islice(draft.cut, 5)]
     if len(draft.cut) > 5:
         notes.append(f"{len(draft.cut) - 5} more cut lines ignored")
     if draft.last_bytes is not None and (missing := facts.missing_sizes(draft.rows, draft.last_bytes, *draft.step)):
         notes.append(missing)
-    if counted.note:
-        notes.append(counted.note)
+    if counts.note:
+        notes.append(counts.note)
     if draft.runs > 1:
         notes.append(f"{draft.runs} runs of one size each are compared as one")
     wrong = [row.size_bytes for row in draft.rows if any(m and m.wrong for m in (row.out_of_place, row.in_place))]
@@ -493,8 +493,8 @@ def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
 
 def _counts_errors(rows: Sequence[LogRow]) -> bool:
     """Return whether a row has wrong elements: ``#wrong`` counts them; a small ``error`` (older form) is rounding."""
-    found = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
-    return any(value >= 1 for value in found)
+    wrong = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
+    return any(value >= 1 for value in wrong)
 
 
 def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:
@@ -512,10 +512,10 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
     """Return a run as a run of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
     if "device lines" in run.ranks_from:
         return replace(run, op=op, op_from="as given")
-    counted = _count_ranks(_Draft(rows=list(run.rows)), op)
+    counts = _count_ranks(_Draft(rows=list(run.rows)), op)
     return replace(
-        run, op=op, op_from="as given", num_ranks=counted.best, fewest_ranks=counted.fewest, most_ranks=counted.most,
-        ranks_from=counted.source, notes=(*run.notes, *([counted.note] if counted.note else [])),
+        run, op=op, op_from="as given", num_ranks=counts.best, fewest_ranks=counts.fewest, most_ranks=counts.most,
+        ranks_from=counts.source, notes=(*run.notes, *([counts.note] if counts.note else [])),
     )  # fmt: skip
 
 
@@ -532,10 +532,10 @@ def _ops_of(runs: Sequence[NcclLog]) -> str:
 
 def _list_runs(runs: Sequence[NcclLog]) -> str:
     """Return the numbered runs in order: collective, ranks and sizes of each."""
-    shown = [
+    descriptions = [
         f"{i}: {run.op or 'unnamed'}"
         + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
         + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
         for i, run in enumerate(runs[:8], start=1)
     ]
-    return "; ".join([*shown, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])
+    return "; ".join([*descriptions, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])

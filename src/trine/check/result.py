@@ -151,14 +151,14 @@ class CheckResult(Report):
         notes = [*self.notes]
         if self.noise:
             notes.append(f"slow at {', '.join(map(format_size, self.noise))} alone, counted as noise")
-        shown = self.causes and self.state != MISFIT
+        has_causes = self.causes and self.state != MISFIT
         return "\n".join(
             [
                 *wrapped_at("", f"{question}; launch {self.options.launch}", 0),
                 *wrapped_at("", _verdict(self), 0),
                 "",
                 *columns(rows, spare=(7, 3, 4)),
-                *(["", *columns(causes)] if shown else []),
+                *(["", *columns(causes)] if has_causes else []),
                 "",
                 *(line for note in notes for line in wrapped_at("note", note, 7)),
                 *wrapped_at("next", "--details; --plot FILE; trine help check", 7),
@@ -197,8 +197,8 @@ class CheckResult(Report):
                 "alike": list(self.alike),
             },
             "causes_compared": [
-                {**to_row(each.cause, "name kind"), "probability": each.probability, "residual": each.left}
-                for each in self.causes
+                {**to_row(weighed.cause, "name kind"), "probability": weighed.probability, "residual": weighed.left}
+                for weighed in self.causes
             ],
             "log10_odds": self.log_odds / math.log(10),
             "noise_bytes": list(self.noise),
@@ -225,25 +225,25 @@ def _verdict(check: CheckResult) -> str:
     assert check.suspicious_to is not None
     last = check.rows[-1].size_bytes
     until = "" if check.suspicious_to == last else f" to {format_size(check.suspicious_to)}"
-    within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
-    slow = [row.ratio for row in within if row.state == SLOW]
-    count = of_sizes(len(slow), len(within))
+    range_rows = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
+    slow = [row.ratio for row in range_rows if row.state == SLOW]
+    count = of_sizes(len(slow), len(range_rows))
     text = f"suspicious from {format_size(check.suspicious_from)}{until}: {count} above the band, "
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
         near = f" (nearest: {check.causes[0].cause.name})" if check.causes else ""
         hints = f"; {'; '.join(check.hints)}" if check.hints else ""
         return f"{text}; no known cause explains it{near}{hints}"
-    others = f"; as likely: {'; '.join(check.alike)}" if check.alike else ""
+    remarks = f"; as likely: {'; '.join(check.alike)}" if check.alike else ""
     if check.unexplained_from is not None:
-        others += f"; from {format_size(check.unexplained_from)} the run is slower than this cause explains"
+        remarks += f"; from {format_size(check.unexplained_from)} the run is slower than this cause explains"
     if check.hints:
-        others += f"; {'; '.join(check.hints)}"
+        remarks += f"; {'; '.join(check.hints)}"
     if check.stated:
-        return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){others}"
+        return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){remarks}"
     share = check.causes[0].probability
-    how = "likely cause" if share >= 0.5 else f"no clear cause, most probable ({share:.0%})"
-    return f"{text}; {how}: {check.cause.name} ({check.cause.advice}){others}"
+    likelihood = "likely cause" if share >= 0.5 else f"no clear cause, most probable ({share:.0%})"
+    return f"{text}; {likelihood}: {check.cause.name} ({check.cause.advice}){remarks}"
 
 
 def _healthy(check: CheckResult) -> str:
@@ -261,9 +261,9 @@ def _healthy(check: CheckResult) -> str:
     return text
 
 
-def of_sizes(count: int, whole: int) -> str:
+def of_sizes(count: int, total: int) -> str:
     """Return ``3 of 8 sizes lie``."""
-    return f"{count} of {whole} {'size' if whole == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
+    return f"{count} of {total} {'size' if total == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
 
 
 def _row(row: CheckedRow) -> str:
@@ -276,8 +276,8 @@ def _row(row: CheckedRow) -> str:
 
 
 def _causes(check: CheckResult) -> str:
-    shown = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
-    return "; ".join([*shown, f"{_UNKNOWN} {_unknown(check):.0%}"])
+    causes = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
+    return "; ".join([*causes, f"{_UNKNOWN} {_unknown(check):.0%}"])
 
 
 def _unknown(check: CheckResult) -> float:
@@ -311,26 +311,26 @@ def _draw(check: CheckResult) -> Any:
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.6))
     sizes = [row.size_bytes for row in check.rows]
     predicted = [row.predicted for row in check.rows]
-    moved = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
+    sent = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
     times.fill_between(sizes, [p.low_ps / 1e6 for p in predicted], [p.high_ps / 1e6 for p in predicted],
                        color="#56B4E9", alpha=0.3, lw=0, label="band (80 % expected inside)")  # fmt: skip
-    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(moved, predicted, strict=True)],
-                       [m / p.low_ps for m, p in zip(moved, predicted, strict=True)],
+    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(sent, predicted, strict=True)],
+                       [m / p.low_ps for m, p in zip(sent, predicted, strict=True)],
                        color="#56B4E9", alpha=0.3, lw=0)  # fmt: skip
     times.plot(sizes, [p.time_ps / 1e6 for p in predicted], color="black", lw=1, label="predicted")
-    rates.plot(sizes, [m / p.time_ps for m, p in zip(moved, predicted, strict=True)], color="black", lw=1)
+    rates.plot(sizes, [m / p.time_ps for m, p in zip(sent, predicted, strict=True)], color="black", lw=1)
     if check.cause is not None:
         label = f"if {check.cause.name}"
         times.plot(sizes, [t / 1e6 for t in check.cause.times_ps], color="#CC79A7", lw=1.2, ls="--", label=label)
-        rates.plot(sizes, [m / t for m, t in zip(moved, check.cause.times_ps, strict=True)], color="#CC79A7", lw=1.2,
+        rates.plot(sizes, [m / t for m, t in zip(sent, check.cause.times_ps, strict=True)], color="#CC79A7", lw=1.2,
                    ls="--")  # fmt: skip
     for state, colour in _COLOURS.items():
-        mine = [row for row in check.rows if row.state == state]
-        where = [row.size_bytes for row in mine]
-        if mine:
+        rows = [row for row in check.rows if row.state == state]
+        x = [row.size_bytes for row in rows]
+        if rows:
             style = {"s": 22, "color": colour, "zorder": 3, "label": _NAMES[state]}
-            times.scatter(where, [row.measured_ps / 1e6 for row in mine], **style)
-            rates.scatter(where, [row.size_bytes * row.predicted.bus_factor * 1e3 / row.measured_ps for row in mine],
+            times.scatter(x, [row.measured_ps / 1e6 for row in rows], **style)
+            rates.scatter(x, [row.size_bytes * row.predicted.bus_factor * 1e3 / row.measured_ps for row in rows],
                           **style)  # fmt: skip
     for axis, name in ((times, "time (µs)"), (rates, "bus bandwidth (GB/s)")):
         if check.suspicious_from is not None and check.suspicious_to is not None:

@@ -53,30 +53,30 @@ def correct(words: Sequence[str], known: Collection[str]) -> str | None:
 
     words: without ``trine``. known: options of the command.
     """
-    left, made, extras, is_changed = list(words), list[str](), list[str](), False
-    while left:
-        word = left.pop(0)
+    remaining, corrected, extras, is_changed = list(words), list[str](), list[str](), False
+    while remaining:
+        word = remaining.pop(0)
         name, equals, value = word.partition("=")
         ours = (
             (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if name.startswith("--") and name not in known else None
         )
-        if not equals and left and not left[0].startswith("-"):
-            value = left[0]
+        if not equals and remaining and not remaining[0].startswith("-"):
+            value = remaining[0]
         if ours is None:
             better = VALUES.get((name, value)) if name.startswith("--") else None
             is_changed |= better is not None
-            made += [word] if better is None else [name, better]
-            del left[: better is not None and not equals]
+            corrected += [word] if better is None else [name, better]
+            del remaining[: better is not None and not equals]
             continue
         is_changed = True
         if "{}" not in ours:  # a flag here; its value there, if it has one, is a level of recomputation or "true"
             is_level = value in _RECOMPUTE and ours.startswith("--recompute")
             ours = f"--recompute {value}" if is_level else ours
-            del left[: not equals and (is_level or value.lower() in ("true", "1", "cpu"))]
+            del remaining[: not equals and (is_level or value.lower() in ("true", "1", "cpu"))]
         elif not value:
             return None
         else:
-            del left[: not equals]
+            del remaining[: not equals]
             ours = ours.format(value)
         ours = _STAGES.get(ours, ours)
         if ours.startswith("workload"):
@@ -84,13 +84,13 @@ def correct(words: Sequence[str], known: Collection[str]) -> str | None:
         elif ours.split()[0] not in known:
             return None
         else:
-            made += ours.split()
+            corrected += ours.split()
     for extra in extras:
-        place = next((i for i, word in enumerate(made) if word.startswith("model:")), None)
+        place = next((i for i, word in enumerate(corrected) if word.startswith("model:")), None)
         if place is None:
             return None
-        made[place] += extra
-    return shlex.join(["trine", *made]) if is_changed else None
+        corrected[place] += extra
+    return shlex.join(["trine", *corrected]) if is_changed else None
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -131,9 +131,9 @@ class TrineGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command that a line begins with. Raises UsageError with the nearest name."""
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            raise click.UsageError(f"No such command {args[0]!r}{nearest(args[0], known)}", ctx)
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}{nearest(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -153,10 +153,10 @@ class TrineGroup(click.Group):
         try:
             code = super().main(words, prog_name, **{**extra, "standalone_mode": False})
         except click.NoSuchOption as error:
-            known = _options(error.ctx)
-            better = correct(words, known)
-            meant = nearest(error.option_name, known, is_listed=True) if better is None else f"; try: {better}"
-            _refuse(error, f"No such option: {error.option_name}{meant}")
+            options = _options(error.ctx)
+            better = correct(words, options)
+            hint = nearest(error.option_name, options, is_listed=True) if better is None else f"; try: {better}"
+            _refuse(error, f"No such option: {error.option_name}{hint}")
         except click.exceptions.NoArgsIsHelpError as error:
             print(error.format_message(), file=sys.stderr, flush=True)
             sys.exit(2)
@@ -187,20 +187,20 @@ def make_app() -> TrineGroup:
     return app
 
 
-def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
+def _version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
         click.echo(f"trine {__version__}")
         ctx.exit()
 
 
-def _completion(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+def _completion(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
     """Print the shell code that enables completion of command lines."""
-    if asked:
+    if is_asked:
         shell = PurePath(os.environ.get("SHELL", "")).name
-        found = get_completion_class(shell)
-        if found is None:
+        completion = get_completion_class(shell)
+        if completion is None:
             raise click.UsageError(f"SHELL is {shell!r}: completion knows bash, zsh and fish", ctx)
-        click.echo(found(ctx.command, {}, "trine", "_TRINE_COMPLETE").source())
+        click.echo(completion(ctx.command, {}, "trine", "_TRINE_COMPLETE").source())
         ctx.exit()
 
 
@@ -217,8 +217,8 @@ class _Page(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line. Raises UsageError for an option with one value that is given twice."""
         if not ctx.resilient_parsing:
-            given = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
-            twice = next((each for each in given if not each.multiple and given.count(each) > 1), None)
+            used = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
+            twice = next((each for each in used if not each.multiple and used.count(each) > 1), None)
             if twice is not None:
                 raise click.UsageError(f"{'/'.join((*twice.opts, *twice.secondary_opts))} is given twice", ctx)
         return super().parse_args(ctx, args)
@@ -234,25 +234,25 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     run = reports_errors(runner(function), words_of(function))
 
     def called(**typed: Any) -> None:
-        run(**{each.name: _given(each, typed[each.name]) for each in parameters})
+        run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
-    made = _Page(words.split()[-1], callback=called, params=[_parameter(each) for each in parameters],
+    page = _Page(words.split()[-1], callback=called, params=[_parameter(parameter) for parameter in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
-    made.page = partial(command_page, words, function)
+    page.page = partial(command_page, words, function)
 
-    def show_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-        if asked:
-            click.echo(made.page(has_colour(sys.stdout), is_all=True))
+    def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+        if is_asked:
+            click.echo(page.page(has_colour(sys.stdout), is_all=True))
             ctx.exit()
 
-    made.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))
-    return made
+    page.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))
+    return page
 
 
-def _given(each: CommandParameter, typed: Any) -> Any:
+def _value_or_default(parameter: CommandParameter, typed: Any) -> Any:
     """Return the value from the command line, or else the default."""
     typed = list(typed) if isinstance(typed, tuple) else typed
-    return each.default if typed is None or typed == [] else typed
+    return parameter.default if typed is None or typed == [] else typed
 
 
 def _parameter(each: CommandParameter) -> click.Parameter:
@@ -261,8 +261,8 @@ def _parameter(each: CommandParameter) -> click.Parameter:
 
     kind = NumberText(each.kind) if each.kind in (int, float) else click.STRING
     if each.option.is_argument:
-        many = -1 if each.is_many else 1
-        return click.Argument([each.name], type=kind, nargs=many, required=each.is_required, shell_complete=complete)
+        count = -1 if each.is_many else 1
+        return click.Argument([each.name], type=kind, nargs=count, required=each.is_required, shell_complete=complete)
     if each.kind is bool:
         return click.Option([*each.names, each.name], is_flag=True, default=None, help=each.option.help)
     return click.Option([*each.names, each.name], type=kind, multiple=each.is_many, required=each.is_required,

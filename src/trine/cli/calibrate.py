@@ -55,7 +55,7 @@ def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output
     from trine.training.step_fit import calibrate_step
 
     with RowsLine("steps simulated") as progress:
-        found = calibrate_step(step, name=None if output is None else Path(output).stem, progress=progress)
-    show(found.text(), json)
-    written(output, found.save, "profile written to {0}: use it with trine train --software {0}")
-    write_json(found.to_json(), json, "calibrate")
+        fit = calibrate_step(step, name=None if output is None else Path(output).stem, progress=progress)
+    show(fit.text(), json)
+    written(output, fit.save, "profile written to {0}: use it with trine train --software {0}")
+    write_json(fit.to_json(), json, "calibrate")

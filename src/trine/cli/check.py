@@ -57,16 +57,16 @@ def check(
     from trine.check.compare import check_log, options_of
     from trine.check.nccl_tests import read_log
 
-    found = read_log(log, op, run)
-    options, _ = options_of(found)
+    run_log = read_log(log, op, run)
+    options, _ = options_of(run_log)
     options = replace(options, **given.values)
     if "launch" in given:
-        found = replace(found, launch=given["launch"])
-    if machine.gpus is not None and found.ranks_from == "busbw / algbw":
-        found = replace(found, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
-    cluster = _machine(found, machine)
+        run_log = replace(run_log, launch=given["launch"])
+    if machine.gpus is not None and run_log.ranks_from == "busbw / algbw":
+        run_log = replace(run_log, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
+    cluster = _machine(run_log, machine)
     with about(log):
-        answer = check_log(found, cluster, options=options, in_place=in_place)
+        answer = check_log(run_log, cluster, options=options, in_place=in_place)
     show_answer(answer, json, brief, details)
     write_json(answer, json, "check")
     drawn(plot, answer)

@@ -35,8 +35,8 @@ def list_clusters(json: Json = None) -> None:
                 "fabric": fabric, "evidence": machine.evidence, "notes": machine.notes,
             }
         )  # fmt: skip
-        what = machine.notes.split(": ", 1)[-1].split(". ")[0]
-        cells.append((name, len(machine.gpus), fabric or "-", _short(what, 90)))
+        description = machine.notes.split(": ", 1)[-1].split(". ")[0]
+        cells.append((name, len(machine.gpus), fabric or "-", _short(description, 90)))
     titles = ("name", "GPUs", "usual fabric", "what it is")
     show_table("{:18} {:3} GPUs  {:22} {}", titles, cells, json, has_head=False)
     write_json({"clusters": rows}, json, "cluster list")
@@ -102,25 +102,25 @@ def show_cluster(
         raise InputError("--gpu names the GPU model of --topology, which was not given")
     if cluster is None and machine.topology is None:
         raise InputError("name a cluster, as in 'trine cluster show dgx-h100', or give --topology with --bandwidth")
-    found, warnings = group_machine(replace(machine, cluster=cluster, gpu=gpu))
+    described, warnings = group_machine(replace(machine, cluster=cluster, gpu=gpu))
     for warning in warnings:
         say(f"note: {warning}")
-    for line in _summary(found):
+    for line in _summary(described):
         show(line, json)
-    for line in _everything(found) if links else ():
+    for line in _device_and_link_lines(described) if links else ():
         show(line, json)
-    for what, source in found.sources.items():
-        show(f"source of {what}: {source}", json)
+    for part, source in described.sources.items():
+        show(f"source of {part}: {source}", json)
     if json is not None:
-        write_json(_document(found), json, "cluster show")
-    written(yaml, lambda path: FILES.get("write")(found, path, "yaml"), "written to {}")
+        write_json(_document(described), json, "cluster show")
+    written(yaml, lambda path: FILES.get("write")(described, path, "yaml"), "written to {}")
 
 
 def _short(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def _counted(names: list[str]) -> str:
+def _name_counts(names: list[str]) -> str:
     """Return counted names: ``8 x h100-sxm, 8 x nic``."""
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
@@ -135,7 +135,7 @@ def _summary(machine: Cluster) -> list[str]:
     if machine.notes:
         lines.append(machine.notes.strip())
     devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
-    lines.append(f"devices: {_counted(devices)}")
+    lines.append(f"devices: {_name_counts(devices)}")
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
     lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
     lines.append(f"numbers are {machine.evidence}")
@@ -161,22 +161,22 @@ def _kinds(machine: Cluster) -> list[str]:
             f"  {kind.medium or 'given':17} {kind.link_class:10} {kind.joins:17} {kind.count:6} "
             f"{format_bandwidth(kind.bytes_per_s):>11} {peak:>11} {format_time(kind.latency_ps):>8}"
         )
-    return lines + _inside(machine)
+    return lines + _store_rates(machine)
 
 
-def _inside(machine: Cluster) -> list[str]:
+def _store_rates(machine: Cluster) -> list[str]:
     """Return a line with the links whose rates for loads and stores differ from the operator level's."""
     from trine.cluster.capacity import link_kinds
     from trine.cluster.parts import SCALE_UP
     from trine.cluster.presets import seen_by_messages
     from trine.common.units import format_bandwidth, format_time
 
-    found = []
+    kinds = []
     for kind in link_kinds(machine):
         rate, latency_ps = seen_by_messages(kind.bytes_per_s, kind.latency_ps, kind.medium)
         if kind.link_class == SCALE_UP and (rate, latency_ps) != (kind.bytes_per_s, kind.latency_ps):
-            found.append(f"{kind.medium} {format_bandwidth(rate)}, {format_time(latency_ps)}")
-    return [f"  load by load (--fidelity loadstore): {'; '.join(dict.fromkeys(found))}"] if found else []
+            kinds.append(f"{kind.medium} {format_bandwidth(rate)}, {format_time(latency_ps)}")
+    return [f"  load by load (--fidelity loadstore): {'; '.join(dict.fromkeys(kinds))}"] if kinds else []
 
 
 def _pairs(machine: Cluster) -> list[str]:
@@ -204,7 +204,7 @@ def _cell(machine: Cluster, a: int, b: int) -> str:
     return f"{route_bytes_per_s(machine, a, b) / 1e9:.4g}/{latency_ps / 1e6:.3g}"
 
 
-def _everything(machine: Cluster) -> list[str]:
+def _device_and_link_lines(machine: Cluster) -> list[str]:
     from trine.common.units import format_bandwidth, format_time
 
     lines = [f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}" for d in machine.devices]

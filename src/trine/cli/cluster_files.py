@@ -63,8 +63,8 @@ def import_cluster(
     for row in rows:
         speed, latency = format_bandwidth(row["bytes_per_s"]), format_time(row["latency_ps"])
         show(f"  {row['count']:>7} x {row['class']:9} {row['medium'] or '-':15} {speed:>12} {latency:>10}", json)
-    for what, source in cluster.sources.items():
-        show(f"  {what}: {source}", json)
+    for part, source in cluster.sources.items():
+        show(f"  {part}: {source}", json)
     for note in cluster.notes.splitlines():
         show(f"  note: {note}", json)
     if yaml is not None:
@@ -95,12 +95,12 @@ def export_cluster(
     from trine.cluster.cluster import FILES
     from trine.errors import InputError
 
-    chosen = format or FILES.get("format_of")(output)
-    if chosen is None:
+    target_format = format or FILES.get("format_of")(output)
+    if target_format is None:
         raise InputError(f"name the format: --format {', '.join(FILES.get('known_writers')())}", file=output)
-    FILES.get("check_ending")(output, chosen)
-    FILES.get("write")(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
-    show(f"written to {output} ({chosen})", None)
+    FILES.get("check_ending")(output, target_format)
+    FILES.get("write")(load_cluster(cluster, nodes=nodes, fabric=fabric), output, target_format, lossy=lossy)
+    show(f"written to {output} ({target_format})", None)
 
 
 def draw(

@@ -43,13 +43,13 @@ class Question:
         if "launch" in self.given and is_bare(options, machine):
             raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
         with watched():
-            answer = self._asked(machine, options, self.explain)
+            answer = self._predict(machine, options, self.explain)
             if self.network is None or len(machine.gpus) <= CHEAP_GPUS:
-                idle = idle_links(described, lambda other: self._asked(group_machine(other)[0], options, False))
+                idle = idle_links(described, lambda other: self._predict(group_machine(other)[0], options, False))
                 warnings = [*warnings, *idle]
         return answer, warnings
 
-    def _asked(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
+    def _predict(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
         from trine.training.collective import collective as ask
 
         return ask(
@@ -68,11 +68,11 @@ def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], Collecti
         return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
     for option, without in options_of_links(machine):
-        if is_same(machine, without) and is_same(_alone(machine, without, default), default):
+        if is_same(machine, without) and is_same(_only_option(machine, without, default), default):
             yield f"{option} changes no time: it is not the group's bottleneck, or carries no traffic"
 
 
-def _alone(machine: MachineOptions, without: MachineOptions, default: MachineOptions) -> MachineOptions:
+def _only_option(machine: MachineOptions, without: MachineOptions, default: MachineOptions) -> MachineOptions:
     """Return the machine with only the option that ``without`` lacks."""
     return replace(
         default,

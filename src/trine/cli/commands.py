@@ -24,8 +24,8 @@ class Command(NamedTuple):
     def function(self) -> Callable[..., None]:
         """Import the command's module and return its function."""
         module, _, name = self.target.partition(":")
-        found: Callable[..., None] = getattr(import_module(f"trine.{module}"), name)
-        return found
+        function: Callable[..., None] = getattr(import_module(f"trine.{module}"), name)
+        return function
 
 
 #: Groups by name: panel and help text, in order of use, like the commands.
@@ -160,7 +160,7 @@ COMMON = {
 
 def below(group: str) -> Iterator[tuple[str, str, str]]:
     """Yield names, panels and one-line help texts in a group (``""``: trine itself), each subgroup once."""
-    seen = set()
+    groups = set()
     for command in COMMANDS:
         first, _, second = command.words.partition(" ")
         if group:
@@ -168,8 +168,8 @@ def below(group: str) -> Iterator[tuple[str, str, str]]:
                 yield second, "Commands", command.about
         elif not second:
             yield first, command.panel, command.about
-        elif first not in seen:
-            seen.add(first)
+        elif first not in groups:
+            groups.add(first)
             yield first, *GROUPS[first]
 
 

@@ -60,7 +60,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
 
     parameters = all_parameters(function)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
-    given = " ".join(_usage(each) for each in parameters if each.option.is_argument)
+    usage = " ".join(_usage(each) for each in parameters if each.option.is_argument)
     common = COMMON.get(words, "").split()
     listed = [
         each
@@ -71,7 +71,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if len(listed) < len(parameters):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
-    return _page(f"trine {words} [OPTIONS] {given}".rstrip(), about.strip(), example.strip(), rows, colour)
+    return _page(f"trine {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
 
 
 def _usage(argument: CommandParameter) -> str:
@@ -107,8 +107,8 @@ def _page(usage: str, about: str, example: str, rows: Iterable[HelpRow], colour:
     panels: dict[str, list[HelpRow]] = {}
     for row in rows:
         panels.setdefault(row.panel, []).append(row)
-    for name, inside in sorted(panels.items(), key=lambda item: item[0] != "Arguments"):
-        lines += ["", *_panel(name, inside, width, colour)]
+    for name, panel_rows in sorted(panels.items(), key=lambda item: item[0] != "Arguments"):
+        lines += ["", *_panel(name, panel_rows, width, colour)]
     return "\n".join(lines)
 
 

@@ -57,16 +57,16 @@ def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
     if layout.gpus is not None and layout.gpus != product:
         if "dp" not in axes and layout.gpus > product:
             raise PlanError(f"{layout.gpus} GPUs do not divide into replicas of {product}")
-        shown = " x ".join(f"--{name} {ways}" for name, ways in axes.items())
-        raise PlanError(f"{shown} = {product} GPUs contradicts --gpus {layout.gpus}")
+        factors = " x ".join(f"--{name} {ways}" for name, ways in axes.items())
+        raise PlanError(f"{factors} = {product} GPUs contradicts --gpus {layout.gpus}")
     return axes
 
 
 def _on_one_axis(layout: LayoutOptions, axes: dict[str, int], sharding: str | None) -> dict[str, Any]:
     parallel = (layout.parallel or "").lower()
     if parallel not in PARALLEL:
-        meant = nearest(parallel, PARALLEL, is_listed=True)
-        raise PlanError(f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{meant}")
+        hint = nearest(parallel, PARALLEL, is_listed=True)
+        raise PlanError(f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{hint}")
     if axes:
         raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(axes))} contradicts it")
     if layout.gpus is None:

@@ -66,7 +66,7 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
 
 
 def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """Return the same as :func:`group_machine`, or None in place of the cluster if no option describes one."""
+    """Return :func:`group_machine`, with None instead of the cluster if no option describes one."""
     if options.topology is not None:
         return _inline(options)
     for name, value in (("--bandwidth", options.bandwidth), ("--latency", options.latency)):
@@ -92,7 +92,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         links_down=options.link_down,
         routing=options.routing,
     )
-    return _joined(cluster, options)
+    return _with_circuits(cluster, options)
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
@@ -110,8 +110,8 @@ def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None
 
 def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     if options.topology is not None or options.cluster is None:
-        alone = options.topology is None and not options.has_circuits
-        return described_machine(replace(options, gpus=None if alone else num_ranks))
+        has_no_network = options.topology is None and not options.has_circuits
+        return described_machine(replace(options, gpus=None if has_no_network else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
 
 
@@ -119,13 +119,13 @@ def _refuse_idle_links(
     machine: Cluster, options: MachineOptions, build: Callable[[MachineOptions], Cluster | None]
 ) -> None:
     """Raise InputError for options about links and routes that change no message's path or speed."""
-    known = None
+    paths = None
     for given, without in options_of_links(options):
-        other = build(without)
-        if other is None or (other.routing == options.routing and without.routing != options.routing):
+        changed = build(without)
+        if changed is None or (changed.routing == options.routing and without.routing != options.routing):
             continue  # the option names the default
-        known = _ways(machine) if known is None else known
-        if _ways(other) == known:
+        paths = _ways(machine) if paths is None else paths
+        if _ways(changed) == paths:
             raise InputError(f"{given} changes nothing: no message between GPUs, or from a host, goes another way")
 
 
@@ -134,11 +134,11 @@ def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOpti
     if options.routing is not None:
         yield f"--routing {options.routing}", replace(options, routing=None)
     for text in options.slow_link:
-        rest = tuple(other for other in options.slow_link if other != text)
-        yield f"--slow-link {text}", replace(options, slow_link=rest)
+        remaining = tuple(other for other in options.slow_link if other != text)
+        yield f"--slow-link {text}", replace(options, slow_link=remaining)
     for text in options.link_down:
-        rest = tuple(other for other in options.link_down if other != text)
-        yield f"--link-down {text}", replace(options, link_down=rest)
+        remaining = tuple(other for other in options.link_down if other != text)
+        yield f"--link-down {text}", replace(options, link_down=remaining)
 
 
 def _ways(machine: Cluster) -> list[tuple[object, ...]]:
@@ -200,10 +200,10 @@ def _lacks(kind: str, text: str) -> str:
 
 def slow_link(text: str) -> tuple[str, str]:
     """Split text such as ``gpu0->nvswitch:0.5`` into the link's name and its factor or bandwidth."""
-    name, _, how = text.rpartition(":")
-    if not name or not how.strip():
+    name, _, rate = text.rpartition(":")
+    if not name or not rate.strip():
         raise InputError(f"--slow-link takes LINK:FACTOR or LINK:BANDWIDTH, such as 'gpu0->nvswitch:0.5'; got {text!r}")
-    return name.strip(), how.strip()
+    return name.strip(), rate.strip()
 
 
 def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
@@ -212,7 +212,7 @@ def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
             raise InputError(f"--{name.replace('_', '-')} is about the machine, {why}")
 
 
-def _joined(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
+def _with_circuits(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
     """Return ``cluster`` with the options' circuits, and the assumptions as sentences."""
     if not options.has_circuits:
         return cluster, []
@@ -236,8 +236,8 @@ def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
     return Cluster(name=name, devices=devices, links=(), circuits=circuits, sources=sources), warnings
 
 
-def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits, list[str]]:
-    """Return the circuits (from the options, else from ``known``), and the assumptions as sentences."""
+def _circuits(options: MachineOptions, defaults: Circuits | None) -> tuple[Circuits, list[str]]:
+    """Return the circuits (from the options, else from ``defaults``), and the assumptions as sentences."""
     from trine.cluster import Circuits
     from trine.common.units import parse_bandwidth, parse_bytes, parse_time
 
@@ -251,8 +251,8 @@ def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits
     for field, (word, parse) in read.items():
         if (text := getattr(options, f"circuit_{word}")) is not None:
             given[field] = parse(text, f"--circuit-{word}")
-    if known is not None:
-        return replace(known, **given), []
+    if defaults is not None:
+        return replace(defaults, **given), []
     for field, word in (("setup_ps", "setup"), ("ports", "ports"), ("bytes_per_s", "bandwidth")):
         if field not in given:
             raise InputError(f"--circuit-{word} is missing, and the cluster has no circuits to take it from")

@@ -33,23 +33,23 @@ def __getattr__(name: str) -> TrineGroup:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trine.cli.application import make_app
 
-    globals()["app"] = made = make_app()
-    return made
+    globals()["app"] = group = make_app()
+    return group
 
 
 def page(words: list[str]) -> str | None:
     """Return the help page that a command line requests, or None if it requests none."""
-    asked = next((number for number, word in enumerate(words) if word in _HELP), None)
-    if asked is None:
+    position = next((number for number, word in enumerate(words) if word in _HELP), None)
+    if position is None:
         return None
     path = words[: next(number for number, word in enumerate(words) if word.startswith("-"))]
     colour = has_colour(sys.stdout)
     if not path or (len(path) == 1 and path[0] in GROUPS):
-        return group_page("".join(path), colour) if asked == len(path) else None
+        return group_page("".join(path), colour) if position == len(path) else None
     for count in (2, 1):
         command = find(" ".join(path[:count]))
         if command is not None:
-            return command_page(command.words, command.function(), colour, words[asked] == "--help-all")
+            return command_page(command.words, command.function(), colour, words[position] == "--help-all")
     return None
 
 

@@ -102,21 +102,21 @@ def algorithm_pairs() -> Iterable[str]:
 
 def names(text: str, option: str) -> tuple[str, ...]:
     """Return ``a, b`` as a tuple. Raises PlanError for an empty name."""
-    found = tuple(name.strip() for name in text.split(","))
-    if not all(found):
+    parts = tuple(name.strip() for name in text.split(","))
+    if not all(parts):
         raise PlanError(f"{option} holds an empty name: {text!r}")
-    return found
+    return parts
 
 
 def pairs(text: str) -> tuple[tuple[str, str], ...]:
     """Return ``all_reduce=ring,broadcast=ring`` as pairs. Raises PlanError for another form."""
-    found = []
+    choices = []
     for item in names(text, "--algorithm"):
         kind, _, name = item.partition("=")
         if not kind or not name:
             raise PlanError(f"--algorithm takes COLLECTIVE=NAME, such as all_reduce=ring; got {item!r}")
-        found.append((kind.strip(), name.strip()))
-    return tuple(found)
+        choices.append((kind.strip(), name.strip()))
+    return tuple(choices)
 
 
 def _cuts(text: str) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ def _batches(text: str) -> tuple[int, ...] | str:
     """Return ``6,6,2,2`` as numbers; return a word in lower case for the plan to check."""
     from trine.common.units import whole_number
 
-    found = [whole_number(size, most=10**12) for size in names(text, "--replica-batches")]
-    if found == [None]:
+    sizes = [whole_number(size, most=10**12) for size in names(text, "--replica-batches")]
+    if sizes == [None]:
         return text.lower()
-    if None in found:
+    if None in sizes:
         raise PlanError(f"--replica-batches takes whole numbers such as 6,6,2,2, or 'time'; got {text[:80]!r}")
-    return tuple(size for size in found if size is not None)
+    return tuple(size for size in sizes if size is not None)
 
 
 def _bucket(text: str) -> int:
@@ -146,11 +146,11 @@ def _bucket(text: str) -> int:
 
 def _overlap(text: str) -> str:
     """Return a plan's overlap, or ``range``, which only the command line has. Raises PlanError for another word."""
-    wanted, known = text.lower(), OVERLAP_WORDS.split("|")
-    if wanted not in known:
-        said = nearest(wanted, known, is_listed=True)
-        raise PlanError(f"--overlap must be one of {', '.join(known)}; got {text[:80]!r}{said}")
-    return wanted
+    word, words = text.lower(), OVERLAP_WORDS.split("|")
+    if word not in words:
+        hint = nearest(word, words, is_listed=True)
+        raise PlanError(f"--overlap must be one of {', '.join(words)}; got {text[:80]!r}{hint}")
+    return word
 
 
 def _calibration(path: str) -> Any:
@@ -177,10 +177,10 @@ def _tile(text: str) -> tuple[int, ...]:
 
 def _stragglers(texts: Iterable[str]) -> dict[int, str]:
     pairs = [_straggler(text) for text in texts]
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_rank = dict(pairs)
+    if len(by_rank) < len(pairs):
         raise InputError("--straggler names a rank twice")
-    return found
+    return by_rank
 
 
 def _straggler(text: str) -> tuple[int, str]:

@@ -62,11 +62,11 @@ def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
         raise InputError("--brief and --details contradict each other")
     for name, value in given.items():
         option = words.get(name, f"--{name.replace('_', '-')}")
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, int) and one > MAX_COUNT and name not in _NO_COUNTS:
-                raise InputError(f"{option} is at most {MAX_COUNT}, got {one}")
-            if isinstance(one, str) and not can_be_named(one):
-                raise InputError(f"{option}: unknown name {one!r}")
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, int) and item > MAX_COUNT and name not in _NO_COUNTS:
+                raise InputError(f"{option} is at most {MAX_COUNT}, got {item}")
+            if isinstance(item, str) and not can_be_named(item):
+                raise InputError(f"{option}: unknown name {item!r}")
 
 
 def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Callable[..., R]:
@@ -119,8 +119,8 @@ def writes() -> Iterator[None]:
         say(_missing[-1])
 
 
-def written(path: str | None, write: Callable[[str], object], said: str = "") -> None:
-    """Write an output file if ``path`` is given; print the notes of ``write``, then ``said`` with the path for {}."""
+def written(path: str | None, write: Callable[[str], object], text: str = "") -> None:
+    """Write an output file if ``path`` is given; print the notes of ``write``, then ``text`` with the path for {}."""
     if path is None:
         return
     with writes():
@@ -128,8 +128,8 @@ def written(path: str | None, write: Callable[[str], object], said: str = "") ->
         notes = write(path)
         for note in notes if isinstance(notes, tuple) else ():
             say(f"note: {note}")
-        if said:
-            say(said.format(path))
+        if text:
+            say(text.format(path))
 
 
 def keep_input(path: str) -> None:
@@ -151,10 +151,10 @@ def all_written() -> bool:
 def _line(error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"error: {error}"
-    where = error.filename
-    if where is None and isinstance(error, FileNotFoundError):  # os.getcwd() names no path
-        where = f"working directory {os.environ.get('PWD', '.')}"
-    return f"error: {one_line(f'{where}: {error.strerror or error}' if where is not None else str(error))}"
+    place = error.filename
+    if place is None and isinstance(error, FileNotFoundError):  # os.getcwd() names no path
+        place = f"working directory {os.environ.get('PWD', '.')}"
+    return f"error: {one_line(f'{place}: {error.strerror or error}' if place is not None else str(error))}"
 
 
 def say(text: str) -> None:
@@ -164,7 +164,7 @@ def say(text: str) -> None:
 
 def coloured(text: str, stream: TextIO) -> str:
     """Return ``text`` with errors and warnings in red if ``stream`` is a terminal with colour, else unchanged."""
-    return _WRONG.sub(lambda found: painted(found[0], RED, True), text) if has_colour(stream) else text
+    return _WRONG.sub(lambda match: painted(match[0], RED, True), text) if has_colour(stream) else text
 
 
 def show_answer(answer: Report, json_target: str | None, brief: bool, details: bool) -> None:
@@ -193,15 +193,15 @@ def show(text: str, json_target: str | None) -> None:
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
     """Return all items and True, or those before Ctrl-C and False. Raises KeyboardInterrupt before the first item."""
-    found: list[T] = []
+    results: list[T] = []
     try:
         for item in items:
-            found.append(item)  # noqa: PERF402 (list(items) would lose all of them)
+            results.append(item)  # noqa: PERF402 (list(items) would lose all of them)
     except KeyboardInterrupt:
-        if not found:
+        if not results:
             raise
-        return found, False
-    return found, True
+        return results, False
+    return results, True
 
 
 class Section:
@@ -264,16 +264,16 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
 
     content = answer.document() if isinstance(answer, Report) else answer
     form = answer.SCHEMA if isinstance(answer, Report) else schema or command.replace(" ", "-")
-    whole = envelope(content, form, command)
+    document = envelope(content, form, command)
     if target == "-":
         want_stdout()
-        print(json.dumps(whole, indent=2, allow_nan=False), flush=True)
+        print(json.dumps(document, indent=2, allow_nan=False), flush=True)
         return
     from trine.common.spec import write_json as write
 
     with writes():
         keep_input(target)
-        write(target, whole)
+        write(target, document)
 
 
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
@@ -303,7 +303,7 @@ def check_outputs(given: Mapping[str, object]) -> None:
     InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError: pictures
         without matplotlib, Parquet without pyarrow.
     """
-    seen: dict[str, str] = {}
+    option_of: dict[str, str] = {}
     outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
     values = (given[name] for name in given if name not in outputs)
     words = (word for value in values for word in (value if isinstance(value, list | tuple) else (value,)))
@@ -318,9 +318,9 @@ def check_outputs(given: Mapping[str, object]) -> None:
         if target == STDOUT:
             raise InputError(f"{option} - names no file: only --json writes to stdout (./- is a file of that name)")
         place = os.path.realpath(target)
-        if place in seen and not _is_device(place):
-            raise InputError(f"{seen[place]} and {option} both write it", file=target)
-        seen[place] = option
+        if place in option_of and not _is_device(place):
+            raise InputError(f"{option_of[place]} and {option} both write it", file=target)
+        option_of[place] = option
         if (source := next((word for word in inputs if _is_same(word, target)), None)) is not None:
             raise InputError(f"{option} would overwrite {source}, an input of this command", file=target)
         _check(name, target)
@@ -350,8 +350,8 @@ def _check(name: str, target: str) -> None:
         else:
             _try_file(Path(target))
     except OSError as error:
-        where = f": {error.filename}" if error.filename not in (None, target) else ""
-        raise InputError(f"cannot write: {error.strerror or error}{where}", file=target) from None
+        place = f": {error.filename}" if error.filename not in (None, target) else ""
+        raise InputError(f"cannot write: {error.strerror or error}{place}", file=target) from None
 
 
 def _check_drawing(name: str, target: str) -> None:

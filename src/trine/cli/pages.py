@@ -44,9 +44,9 @@ def help_page(
     if page is None:
         raise InputError(f"no page {topic!r:.60}{nearest(name, (*pages, *(path.stem for path in pages.values())))}")
     text = _LINK.sub(_as_topic, _COMMENT.sub("", read_text(page))).rstrip()
-    others = [key for key in pages if key.endswith(f"/{page.stem}") and pages[key] != page]
-    if others and "/" not in name:
-        text += f"\n\nOther pages of this name: {', '.join(others)}"
+    same_names = [key for key in pages if key.endswith(f"/{page.stem}") and pages[key] != page]
+    if same_names and "/" not in name:
+        text += f"\n\nOther pages of this name: {', '.join(same_names)}"
     if not sys.stdout.isatty():
         show(text, None)
         return

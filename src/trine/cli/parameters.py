@@ -117,9 +117,9 @@ class Group:
     def made(self, typed: dict[str, Any]) -> Any:
         """Return the dataclass, or a ``Given`` of it; remove its options from ``typed``."""
         values = {
-            each.field: each.value(value)
-            for each in self.parameters
-            if each.is_given(value := typed.pop(each.name, None))
+            parameter.field: parameter.value(value)
+            for parameter in self.parameters
+            if parameter.is_given(value := typed.pop(parameter.name, None))
         }
         return Given(self.kind, values) if self.is_given else self.kind(**values)
 
@@ -127,19 +127,19 @@ class Group:
 def read(function: Callable[..., Any]) -> list[CommandParameter | Group]:
     """Return the parameters of a command, in declaration order."""
     hints = typing.get_type_hints(function, include_extras=True)
-    found: list[CommandParameter | Group] = []
+    parameters: list[CommandParameter | Group] = []
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         is_given = get_origin(kind) is Given
         inner = get_args(kind)[0] if is_given else kind
         if is_dataclass(inner):
-            fields = next((each for each in extras if isinstance(each, Fields)), Fields())
-            found.append(Group(parameter.name, inner, is_given, tuple(_of_fields(inner, fields))))
+            fields = next((extra for extra in extras if isinstance(extra, Fields)), Fields())
+            parameters.append(Group(parameter.name, inner, is_given, tuple(_of_fields(inner, fields))))
         else:
-            option = next(each for each in extras if isinstance(each, Option))
-            found.append(_own(parameter, kind, option))
-    return found
+            option = next(extra for extra in extras if isinstance(extra, Option))
+            parameters.append(_of_parameter(parameter, kind, option))
+    return parameters
 
 
 def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
@@ -147,7 +147,7 @@ def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
     return [each for part in read(function) for each in (part.parameters if isinstance(part, Group) else (part,))]
 
 
-def _own(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
+def _of_parameter(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
     """Return the option or argument for a plain function parameter."""
     required = parameter.default is parameter.empty
     bare = next((each for each in get_args(hint) if each is not type(None)), hint) if _is_union(hint) else hint
@@ -163,28 +163,28 @@ def _is_union(hint: Any) -> bool:
     return type(None) in get_args(hint)
 
 
-def _of_fields(kind: Any, chosen: Fields) -> Iterator[CommandParameter]:
+def _of_fields(kind: Any, selection: Fields) -> Iterator[CommandParameter]:
     panel, words = WORDS.get(kind.__name__, (OPTIONS, {}))
     fields = options_of(kind)
-    for name in chosen.choose(fields):
+    for name in selection.choose(fields):
         field = fields[name]
         option = words.get(name, Option())
-        text = (chosen.helps or {}).get(name) or _with_default(field)
-        option = replace(option, help=text, panel=chosen.panel or option.panel or panel)
+        text = (selection.helps or {}).get(name) or _with_default(field)
+        option = replace(option, help=text, panel=selection.panel or option.panel or panel)
         yield _of_field(field, option)
 
 
 def _of_field(field: Field[Any], option: Option) -> CommandParameter:
-    said = set(re.findall(r"\w+", str(field.type)))
-    unit = next((each for each in _UNITS if field.name.endswith(each)), "")
-    is_flag = "bool" in said
-    is_many = bool(said & {"tuple", "list", "Mapping", "Sequence"}) and option.kind is None
+    kinds = set(re.findall(r"\w+", str(field.type)))
+    unit = next((ending for ending in _UNITS if field.name.endswith(ending)), "")
+    is_flag = "bool" in kinds
+    is_many = bool(kinds & {"tuple", "list", "Mapping", "Sequence"}) and option.kind is None
     if option.kind is not None:
         kind = option.kind
     elif is_flag:
         kind = bool
     else:
-        kind = str if unit or "str" in said else int if "int" in said else float if "float" in said else str
+        kind = str if unit or "str" in kinds else int if "int" in kinds else float if "float" in kinds else str
     return CommandParameter(
         name=option.word or field.name.removesuffix(unit), field=field.name, kind=kind, option=option,
         is_many=is_many, default=False if is_flag and _is_single(field, option) else None,

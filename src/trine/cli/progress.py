@@ -28,9 +28,9 @@ class ProgressLine:
         self._things = things
         self._began = time.monotonic()
         self._stages: list[str] = []
-        self._shown = 0
+        self._width = 0
         self._next_s = self.SILENT_S
-        self._seen: deque[tuple[float, int]] = deque()
+        self._history: deque[tuple[float, int]] = deque()
 
     def __call__(self, done: int, total: int, now_ps: int) -> None:
         """Report progress; the callback of :func:`trine.engine.run`."""
@@ -46,24 +46,24 @@ class ProgressLine:
 
     def _see(self, now: float, done: int) -> None:
         """Record the time and the work done; drop entries from before the window or from another run."""
-        seen = self._seen
-        if seen and done < seen[-1][1]:
-            seen.clear()
-        seen.append((now, done))
-        while len(seen) > 2 and seen[1][0] <= now - self.WINDOW_S:
-            seen.popleft()
+        history = self._history
+        if history and done < history[-1][1]:
+            history.clear()
+        history.append((now, done))
+        while len(history) > 2 and history[1][0] <= now - self.WINDOW_S:
+            history.popleft()
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         from trine.common.units import format_time
 
         of_what = "the work" if self._things is None else f"{total:,} {self._things}"
-        left = self._left_s(total)
-        estimate = "" if left is None else f"; about {left:.0f} s left"
+        left_s = self._left_s(total)
+        estimate = "" if left_s is None else f"; about {left_s:.0f} s left"
         return f"simulated {100 * done / total:.1f} % of {of_what}, up to {format_time(now_ps)}{estimate}"
 
     def _left_s(self, total: int) -> float | None:
         """Return the remaining time at the speed since the window began, or None if the window is too short."""
-        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        (first_s, first), (last_s, last) = self._history[0], self._history[-1]
         if last_s - first_s < self.LEAST_S or last == first:
             return None
         return (last_s - first_s) * (total - last) / (last - first)
@@ -73,12 +73,12 @@ class ProgressLine:
         if not is_terminal:
             print(line, file=sys.stderr, flush=True)
             return
-        print(f"\r{line:{self._shown}}", end="", file=sys.stderr, flush=True)  # at least as long as the previous line
-        self._shown = len(line)
+        print(f"\r{line:{self._width}}", end="", file=sys.stderr, flush=True)  # at least as long as the previous line
+        self._width = len(line)
 
     def stage(self, sentence: str) -> None:
         """Announce the next stage of a run; each stage has a separate estimate."""
-        self._seen.clear()
+        self._history.clear()
         self.told(sentence)
 
     def told(self, sentence: str) -> None:
@@ -99,9 +99,9 @@ class ProgressLine:
         print("compiling kernels (first run on this machine only, about 10 to 60 s) ...", file=sys.stderr, flush=True)
 
     def _end_line(self) -> None:
-        if self._shown:
+        if self._width:
             print(file=sys.stderr, flush=True)
-        self._shown = 0
+        self._width = 0
 
     def __enter__(self) -> Self:
         return self
@@ -127,9 +127,9 @@ class RowsLine(ProgressLine):
 
     WINDOW_S = 600.0
 
-    def __init__(self, what: str = "rows predicted") -> None:
+    def __init__(self, label: str = "rows predicted") -> None:
         super().__init__(None)
-        self._what = what
+        self._label = label
 
     def rows(self, done: int, total: int) -> None:
         """Report progress; the callback of functions that replay rows."""
@@ -137,9 +137,9 @@ class RowsLine(ProgressLine):
 
     def _see(self, now: float, done: int) -> None:
         if now - self._began < self.SILENT_S:
-            self._seen.clear()
+            self._history.clear()
         super()._see(now, done)
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
-        left = self._left_s(total)
-        return f"{self._what}: {done / total:.0%}" + ("" if left is None else f"; about {left:.0f} s left")
+        left_s = self._left_s(total)
+        return f"{self._label}: {done / total:.0%}" + ("" if left_s is None else f"; about {left_s:.0f} s left")

@@ -1,4 +1,4 @@
-"""``trine software``: the profiles of training software, and where each of their numbers comes from."""
+"""``trine software``: profiles of training software, with the source of each number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def show_software(
     profile = load_software(name)
     show(f"{profile.name}: {profile.description}", json)
     data = profile.model_dump(exclude_unset=True)
-    told: dict[str, Any] = {key: data.pop(key) for key in ("name", "description", "sources") if key in data}
+    facts: dict[str, Any] = {key: data.pop(key) for key in ("name", "description", "sources") if key in data}
     for field, value in _lines("", data):
         show(f"  {field:32} {value}", json)
     if profile.sources:
@@ -60,7 +60,7 @@ def show_software(
     file = str(software_file(name))
     show(f"file: {file}", json)
     answer: dict[str, Any] = profile.model_dump(exclude_defaults=True)
-    write_json({**told, **answer, "file": file}, json, "software show")
+    write_json({**facts, **answer, "file": file}, json, "software show")
 
 
 def _lines(prefix: str, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -71,7 +71,7 @@ def _lines(prefix: str, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from _lines(f"{path}.", value)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for item in value:
-                rest = ", ".join(f"{name} {given}" for name, given in item.items() if name != "name")
-                yield f"{path}.{item['name']}" if "name" in item else path, rest
+                cells = ", ".join(f"{name} {number}" for name, number in item.items() if name != "name")
+                yield f"{path}.{item['name']}" if "name" in item else path, cells
         else:
             yield path, ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -63,8 +63,8 @@ def keep_streams() -> None:
     closed = [number for number in range(3) if not _is_open(number)]
     for _ in closed:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: no file of ours becomes stdout
-    sys.stdout = _kept(1, sys.stdout, 1 in closed)
-    sys.stderr = _kept(2, sys.stderr, 2 in closed)
+    sys.stdout = _replacement(1, sys.stdout, 1 in closed)
+    sys.stderr = _replacement(2, sys.stderr, 2 in closed)
 
 
 def want_stdout() -> None:
@@ -92,11 +92,11 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _kept(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
+def _replacement(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
     if is_closed or not isinstance(stream, io.TextIOWrapper):
-        made = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
-        made.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
-        return made
+        kept = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
+        kept.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
+        return kept
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
     return Stream(stream.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
 
@@ -110,12 +110,12 @@ def keep_interrupts() -> None:
     sys.unraisablehook = _swallowed
 
 
-def _swallowed(what: UnraisableHookArgs) -> None:
-    if issubclass(what.exc_type, MemoryError):  # the caller that ran out of memory reports it
+def _swallowed(hook: UnraisableHookArgs) -> None:
+    if issubclass(hook.exc_type, MemoryError):  # the caller that ran out of memory reports it
         return
-    if not issubclass(what.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(what)
+    if not issubclass(hook.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(hook)
         return
-    again = threading.Timer(AGAIN_S, _thread.interrupt_main)
-    again.daemon = True
-    again.start()
+    timer = threading.Timer(AGAIN_S, _thread.interrupt_main)
+    timer.daemon = True
+    timer.start()

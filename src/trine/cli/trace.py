@@ -29,12 +29,12 @@ def inspect(
     from trine.workload import compare, describe, load
 
     workload = load(path)
-    other = None if against is None else load(against)  # load before printing: it may raise
+    second = None if against is None else load(against)  # load before printing: it may raise
     description = describe(workload)
     show(description_text(description), json)
     answer = asdict(description)
-    if other is not None:
-        differences = compare(workload, other)
+    if second is not None:
+        differences = compare(workload, second)
         show(f"\ncompared with {against}: {len(differences)} differences", json)
         for difference in differences:
             show(f"  {difference_text(difference)}", json)
@@ -165,17 +165,17 @@ def _shares(texts: list[str]) -> dict[str, float]:
     """Parse texts such as ``matmul=0.6`` to name -> number; each name may occur once."""
     from trine.errors import InputError
 
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
             number = float(value)
         except ValueError:
             raise InputError(f"must be NAME=SHARE such as matmul=0.6, got {text[:80]!r}", field="--share") from None
-        if name in found:
+        if name in shares:
             raise InputError(f"{name} is given twice", field="--share")
-        found[name] = number
-    return found
+        shares[name] = number
+    return shares
 
 
 # Text output.
@@ -201,15 +201,15 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         _row(total.name.removeprefix("autograd::engine::evaluate_function: "), total) for total in trace.operators[:top]
     ]
     if len(trace.operators) > top:
-        rest = trace.operators[top:]
-        time = sum(total.gpu_time_ps for total in rest)
-        lines.append(f"and {len(rest)} more names, {format_time(time)}")
+        remaining = trace.operators[top:]
+        time = sum(total.gpu_time_ps for total in remaining)
+        lines.append(f"and {len(remaining)} more names, {format_time(time)}")
     if trace.collectives:
         lines += ["", f"{'recorded collective, no compute':34} {'count':>9} {clock:>11} {'bytes':>11}"]
         lines += [
-            f"{each.operation[:34]:34} {each.count:9} {format_time(each.time_ps):>11} "
-            f"{'not known' if each.size_bytes is None else format_bytes(each.size_bytes):>11}"
-            for each in trace.collectives
+            f"{row.operation[:34]:34} {row.count:9} {format_time(row.time_ps):>11} "
+            f"{'not known' if row.size_bytes is None else format_bytes(row.size_bytes):>11}"
+            for row in trace.collectives
         ]
     lines += ["", f"{'tensors':18} {'tensors':>8} {'storages':>9} {'bytes':>11} {'with the batch':>15}"]
     lines += [
@@ -222,16 +222,16 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     ]
     if trace.without_gradient:
         lines.append(f"{trace.without_gradient} parameters get no gradient")
-    shown = ", ".join(f"{pattern} ({count})" for pattern, count in trace.scaling[:8])
-    lines.append(f"dimensions that scale with the batch B: {shown or 'none'}")
+    patterns = ", ".join(f"{pattern} ({count})" for pattern, count in trace.scaling[:8])
+    lines.append(f"dimensions that scale with the batch B: {patterns or 'none'}")
     lines += [f"missing: {text}" for text in trace.missing] + [f"assumed: {text}" for text in trace.assumptions]
     return "\n".join(lines)
 
 
 def difference_text(difference: Difference) -> str:
     """Return one difference between two traces as text."""
-    where = difference.name if difference.operator is None else f"operator {difference.operator} ({difference.name})"
-    return f"{where}: {difference.what}: {difference.first} against {difference.second}"
+    place = difference.name if difference.operator is None else f"operator {difference.operator} ({difference.name})"
+    return f"{place}: {difference.what}: {difference.first} against {difference.second}"
 
 
 def _row(name: str, total: Total) -> str:

@@ -88,9 +88,9 @@ def make_prefetch() -> Callable[[Any, Int], None]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             import llvmlite.ir as ir
 
-            made = context.make_array(signature.args[0])(context, builder, arguments[0])
-            at = context.get_value_type(types.intp)
-            first = builder.ptrtoint(made.data, at)
+            array_struct = context.make_array(signature.args[0])(context, builder, arguments[0])
+            address_type = context.get_value_type(types.intp)
+            first = builder.ptrtoint(array_struct.data, address_type)
             offset = builder.mul(arguments[1], context.get_constant(types.intp, signature.args[0].dtype.size))
             address = builder.inttoptr(builder.add(first, offset), cgutils.voidptr_t)
             number = ir.IntType(32)

@@ -77,8 +77,8 @@ def _words(kind: Any) -> str:
     """Return the name of a type; named tuples include their fields, which numba's name omits."""
     if isinstance(kind, tuple):
         return f"({', '.join(map(_words, kind))})"
-    made = getattr(kind, "instance_class", None)
-    if made is None:
+    named_tuple = getattr(kind, "instance_class", None)
+    if named_tuple is None:
         return str(kind)
-    fields = ", ".join(f"{name}: {_words(each)}" for name, each in zip(kind.fields, kind.types, strict=True))
-    return f"{made.__module__}.{made.__qualname__}({fields})"
+    fields = ", ".join(f"{name}: {_words(part)}" for name, part in zip(kind.fields, kind.types, strict=True))
+    return f"{named_tuple.__module__}.{named_tuple.__qualname__}({fields})"

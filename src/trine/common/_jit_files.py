@@ -73,7 +73,7 @@ def read(folder: Path, name: str) -> bytes | None:
     """Return the content that :func:`write` stored under ``name``, or None; warns if there is a file it cannot use."""
     try:
         with _locked(folder, is_writer=False):
-            return _whole(folder, name)
+            return _read_safely(folder, name)
     except Damaged as error:
         say_damaged(folder, name, str(error))
     except OSError as error:
@@ -135,31 +135,31 @@ def _make(folder: Path) -> None:
     if folder.is_dir():
         return
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    for each in (folder.parent, folder):
+    for directory in (folder.parent, folder):
         with suppress(FileExistsError):
-            each.mkdir(0o755)
+            directory.mkdir(0o755)
     os.listdir(folder)
 
 
-def _unsafe(found: os.stat_result, *, is_folder: bool = False) -> str | None:
+def _unsafe(status: os.stat_result, *, is_folder: bool = False) -> str | None:
     """Return the reason why other users may have changed a file or folder, or None."""
-    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
+    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(status.st_mode):
         return "is no folder" if is_folder else "is no regular file"
     if not hasattr(os, "geteuid"):  # Windows: folders of users are closed to others
         return None
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to another user ({found.st_uid})"
-    return "can be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({status.st_uid})"
+    return "can be written by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
 
 
 def _is_whole(folder: Path, name: str) -> bool:
     try:
-        return _whole(folder, name) is not None
+        return _read_safely(folder, name) is not None
     except (OSError, Damaged):
         return False
 
 
-def _whole(folder: Path, name: str) -> bytes | None:
+def _read_safely(folder: Path, name: str) -> bytes | None:
     reason = _unsafe(os.stat(folder), is_folder=True)
     if reason is not None:
         raise Damaged(f"is not read, because its folder {reason} (chmod go-w)")

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first asked for, so that importing it stays fast."""
+"""Import the public names of a package on first use, so that importing the package stays fast."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ def record_dtype(size_bytes: int, *fields: tuple[str, str] | tuple[str, str, str
     """
     offsets: dict[str, int] = {}
     end = 0
-    for name, kind, *other in fields:
+    for name, kind, *shared in fields:
         dtype = np.dtype(kind)
-        if other:
-            offsets[name] = offsets[other[0]]
+        if shared:
+            offsets[name] = offsets[shared[0]]
         else:
             offsets[name] = -(-end // dtype.base.alignment) * dtype.base.alignment
             end = offsets[name] + dtype.itemsize
@@ -61,8 +61,8 @@ def for_kernel(bundle: Bundle) -> Bundle:
 def with_parts(bundle: Bundle, change: Callable[[Any], Any]) -> Bundle:
     """Return the NamedTuple with ``change`` applied to each part."""
     kind: Any = type(bundle)
-    made: Bundle = kind(*map(change, bundle))
-    return made
+    changed: Bundle = kind(*map(change, bundle))
+    return changed
 
 
 def one_for_kernel(array: RecordArray) -> RecordArray:
@@ -75,12 +75,12 @@ def one_for_kernel(array: RecordArray) -> RecordArray:
 @cache
 def _structure(dtype: np.dtype[np.void]) -> type[ctypes.Structure]:
     """Return the ctypes structure of a record. Each field comes from a separate structure, so fields may overlap."""
-    found = type("Record", (ctypes.Structure,), {"_fields_": [("_bytes", ctypes.c_byte * dtype.itemsize)]})
+    record = type("Record", (ctypes.Structure,), {"_fields_": [("_bytes", ctypes.c_byte * dtype.itemsize)]})
     assert dtype.fields is not None
     for name, (kind, offset, *_) in dtype.fields.items():
-        one: Any = _CTYPES[kind.base.str[1:]]
-        member = ("member", one * kind.shape[0] if kind.shape else one)
+        ctype: Any = _CTYPES[kind.base.str[1:]]
+        member = ("member", ctype * kind.shape[0] if kind.shape else ctype)
         members = [("_before", ctypes.c_byte * offset), member]
-        alone = type("Alone", (ctypes.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": members})
-        setattr(found, name, alone.member)  # type: ignore[attr-defined]
-    return found
+        overlay = type("Alone", (ctypes.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": members})
+        setattr(record, name, overlay.member)  # type: ignore[attr-defined]
+    return record

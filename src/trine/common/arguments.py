@@ -55,49 +55,49 @@ def named_arguments(target: T) -> T:
     Calls raise ArgumentError for an unknown, missing or repeated argument.
     """
     if inspect.isclass(target):
-        made = cast(Any, target)
-        made.__init__ = _checked(made.__init__, target.__name__)
+        cls = cast(Any, target)
+        cls.__init__ = _checked(cls.__init__, target.__name__)
         return target
     return cast(T, _checked(target, target.__name__))  # type: ignore[attr-defined]
 
 
 def _checked(function: Any, name: str) -> Any:
     @functools.wraps(function)
-    def called(*args: Any, **given: Any) -> Any:
+    def called(*args: Any, **keywords: Any) -> Any:
         try:
-            return function(*args, **given)
+            return function(*args, **keywords)
         except TypeError as error:
             if isinstance(error, InputError):
                 raise
-            _check_names(function, name, given)
-            _check_call(function, name, args, given)
+            _check_names(function, name, keywords)
+            _check_call(function, name, args, keywords)
             raise
 
     return called
 
 
-def _check_names(function: Any, name: str, given: Mapping[str, Any]) -> None:
+def _check_names(function: Any, name: str, keywords: Mapping[str, Any]) -> None:
     parameters = inspect.signature(function).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
-    known = [each for each in parameters if each != "self"]
-    for word in given:
-        if word not in known:
-            raise _unknown(name, word, known) from None
+    names = [each for each in parameters if each != "self"]
+    for word in keywords:
+        if word not in names:
+            raise _unknown(name, word, names) from None
 
 
-def _unknown(name: str, word: str, known: list[str]) -> ArgumentError:
+def _unknown(name: str, word: str, names: list[str]) -> ArgumentError:
     now = FORMER.get(word)
     ours = SYNONYMS.get(word)
-    hint = f"; it is called {now!r} now" if now in known else nearest(word, known)
-    if ours in known:
+    hint = f"; it is called {now!r} now" if now in names else nearest(word, names)
+    if ours in names:
         hint = f"; trine calls it {ours!r}"
     return ArgumentError(f"{name} has no argument {word!r}{hint}")
 
 
-def _check_call(function: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+def _check_call(function: Any, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     try:
-        inspect.signature(function).bind(*args, **given)
+        inspect.signature(function).bind(*args, **keywords)
     except TypeError as error:
         raise ArgumentError(f"{name}: {error}") from None
 
@@ -111,8 +111,8 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        own = inspect.signature(function)
-        wanted = [each for each in own.parameters.values() if each.name != "options"]
+        signature = inspect.signature(function)
+        own_parameters = [each for each in signature.parameters.values() if each.name != "options"]
         defaults = {each.name: _default_of(each) for each in fields(kind)}
         types = {each.name: each.type for each in fields(kind)}
         keywords = [
@@ -122,20 +122,20 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
         checked = _checked(function, function.__name__)
 
         @functools.wraps(function)
-        def called(*args: Any, options: Any = None, **given: Any) -> R:
-            mine = {each.name: given.pop(each.name) for each in wanted if each.name in given}
-            for word in given:
+        def called(*args: Any, options: Any = None, **values: Any) -> R:
+            own_values = {each.name: values.pop(each.name) for each in own_parameters if each.name in values}
+            for word in values:
                 if word not in defaults:
-                    raise _unknown(function.__name__, word, [*(each.name for each in wanted), *defaults])
-            made = kind(**given) if options is None else replace(options, **given)
-            return cast(R, checked(*args, **mine, options=made))
+                    raise _unknown(function.__name__, word, [*(each.name for each in own_parameters), *defaults])
+            filled = kind(**values) if options is None else replace(options, **values)
+            return cast(R, checked(*args, **own_values, options=filled))
 
-        called.__signature__ = own.replace(parameters=[*wanted, *keywords])  # type: ignore[attr-defined]
+        called.__signature__ = signature.replace(parameters=[*own_parameters, *keywords])  # type: ignore[attr-defined]
         called.__annotations__ = {**types, **function.__annotations__}
         return called
 
     return decorate
 
 
-def _default_of(each: Field[Any]) -> Any:
-    return inspect.Parameter.empty if each.default is MISSING and each.default_factory is MISSING else each.default
+def _default_of(field: Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is MISSING and field.default_factory is MISSING else field.default

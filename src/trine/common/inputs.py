@@ -93,10 +93,10 @@ def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
     ``file.read(max_bytes)`` reserves all of ``max_bytes`` first, however small the file is.
     """
     parts: list[bytes] = []
-    left = max_bytes
-    while left and (part := file.read(min(left, _CHUNK_BYTES))):
+    remaining = max_bytes
+    while remaining and (part := file.read(min(remaining, _CHUNK_BYTES))):
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

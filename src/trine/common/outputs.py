@@ -71,10 +71,10 @@ def write_csv(file: BinaryIO, header: Iterable[str], rows: Iterable[Iterable[obj
     text.detach()  # flushes, and leaves the file open
 
 
-def save_figure(figure: Any, path: str | os.PathLike[str], **how: Any) -> None:
+def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:
     """Write a matplotlib figure as a whole file, in the format of its ending; equal pictures give equal bytes.
 
-    ``how``: arguments of ``figure.savefig``. Raises InputError if the figure cannot be drawn or the file not written.
+    ``options``: arguments of ``figure.savefig``. Raises InputError if the figure or its file cannot be written.
     """
     from matplotlib import rc_context
 
@@ -82,7 +82,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str], **how: Any) -> None:
     metadata = {"Date": None} if ending == ".svg" else None
     try:
         with open_output(path) as file, rc_context({"svg.hashsalt": "trine"}):
-            figure.savefig(file, format=ending[1:] or None, metadata=metadata, **how)
+            figure.savefig(file, format=ending[1:] or None, metadata=metadata, **options)
     except InputError:
         raise
     except ValueError as problem:
@@ -140,72 +140,72 @@ def user_cache() -> Path | None:
 def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a file like :func:`open_output`, but raise OSError. mode: permissions of a new file, less the umask."""
     try:
-        found = os.stat(place)
+        status = os.stat(place)
     except FileNotFoundError:  # or a dangling link
-        found = None
-    stream = None if found is None else _stream_to(found)
+        status = None
+    stream = None if status is None else _stream_to(status)
     if stream is not None:
         stream.flush()
         with os.fdopen(os.dup(stream.fileno()), "wb") as file:
             yield file
-    elif found is not None and not stat.S_ISREG(found.st_mode):
+    elif status is not None and not stat.S_ISREG(status.st_mode):
         with open(place, "wb") as file:
             yield file
     else:
-        with _beside(os.path.realpath(place), found, mode) as file:
+        with _temporary_beside(os.path.realpath(place), status, mode) as file:
             yield file
 
 
-def _stream_to(found: os.stat_result) -> TextIO | None:
+def _stream_to(status: os.stat_result) -> TextIO | None:
     """Return stdout or stderr if it goes to this same regular file: its earlier output must stay."""
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or None
-                if os.path.samestat(found, os.fstat(stream.fileno())):
+                if os.path.samestat(status, os.fstat(stream.fileno())):
                     return stream
     return None
 
 
 @contextmanager
-def _beside(place: str, found: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
+def _temporary_beside(place: str, status: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``place`` that is renamed at the end, and removed after any exception."""
-    if found is not None and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+    if status is not None and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(EACCES, os.strerror(EACCES), place)
-    made = os.path.join(os.path.dirname(place), f"{PART[0]}{os.urandom(8).hex()}{PART[1]}")
+    path = os.path.join(os.path.dirname(place), f"{PART[0]}{os.urandom(8).hex()}{PART[1]}")
     try:
-        with _spare(made, found, mode) as file:
+        with _spare(path, status, mode) as file:
             yield file
             file.flush()
-            if not os.path.lexists(made):
+            if not os.path.lexists(path):
                 _overwrite(place, file)
                 return
             os.fsync(file.fileno())
         try:
-            os.replace(made, place)
+            os.replace(path, place)
         except OSError as problem:
-            if found is None or problem.errno not in _KEPT_IN_PLACE:
+            if status is None or problem.errno not in _KEPT_IN_PLACE:
                 raise
-            with open(made, "rb") as whole:
-                _overwrite(place, whole)
+            with open(path, "rb") as content:
+                _overwrite(place, content)
     finally:
         with suppress(OSError):
-            os.unlink(made)
+            os.unlink(path)
 
 
-def _spare(made: str, found: os.stat_result | None, mode: int) -> BinaryIO:
-    """Create ``made`` with owner and permissions of ``found``, or an unnamed file if the folder accepts no new one."""
+def _spare(path: str, status: os.stat_result | None, mode: int) -> BinaryIO:
+    """Create ``path`` with owner and permissions of ``status``, or an unnamed file if the folder accepts no new one."""
     try:
-        file = os.fdopen(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b")
     except OSError as problem:
-        if found is None or problem.errno not in _KEPT_IN_PLACE:
+        if status is None or problem.errno not in _KEPT_IN_PLACE:
             raise
         import tempfile
 
         return cast(BinaryIO, tempfile.TemporaryFile())
-    if found is not None and hasattr(os, "fchmod"):
+    if status is not None and hasattr(os, "fchmod"):
         with suppress(OSError):  # only root may change the owner
-            os.fchown(file.fileno(), found.st_uid, found.st_gid)
-        os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+            os.fchown(file.fileno(), status.st_uid, status.st_gid)
+        os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
     return cast(BinaryIO, file)
 
 

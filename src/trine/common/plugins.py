@@ -88,13 +88,13 @@ class Registry(Generic[T]):
 
             points: dict[str, EntryPoint] = {}
             for point in sorted(metadata.entry_points(group=self.group), key=lambda p: (p.name, _package(p), p.value)):
-                other = points.setdefault(point.name, point)
+                earlier = points.setdefault(point.name, point)
                 if point.name in self._targets:
                     first = "trine itself"
                 elif point.name in self._registered:
                     first = "this program, at run time,"
-                elif (_package(other), other.value) != (_package(point), point.value):
-                    first = f"the package {_package(other)!r}"
+                elif (_package(earlier), earlier.value) != (_package(point), point.value):
+                    first = f"the package {_package(earlier)!r}"
                 else:
                     continue
                 raise InputError(

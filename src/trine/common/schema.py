@@ -63,7 +63,7 @@ class Fault(ValueError):
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
 
 
-def _at(error: ValueError, *where: object) -> Fault:
+def _fault_at(error: ValueError, *where: object) -> Fault:
     """Return the fault with ``where`` put in front of its place."""
     return Fault(str(error), where + (error.where if isinstance(error, Fault) else ()))
 
@@ -128,8 +128,8 @@ def Field(
     strict: False also accepts numbers written as text.
     """
     limits = {"le": le, "lt": lt, "ge": ge, "gt": gt}
-    given = {name: limit for name, limit in limits.items() if limit is not None}
-    return FieldInfo(default, default_factory, alias, strict, given, (min_length, max_length), allow_inf_nan)
+    set_limits = {name: limit for name, limit in limits.items() if limit is not None}
+    return FieldInfo(default, default_factory, alias, strict, set_limits, (min_length, max_length), allow_inf_nan)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
@@ -144,15 +144,15 @@ class Spec:
 
     def __init_subclass__(cls) -> None:
         """Collect the fields, starting with the last base; their types are resolved later."""
-        found: dict[str, FieldInfo] = {}
+        infos: dict[str, FieldInfo] = {}
         for base in reversed(cls.__mro__[:-1]):
             for name in inspect.get_annotations(base) if base is not Spec else ():
                 default = base.__dict__.get(name, ...)
-                found[name] = default if isinstance(default, FieldInfo) else Field(default)
-        cls.model_fields = found
+                infos[name] = default if isinstance(default, FieldInfo) else Field(default)
+        cls.model_fields = infos
 
-    def __init__(self, **given: Any) -> None:
-        self._take(given)
+    def __init__(self, **values: Any) -> None:
+        self._take(values)
 
     @classmethod
     def model_validate(cls, data: object) -> Self:
@@ -161,13 +161,13 @@ class Spec:
             return data
         if not isinstance(data, Mapping):
             raise Fault(f"must be a mapping, got {show(data)}")
-        made = cls.__new__(cls)
-        made._take(data)
-        return made
+        spec = cls.__new__(cls)
+        spec._take(data)
+        return spec
 
     def _take(self, data: Mapping[Any, Any]) -> None:
         kind: Any = type(self)
-        checks, values, given = _checks_of(kind), self.__dict__, []
+        checks, values, names = _checks_of(kind), self.__dict__, []
         for key in data:
             if key not in checks:
                 raise Fault(f"unknown key {show(key)}{nearest(str(key)[:80], list(checks))}")
@@ -176,13 +176,13 @@ class Spec:
                 try:
                     values[name] = check(data[key])
                 except ValueError as error:
-                    raise _at(error, key) from None
-                given.append(name)
+                    raise _fault_at(error, key) from None
+                names.append(name)
             elif info.is_required:
                 raise Fault("is missing", (key,))
             else:
                 values[name] = info.made()
-        values["fields_set"] = frozenset(given)
+        values["fields_set"] = frozenset(names)
         self._check()
 
     def _check(self) -> None:
@@ -205,10 +205,10 @@ class Spec:
 
     def model_copy(self, update: Mapping[str, Any]) -> Self:
         """Return a copy with the fields of ``update`` replaced, without checking them."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__, **update)
-        made.__dict__["fields_set"] = self.fields_set | frozenset(update)
-        return made
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__, **update)
+        copy.__dict__["fields_set"] = self.fields_set | frozenset(update)
+        return copy
 
     def model_dump(
         self, exclude: Collection[str] = (), *, exclude_none: bool = False, exclude_unset: bool = False,
@@ -241,8 +241,8 @@ class Spec:
 
 def make_spec(name: str, base: type[AnySpec], fields: Mapping[str, tuple[Any, Any]]) -> type[AnySpec]:
     """Return a subclass of ``base`` with more ``fields``: type and default (``...`` if required) by name."""
-    own = {"__annotations__": {key: kind for key, (kind, _) in fields.items()}, "__module__": base.__module__}
-    return type(name, (base,), own | {key: default for key, (_, default) in fields.items()})
+    namespace = {"__annotations__": {key: kind for key, (kind, _) in fields.items()}, "__module__": base.__module__}
+    return type(name, (base,), namespace | {key: default for key, (_, default) in fields.items()})
 
 
 def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
@@ -261,13 +261,13 @@ def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
 def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
     """Return a Spec that checks the fields of a dataclass."""
     kinds = get_type_hints(cls, include_extras=True)
-    given: dict[str, tuple[Any, Any]] = {}
+    kinds_and_infos: dict[str, tuple[Any, Any]] = {}
     for field in fields(cls):
         is_required = field.default is MISSING and field.default_factory is MISSING
         if field.name not in without:
             alias = next((part.alias for part in get_args(kinds[field.name]) if isinstance(part, FieldInfo)), None)
-            given[field.name] = kinds[field.name], Field(... if is_required else None, alias=alias)
-    return make_spec(cls.__name__, Spec, given)
+            kinds_and_infos[field.name] = kinds[field.name], Field(... if is_required else None, alias=alias)
+    return make_spec(cls.__name__, Spec, kinds_and_infos)
 
 
 @cache
@@ -275,7 +275,7 @@ def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
     """Return, by name in files, the field's name, its FieldInfo and its check."""
     kinds = get_type_hints(cls, include_extras=True)
     return {
-        info.alias or name: (name, info, _within(info, _check_of(kinds[name], info.strict)))
+        info.alias or name: (name, info, _with_limits(info, _check_of(kinds[name], info.strict)))
         for name, info in cls.model_fields.items()
     }
 
@@ -309,7 +309,7 @@ def _annotated(inner: tuple[Any, ...], strict: bool) -> Check:
     check = _check_of(kind, strict)
     for extra in extras:
         if isinstance(extra, FieldInfo):
-            check = _within(extra, check)
+            check = _with_limits(extra, check)
         elif isinstance(extra, BeforeValidator):
             check = _chained(extra.check, check)
         elif isinstance(extra, AfterValidator):
@@ -350,25 +350,25 @@ def _number_as_text(value: Any) -> float:
         raise Fault(f"should be a valid number, got {show(value)}") from None
 
 
-def _within(info: FieldInfo, check: Check) -> Check:
+def _with_limits(info: FieldInfo, check: Check) -> Check:
     """Return ``check`` followed by the limits and lengths; None skips them."""
     if not info.limits and info.allow_inf_nan and info.lengths == (0, math.inf):
         return check
     least, most = info.lengths
 
     def within(value: Any) -> Any:
-        found = check(value)
-        if found is None:
+        checked = check(value)
+        if checked is None:
             return None
-        if not info.allow_inf_nan and not math.isfinite(found):
+        if not info.allow_inf_nan and not math.isfinite(checked):
             raise Fault(f"should be a finite number, got {show(value)}")
         for name, limit in info.limits.items():
             words, holds = _LIMITS[name]
-            if not holds(found, limit):
+            if not holds(checked, limit):
                 raise Fault(f"should be {words} {int(limit) if limit == int(limit) else limit}, got {show(value)}")
-        if (least or most < math.inf) and not least <= len(found) <= most:
-            raise Fault(f"{_length(found, least, most)}, got {show(value)}")
-        return found
+        if (least or most < math.inf) and not least <= len(checked) <= most:
+            raise Fault(f"{_length(checked, least, most)}, got {show(value)}")
+        return checked
 
     return within
 
@@ -377,8 +377,8 @@ def _length(value: Any, least: int, most: float) -> str:
     word, unit = _CONTAINERS[type(value)]
     bound, number = ("at least", least) if len(value) < least else ("at most", int(most))
     unit += "" if number == 1 else "s"
-    found = "" if word == "string" else f" after validation, not {len(value)}"
-    return f"{word} should have {bound} {number} {unit}{found}"
+    remark = "" if word == "string" else f" after validation, not {len(value)}"
+    return f"{word} should have {bound} {number} {unit}{remark}"
 
 
 def _union(checks: list[Check], takes_none: bool) -> Check:
@@ -388,9 +388,9 @@ def _union(checks: list[Check], takes_none: bool) -> Check:
         if value is None and takes_none:
             return None
         first: ValueError | None = None
-        for each in checks:
+        for candidate in checks:
             try:
-                return each(value)
+                return candidate(value)
             except ValueError as error:
                 first = first or error
         assert first is not None
@@ -401,8 +401,8 @@ def _union(checks: list[Check], takes_none: bool) -> Check:
 
 def one_of(words: tuple[Any, ...]) -> Check:
     """Return the check that a value is one of ``words``."""
-    known = [repr(word) for word in words]
-    text = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    quoted = [repr(word) for word in words]
+    text = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
 
     def check(value: Any) -> Any:
         if any(type(value) is type(word) and value == word for word in words):
@@ -416,13 +416,13 @@ def _list(check: Check) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, list):
             raise Fault(f"should be a valid list, got {show(value)}")
-        found = []
-        for position, each in enumerate(value):
+        checked_items = []
+        for position, item in enumerate(value):
             try:
-                found.append(check(each))
+                checked_items.append(check(item))
             except ValueError as error:
-                raise _at(error, position) from None
-        return found
+                raise _fault_at(error, position) from None
+        return checked_items
 
     return checked
 
@@ -431,16 +431,16 @@ def _dict(of_key: Check, of_value: Check) -> Check:
     def checked(value: Any) -> Any:
         if not isinstance(value, dict):
             raise Fault(f"should be a valid dictionary, got {show(value)}")
-        found = {}
-        for key, each in value.items():
+        checked_items = {}
+        for key, item in value.items():
             try:
                 name = of_key(key)
             except ValueError as error:
-                raise _at(error, key, "[key]") from None
+                raise _fault_at(error, key, "[key]") from None
             try:
-                found[name] = of_value(each)
+                checked_items[name] = of_value(item)
             except ValueError as error:
-                raise _at(error, key) from None
-        return found
+                raise _fault_at(error, key) from None
+        return checked_items
 
     return checked

@@ -33,8 +33,8 @@ def titled(thing: object, text: str) -> str:
 
 
 def _repr_of_fields(self: Any) -> str:
-    shown = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr and not _is_usual(self, each))
-    return one_line(f"{type(self).__name__}({', '.join(f'{name}={_value(value)}' for name, value in shown)})", MAX_REPR)
+    pairs = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr and not _is_usual(self, each))
+    return one_line(f"{type(self).__name__}({', '.join(f'{name}={_value(value)}' for name, value in pairs)})", MAX_REPR)
 
 
 def _is_usual(thing: object, field: Field[object]) -> bool:
@@ -78,8 +78,8 @@ def table(caption: str, rows: Sequence[Mapping[str, object]]) -> str:
     body = "".join(
         f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in names)}</tr>" for row in rows[:MAX_ROWS]
     )
-    left = f" (first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
-    return f"<table><caption>{escape(caption + left)}</caption><tr>{head}</tr>{body}</table>"
+    remark = f" (first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
+    return f"<table><caption>{escape(caption + remark)}</caption><tr>{head}</tr>{body}</table>"
 
 
 def folded(title: str, lines: Iterable[str]) -> str:

@@ -37,16 +37,16 @@ def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tu
 
     Raises SpecError: a file that cannot be read, or an endless chain of bases.
     """
-    found = [(path, load_mapping(path))]
+    files = [(path, load_mapping(path))]
     while True:
-        path, data = found[-1]
+        path, data = files[-1]
         base = data.get("base") if isinstance(data, Mapping) else None
         if base is None:
-            return found
-        if len(found) > MAX_BASES:
+            return files
+        if len(files) > MAX_BASES:
             raise SpecError(f"stands on more than {MAX_BASES} files, or on itself", file=path, field="base")
         path = find_base(base, path)
-        found.append((path, load_mapping(path)))
+        files.append((path, load_mapping(path)))
 
 
 def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str, Any] = NOTHING) -> AnyClass:
@@ -70,13 +70,13 @@ class _Loader(yaml.CSafeLoader):
     """Loader of safe YAML without repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _fault("a key must be text", key.start_mark)
-            if key.value in seen:
+            if key.value in keys:
                 raise _fault(f"the key {key.value!r} is given twice", key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -110,8 +110,8 @@ def parse_yaml(text: str, file: object) -> object:
         _check_events(text)
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        where = f"{file}:{error.problem_mark.line + 1}" if error.problem_mark else file
-        raise SpecError(error.problem or "not valid YAML", file=where) from None
+        place = f"{file}:{error.problem_mark.line + 1}" if error.problem_mark else file
+        raise SpecError(error.problem or "not valid YAML", file=place) from None
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(f"not valid YAML: {str(error)[:200]}", file=file) from None
 

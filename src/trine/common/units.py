@@ -56,37 +56,37 @@ def whole_number(text: str, least: int = 0, most: int = MAX_INT64) -> int | None
     return number if least <= number <= most else None
 
 
-def _parse(value: object, units: dict[str, Fraction], what: str, example: str, base: bool) -> Fraction:
+def _parse(value: object, units: dict[str, Fraction], subject: str, example: str, base: bool) -> Fraction:
     """Return ``value`` in the base unit of ``units``; ``base`` allows bare numbers, already in that unit."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UnitError(f"{what} must be a number with a unit such as {example!r}, got {value!r}")
+        raise UnitError(f"{subject} must be a number with a unit such as {example!r}, got {value!r}")
     if isinstance(value, int | float):
         if value != value or value in (float("inf"), float("-inf")):
-            raise UnitError(f"{what} must be finite, got {value!r}")
+            raise UnitError(f"{subject} must be finite, got {value!r}")
         if value == 0 or base:
             return Fraction(str(value)) if isinstance(value, float) else Fraction(value)
-        raise UnitError(f"{what} needs a unit, such as {example!r}; got the bare number {value!r}")
+        raise UnitError(f"{subject} needs a unit, such as {example!r}; got the bare number {value!r}")
     match = _QUANTITY.fullmatch(value) if len(value) <= 64 else None
     if match is None:
-        raise UnitError(f"{what} must be a number with a unit such as {example!r}, got {value[:80]!r}")
+        raise UnitError(f"{subject} must be a number with a unit such as {example!r}, got {value[:80]!r}")
     number = Fraction(match[1].replace("_", ""))
     unit = match[2]
     if unit == "":
         if number == 0:
             return number
-        raise UnitError(f"{what} needs a unit, such as {example!r}; got {value!r}")
+        raise UnitError(f"{subject} needs a unit, such as {example!r}; got {value!r}")
     if unit not in units:
-        raise UnitError(f"{what} has an unknown unit {unit!r} in {value!r}; a valid example is {example!r}")
+        raise UnitError(f"{subject} has an unknown unit {unit!r} in {value!r}; a valid example is {example!r}")
     return number * units[unit]
 
 
-def _whole(number: Fraction, what: str, value: object, *, up: bool) -> int:
+def _as_integer(number: Fraction, subject: str, value: object, *, up: bool) -> int:
     if number < 0:
-        raise UnitError(f"{what} must not be negative, got {value!r}")
-    whole = -(-number.numerator // number.denominator) if up else round(number)
-    if whole > MAX_INT64:
-        raise UnitError(f"{what} is too large")
-    return int(whole)
+        raise UnitError(f"{subject} must not be negative, got {value!r}")
+    integer = -(-number.numerator // number.denominator) if up else round(number)
+    if integer > MAX_INT64:
+        raise UnitError(f"{subject} is too large")
+    return int(integer)
 
 
 def parse_time(value: object, what: str = "a time", *, base: bool = False) -> int:
@@ -94,7 +94,7 @@ def parse_time(value: object, what: str = "a time", *, base: bool = False) -> in
     number = _parse(value, _TIME, what, "1 us", base)
     if base and not isinstance(value, str):
         number *= PS_PER_S
-    return _whole(number, what, value, up=True)
+    return _as_integer(number, what, value, up=True)
 
 
 def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> int:
@@ -102,7 +102,7 @@ def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> i
     number = _parse(value, _BYTES, what, "25 MiB", base)
     if number.denominator != 1:
         raise UnitError(f"{what} must be a whole number of bytes, got {value!r}")
-    return _whole(number, what, value, up=False)
+    return _as_integer(number, what, value, up=False)
 
 
 def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = False) -> int:
@@ -120,11 +120,11 @@ def parse_power(value: object, what: str = "a power") -> int:
     return _positive(_parse(value, _POWER, what, "700 W", False), what, value)
 
 
-def _positive(number: Fraction, what: str, value: object) -> int:
-    whole = _whole(number, what, value, up=False)
-    if whole <= 0:
-        raise UnitError(f"{what} must be positive, got {value!r}")
-    return whole
+def _positive(number: Fraction, subject: str, value: object) -> int:
+    integer = _as_integer(number, subject, value, up=False)
+    if integer <= 0:
+        raise UnitError(f"{subject} must be positive, got {value!r}")
+    return integer
 
 
 def parse_cycle(value: object, what: str = "a clock") -> int:

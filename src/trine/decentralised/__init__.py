@@ -1,1 +1,1 @@
-"""Hop: decentralised training in which workers wait for some of their neighbours, with tokens and skips."""
+"""Hop: decentralised training with backup workers, bounded staleness, tokens and skipped iterations."""

@@ -85,8 +85,8 @@ class _Rule:
 
     def iteration_before(self, worker: int, now_ps: int) -> int:
         """Return the last iteration that a worker entered strictly before an instant, or -1."""
-        at = bisect_left(self.entry_ps[worker], now_ps)
-        return self.entered[worker][at - 1][0] if at else -1
+        num_entered = bisect_left(self.entry_ps[worker], now_ps)
+        return self.entered[worker][num_entered - 1][0] if num_entered else -1
 
     def certain(self) -> Choices:
         """Return the rule's decisions up to the first instant at which they differ from the run's choices."""
@@ -99,13 +99,13 @@ class _Rule:
 
     def _first_change(self) -> list[int]:
         """Return the instants of the decisions that differ."""
-        found = [self.offered_ps[offer] for offer in self.next.dropped ^ self.choices.dropped]
+        instants = [self.offered_ps[offer] for offer in self.next.dropped ^ self.choices.dropped]
         for worker, (old, new) in enumerate(zip(self.choices.paths, self.next.paths, strict=True)):
             if old != new:
-                same = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
-                last = next(visit for visit in reversed(old[:same]) if visit.trains)
-                found.append(self.decided_ps[worker][last.iteration])
-        return found
+                num_equal = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+                last = next(visit for visit in reversed(old[:num_equal]) if visit.trains)
+                instants.append(self.decided_ps[worker][last.iteration])
+        return instants
 
     def _path(self, worker: int, until_ps: int | None) -> tuple[Visit, ...]:
         """Return a worker's visits: by the rule if this run has the time (up to ``until_ps``), else one by one."""
@@ -131,16 +131,16 @@ class _Rule:
     def _offers(self) -> dict[tuple[int, int, int], int]:
         """Return the time of each update's turn, sent or not: (sender, receiver, iteration) -> ps."""
         return {
-            (worker, other, visit.iteration): self.ready_ps[task]
+            (worker, receiver, visit.iteration): self.ready_ps[task]
             for worker, path in enumerate(self.choices.paths)
             for visit, tasks in zip(path, self.tasks.visits[worker], strict=True)
-            for other, task in zip(self.graph.out[worker], tasks.sends, strict=False)
+            for receiver, task in zip(self.graph.out[worker], tasks.sends, strict=False)
         }
 
     def _dropped(self) -> frozenset[tuple[int, int, int]]:
         """Return the updates that are too old for their receiver's current iteration."""
         return frozenset(
-            (worker, other, iteration)
-            for (worker, other, iteration), now_ps in self.offered_ps.items()
-            if self.iteration_before(other, now_ps) > iteration + self.protocol.staleness
+            (worker, receiver, iteration)
+            for (worker, receiver, iteration), now_ps in self.offered_ps.items()
+            if self.iteration_before(receiver, now_ps) > iteration + self.protocol.staleness
         )

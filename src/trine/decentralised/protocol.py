@@ -39,11 +39,11 @@ class WorkerGraph:
         n = len(self.out)
         if n < 2:
             raise PlanError(f"decentralised training needs at least two workers, got {n}")
-        for worker, others in enumerate(self.out):
-            wrong = [other for other in others if other == worker or not 0 <= other < n]
-            if wrong or len(set(others)) != len(others):
+        for worker, neighbours in enumerate(self.out):
+            wrong = [other for other in neighbours if other == worker or not 0 <= other < n]
+            if wrong or len(set(neighbours)) != len(neighbours):
                 raise PlanError(
-                    f"worker {worker} sends to {list(others)}: each other worker of 0..{n - 1} at most once"
+                    f"worker {worker} sends to {list(neighbours)}: each other worker of 0..{n - 1} at most once"
                 )
         for edges in (self.out, self.into):
             missing = set(range(n)) - _reached(edges)
@@ -55,11 +55,11 @@ class WorkerGraph:
     @cached_property
     def into(self) -> tuple[tuple[int, ...], ...]:
         """The in-neighbours of each worker, ascending."""
-        found: list[list[int]] = [[] for _ in self.out]
-        for worker, others in enumerate(self.out):
-            for other in others:
-                found[other].append(worker)
-        return tuple(tuple(sorted(each)) for each in found)
+        senders: list[list[int]] = [[] for _ in self.out]
+        for worker, receivers in enumerate(self.out):
+            for receiver in receivers:
+                senders[receiver].append(worker)
+        return tuple(tuple(sorted(workers)) for workers in senders)
 
     @property
     def num_workers(self) -> int:
@@ -68,17 +68,17 @@ class WorkerGraph:
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """(sender, receiver) pairs, in order."""
-        return tuple((worker, other) for worker, others in enumerate(self.out) for other in others)
+        return tuple((worker, receiver) for worker, receivers in enumerate(self.out) for receiver in receivers)
 
 
 def _reached(edges: tuple[tuple[int, ...], ...]) -> set[int]:
-    seen, pending = {0}, [0]
+    reached, pending = {0}, [0]
     while pending:
-        for other in edges[pending.pop()]:
-            if other not in seen:
-                seen.add(other)
-                pending.append(other)
-    return seen
+        for neighbour in edges[pending.pop()]:
+            if neighbour not in reached:
+                reached.add(neighbour)
+                pending.append(neighbour)
+    return reached
 
 
 def worker_graph(name: str, num_workers: int) -> WorkerGraph:
@@ -126,7 +126,7 @@ def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> W
             raise PlanError(f"pair {a}, {b}: workers are 0..{num_workers - 1}")
         out[a].add(b)
         out[b].add(a)
-    return WorkerGraph(name, tuple(tuple(sorted(others)) for others in out))
+    return WorkerGraph(name, tuple(tuple(sorted(neighbours)) for neighbours in out))
 
 
 @named_arguments

@@ -75,11 +75,11 @@ class HopNumbers:
     @cached_property
     def waiting_updates_ps(self) -> Int64:
         """Time each worker waited for updates after its own work of the iteration was done."""
-        own = "gradient" if self.protocol.order == "parallel" else "apply"
+        end = "gradient" if self.protocol.order == "parallel" else "apply"
         ends = self.run.records.end_ps
         return np.array(
             [
-                sum(max(0, int(ends[v.got] - ends[getattr(v, own) if v.gradient >= 0 else v.enter])) for v in visits)
+                sum(max(0, int(ends[v.got] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
                 for visits in self.run.tasks.visits
             ],
             np.int64,
@@ -127,7 +127,7 @@ class HopNumbers:
     @property
     def num_unused(self) -> int:
         """Number of updates sent but never averaged: too late, or overtaken by a newer one."""
-        return self.num_sent - len(self._used)
+        return self.num_sent - len(self._used_updates)
 
     @property
     def sent_bytes(self) -> int:
@@ -139,19 +139,19 @@ class HopNumbers:
         return Counter(age for _, age in self._averaged)
 
     @cached_property
-    def _used(self) -> set[int]:
+    def _used_updates(self) -> set[int]:
         return {task for task, _ in self._averaged if task >= 0}
 
     @cached_property
     def _averaged(self) -> list[tuple[int, int | None]]:
         """For each average and in-neighbour: the update (its task, or -1) and its age (None: missed)."""
-        found: list[tuple[int, int | None]] = []
+        averages: list[tuple[int, int | None]] = []
         for worker, path in enumerate(self.run.choices.paths):
-            for other in self.graph.into[worker]:
-                arrived = self._arrivals(other, worker)
+            for sender in self.graph.into[worker]:
+                arrived = self._arrivals(sender, worker)
                 for visit, tasks in zip(path, self.run.tasks.visits[worker], strict=True):
-                    found.append(self._taken(visit, self._averaged_ps(tasks), *arrived))
-        return found
+                    averages.append(self._averaged_update(visit, self._averaged_ps(tasks), *arrived))
+        return averages
 
     def _averaged_ps(self, tasks: VisitTasks) -> int:
         """Return the time of a visit's average; it includes every update that has arrived by then."""
@@ -170,7 +170,7 @@ class HopNumbers:
         ]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
-    def _taken(
+    def _averaged_update(
         self, visit: Visit, now_ps: int, ends_ps: list[int], iterations: list[int], tasks: list[int]
     ) -> tuple[int, int | None]:
         newest = bisect_right(ends_ps, now_ps) - 1
@@ -360,8 +360,8 @@ class HopResult(Report):
     def details(self) -> str:
         """Return the full text of the result, with evidence and warnings."""
         numbers, protocol = self.numbers, self.protocol
-        used = sum(numbers.staleness.values())
-        ages = ", ".join(f"{age}: {100 * count / (used + numbers.num_missed):.1f} %" for age, count in
+        num_used = sum(numbers.staleness.values())
+        ages = ", ".join(f"{age}: {100 * count / (num_used + numbers.num_missed):.1f} %" for age, count in
                          numbers.staleness.items())  # fmt: skip
         shares = self.shares()
         lines = [
@@ -373,7 +373,7 @@ class HopResult(Report):
             f"workers compute {100 * shares['computing']:.1f} % of the time, wait for updates "
             f"{100 * shares['waiting_for_updates']:.1f} %, for tokens {100 * shares['waiting_for_tokens']:.1f} %",
             f"age of the updates averaged, in iterations: {ages}; missed {numbers.num_missed} of "
-            f"{used + numbers.num_missed}",
+            f"{num_used + numbers.num_missed}",
             f"{numbers.num_sent} updates sent ({format_bytes(numbers.sent_bytes)}), {numbers.num_unused} unused",
         ]
         if protocol.drop_late:
@@ -442,11 +442,11 @@ def hop(
     network = network_on(machine, network)
     graph = _graph_on(machine, graph, workers)
     workload = load_for(workload, machine, graph, gpu, trace_gpu)
-    here = _gpus_of(machine, graph)
-    times = timing(workload, compute, gpu, here).of_one_gpu()
-    one = simulate(workload, Plan(batch=batch, inputs="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
-    gradient_ps, apply_ps = _iteration(one)
-    whose = "of the trace" if gpu is None or times.is_recorded else "asked for"
+    gpus = _gpus_of(machine, graph)
+    times = timing(workload, compute, gpu, gpus).of_one_gpu()
+    step = simulate(workload, Plan(batch=batch, inputs="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
+    gradient_ps, apply_ps = _iteration(step)
+    source = "of the trace" if gpu is None or times.is_recorded else "asked for"
     work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)
     settled = run_hop(
         graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
@@ -460,8 +460,8 @@ def hop(
         apply_ps=apply_ps,
         update_bytes=work.update_bytes,
         network=network if isinstance(network, str) else network.name,
-        evidence=_evidence(one, machine, stragglers),
-        warnings=(*one.warnings, *times.warnings(whose)),
+        evidence=_evidence(step, machine, stragglers),
+        warnings=(*step.warnings, *times.warnings(source)),
         wall_s=time.perf_counter() - began,
     )
 
@@ -492,13 +492,13 @@ def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -
     return graph
 
 
-def _iteration(one: Result) -> tuple[int, int]:
+def _iteration(step: Result) -> tuple[int, int]:
     """Return the time until the last gradient, and the time of the optimizer after it."""
-    is_optimizer = one.graph.labels.phase == 2
-    if not (one.graph.labels.phase == 1).any():
+    is_optimizer = step.graph.labels.phase == 2
+    if not (step.graph.labels.phase == 1).any():
         raise InputError("the trace has no backward pass: Hop exchanges trained parameters")
-    begin_ps = int(one.records.start_ps[is_optimizer].min()) if is_optimizer.any() else one.step_time_ps
-    return begin_ps, one.step_time_ps - begin_ps
+    begin_ps = int(step.records.start_ps[is_optimizer].min()) if is_optimizer.any() else step.step_time_ps
+    return begin_ps, step.step_time_ps - begin_ps
 
 
 def _update_bytes(workload: Workload) -> int:
@@ -537,9 +537,9 @@ def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
     )
 
 
-def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
+def _evidence(step: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
     sources: Mapping[str, str] = machine.sources
-    rows = [*one.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]
+    rows = [*step.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]
     if stragglers is not None:
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     return tuple(rows)

@@ -1,7 +1,7 @@
 """Conversion of the Hop protocol to a task graph: joins that need k of n updates, and tokens as dependencies.
 
 All of Hop is a static graph except two decisions: the iterations that a lagging worker skips, and the late updates that
-are not sent. These come in as data (:class:`Choices`), which :mod:`trine.decentralised.choices` finds.
+are not sent. :class:`Choices` holds these decisions; :mod:`trine.decentralised.choices` computes them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _HopGraphWriter:
             {v.iteration: tasks for v, tasks in zip(path, numbers, strict=True) if v.trains}
             for path, numbers in zip(choices.paths, self.visits, strict=True)
         ]
-        self.place = [{other: i for i, other in enumerate(others)} for others in graph.out]
+        self.place = [{neighbour: i for i, neighbour in enumerate(neighbours)} for neighbours in graph.out]
         self.routes = {edge: network.route(*edge) for edge in graph.edges}
         self.builder = TaskGraphBuilder(
             network.link_bytes_per_s, network.link_latency_ps, link_names=network.link_names,
@@ -118,20 +118,20 @@ class _HopGraphWriter:
 
     def _number(self) -> tuple[tuple[VisitTasks, ...], ...]:
         """Assign task numbers in advance, because dependencies between workers point both ways."""
-        count, found = 0, []
+        count, numbers = 0, []
         for worker, path in enumerate(self.choices.paths):
-            mine = []
+            own_numbers = []
             have = len(self.graph.into[worker]) if self.protocol.staleness else 0
             for visit in path:
                 if visit.trains:
                     sends = range(count + 5 + have, count + 5 + have + len(self.graph.out[worker]))
-                    mine.append(VisitTasks(count, count + 1, count + 2, count + 3, count + 4, tuple(sends)))
+                    own_numbers.append(VisitTasks(count, count + 1, count + 2, count + 3, count + 4, tuple(sends)))
                     count += 5 + have + len(sends)
                 else:
-                    mine.append(VisitTasks(count, -1, -1, count + 1, count + 2, ()))
+                    own_numbers.append(VisitTasks(count, -1, -1, count + 1, count + 2, ()))
                     count += 3 + have
-            found.append(tuple(mine))
-        return tuple(found)
+            numbers.append(tuple(own_numbers))
+        return tuple(numbers)
 
     def write(self) -> HopTasks:
         for worker, path in enumerate(self.choices.paths):
@@ -153,7 +153,7 @@ class _HopGraphWriter:
         if visit.trains:
             entry += self._tokens(worker, visit.iteration)
         self._join(visit, worker, entry)
-        inbound = [self._waited_for(worker, other, visit.iteration) for other in self.graph.into[worker]]
+        inbound = [self._waited_for(worker, neighbour, visit.iteration) for neighbour in self.graph.into[worker]]
         need = len(inbound) - self.protocol.backup
         first_have = tasks.finish + 1
         sources = [[first_have + i] for i in range(len(inbound))] if self.protocol.staleness else inbound
@@ -166,8 +166,8 @@ class _HopGraphWriter:
         if self.protocol.staleness:
             for candidates in inbound:
                 self._join(visit, worker, candidates, min(1, len(candidates)))
-        for i, other in enumerate(self.graph.out[worker] if visit.trains else ()):
-            self._send(worker, other, visit, tasks, last_sends[i])
+        for i, neighbour in enumerate(self.graph.out[worker] if visit.trains else ()):
+            self._send(worker, neighbour, visit, tasks, last_sends[i])
             last_sends[i] = tasks.sends[i]
 
     def _train(self, worker: int, visit: Visit, tasks: VisitTasks, after: list[int], need: int) -> None:
@@ -181,16 +181,16 @@ class _HopGraphWriter:
         self._join(visit, worker, after, need)
         self._join(visit, worker, [tasks.apply, tasks.got])
 
-    def _send(self, worker: int, other: int, visit: Visit, tasks: VisitTasks, before: int | None) -> None:
+    def _send(self, worker: int, receiver: int, visit: Visit, tasks: VisitTasks, before: int | None) -> None:
         """Send an update, or skip a dropped one; each neighbour's connection sends its updates one by one."""
         after = [tasks.enter if self.protocol.order == "parallel" else tasks.apply]
         if before is not None:
             after.append(before)
-        if (worker, other, visit.iteration) in self.choices.dropped:
+        if (worker, receiver, visit.iteration) in self.choices.dropped:
             self._join(visit, worker, after)
         else:
             self._label(visit, -1)
-            self.builder.transfer(worker, other, self.routes[worker, other], self.work.update_bytes, after)
+            self.builder.transfer(worker, receiver, self.routes[worker, receiver], self.work.update_bytes, after)
 
     def _tokens(self, worker: int, iteration: int) -> list[int]:
         """Return the entry tasks of the out-neighbours that gave the token for this iteration."""
@@ -203,7 +203,7 @@ class _HopGraphWriter:
         trained = self.trained[worker]
         return self.of_iteration[worker][trained[bisect_left(trained, iteration)]].enter
 
-    def _waited_for(self, worker: int, other: int, iteration: int) -> list[int]:
+    def _waited_for(self, worker: int, sender: int, iteration: int) -> list[int]:
         """Return the alternative updates for one wait; empty while the initial parameters are not too old.
 
         An in-neighbour that skipped them all shows this by entering a later iteration; by then this worker was past it.
@@ -211,11 +211,11 @@ class _HopGraphWriter:
         oldest = iteration - self.protocol.staleness
         if oldest < 0:
             return []
-        trained = self.trained[other]
+        trained = self.trained[sender]
         window = trained[bisect_left(trained, oldest) : bisect_right(trained, iteration)]
         if not window:
-            return [self._entry(other, iteration)]
-        return [self.of_iteration[other][k].sends[self.place[other][worker]] for k in window]
+            return [self._entry(sender, iteration)]
+        return [self.of_iteration[sender][k].sends[self.place[sender][worker]] for k in window]
 
     def _join(self, visit: Visit, worker: int, after: Sequence[int], need: int | None = None) -> None:
         self._label(visit, -1)

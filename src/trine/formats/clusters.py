@@ -78,51 +78,51 @@ def _tokens(text: str) -> list[_Token]:
     return tokens
 
 
-def _node(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
-    """Return the value that begins at token ``at``, in this column, and the index of the token after it."""
-    token = tokens[at]
+def _node(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[object, int]:
+    """Return the value that begins at token ``index``, in this column, and the index of the token after it."""
+    token = tokens[index]
     if token.column != column or depth > _MAX_DEPTH:
         raise _NotPlain
     if token.key is not None:
-        return _mapping(tokens, at, column, depth)
+        return _mapping(tokens, index, column, depth)
     if token.text is not None:
-        return _scalar(token.text), at + 1
-    return _list(tokens, at, column, depth)
+        return _scalar(token.text), index + 1
+    return _list(tokens, index, column, depth)
 
 
-def _list(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[list[object], int]:
+def _list(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[list[object], int]:
     items = []
-    while at < len(tokens) and tokens[at] == (column, None, None):
-        item, at = _node(tokens, at + 1, column + 2, depth + 1)
+    while index < len(tokens) and tokens[index] == (column, None, None):
+        item, index = _node(tokens, index + 1, column + 2, depth + 1)
         items.append(item)
-    if at < len(tokens) and tokens[at].column > column:
+    if index < len(tokens) and tokens[index].column > column:
         raise _NotPlain
-    return items, at
+    return items, index
 
 
-def _mapping(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[dict[str, object], int]:
-    found: dict[str, object] = {}
-    while at < len(tokens) and tokens[at].column == column and tokens[at].key is not None:
-        key, text = tokens[at].key, tokens[at].text
-        if key is None or key in found or key.lower() in _SPECIAL:
+def _mapping(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[dict[str, object], int]:
+    mapping: dict[str, object] = {}
+    while index < len(tokens) and tokens[index].column == column and tokens[index].key is not None:
+        key, text = tokens[index].key, tokens[index].text
+        if key is None or key in mapping or key.lower() in _SPECIAL:
             raise _NotPlain
-        at += 1
+        index += 1
         if text is not None:
-            found[key] = _scalar(text)
+            mapping[key] = _scalar(text)
         else:
-            found[key], at = _below(tokens, at, column, depth)
-    if at < len(tokens) and tokens[at].column > column:
+            mapping[key], index = _value_below(tokens, index, column, depth)
+    if index < len(tokens) and tokens[index].column > column:
         raise _NotPlain
-    return found, at
+    return mapping, index
 
 
-def _below(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
+def _value_below(tokens: list[_Token], index: int, column: int, depth: int) -> tuple[object, int]:
     """Return the value under a key: indented, or a list with its dashes in the key's column."""
-    if at == len(tokens):
+    if index == len(tokens):
         raise _NotPlain
-    after = tokens[at]
+    after = tokens[index]
     if after.column > column or (after.column == column and after.key is None and after.text is None):
-        return _node(tokens, at, after.column, depth + 1)
+        return _node(tokens, index, after.column, depth + 1)
     raise _NotPlain
 
 
@@ -222,13 +222,13 @@ def read_any(
 
 def _read(file: str, format: str | None, options: dict[str, Any], more: dict[str, Any]) -> Cluster:
     kind, content = detect(file, format)
-    given = next((name for name, value in more.items() if value), None)
-    if kind != "infragraph" and given is not None:
-        raise SpecError(f"goes with InfraGraph only, this is {kind}", file=file, field=given)
+    option = next((name for name, value in more.items() if value), None)
+    if kind != "infragraph" and option is not None:
+        raise SpecError(f"goes with InfraGraph only, this is {kind}", file=file, field=option)
     if kind == "trine":
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise SpecError("a cluster file of trine says its own links and GPUs", file=file, field=given)
+        option = next((name for name, value in options.items() if value), None)
+        if option is not None:
+            raise SpecError("a cluster file of trine says its own links and GPUs", file=file, field=option)
         return Cluster.from_yaml(file)
     return READERS.get(kind)(content, file, **options, **(more if kind == "infragraph" else {}))
 
@@ -272,8 +272,8 @@ def _by_text(text: str, file: str) -> str | None:
             tag = "no element" if root is None else f"<{root[1][:40]}>"
             if root is not None and root[1] == "graphs":
                 tag += " (NCCL's channels, NCCL_GRAPH_DUMP_FILE, which hold no links)"
-            known = "<system> (NCCL), <topology> (lstopo), <graphml>"
-            raise SpecError(f"is XML with {tag} at its root; known: {known}", file=file)
+            formats = "<system> (NCCL), <topology> (lstopo), <graphml>"
+            raise SpecError(f"is XML with {tag} at its root; known: {formats}", file=file)
         return tags[root[1]]
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
@@ -335,10 +335,10 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
     """Raise SpecError if the file name has the ending of another format."""
-    own = _ENDINGS.get(format, ())
-    if path is not None and own and format_of(path) is not None and Path(path).suffix.lower() not in own:
+    endings = _ENDINGS.get(format, ())
+    if path is not None and endings and format_of(path) is not None and Path(path).suffix.lower() not in endings:
         suffix = Path(path).suffix
-        raise SpecError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(own)}", file=path)
+        raise SpecError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(endings)}", file=path)
 
 
 def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:

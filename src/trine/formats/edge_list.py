@@ -1,4 +1,4 @@
-"""Clusters as a list of links in CSV: ``source,target,bandwidth,latency`` and what may follow."""
+"""Clusters as a list of links in CSV: ``source,target,bandwidth,latency`` and optional columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def edge_list_cluster(
     ----------
     gpu: the GPU model of all GPUs.
     links: numbers for rows without, by the row's ``medium``: a catalogue entry or ``"BANDWIDTH, LATENCY"``.
-    links_from: ``"catalogue"``: a medium of the catalogue's own supplies what a row lacks.
+    links_from: ``"catalogue"``: a row without numbers gets them from the catalogue entry of its medium.
 
     Raises
     ------
@@ -87,15 +87,15 @@ def _rows(text: str, file: str) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
-def _header(names: list[str], where: str) -> list[str]:
+def _header(names: list[str], line: str) -> list[str]:
     for name in names:
         if name not in (*REQUIRED, *OPTIONAL):
-            raise SpecError(f"unknown column {name[:80]!r}{nearest(name[:80], (*REQUIRED, *OPTIONAL))}", file=where)
+            raise SpecError(f"unknown column {name[:80]!r}{nearest(name[:80], (*REQUIRED, *OPTIONAL))}", file=line)
     if len(set(names)) != len(names):
-        raise SpecError("a column is given twice", file=where)
+        raise SpecError("a column is given twice", file=line)
     for name in ("source", "target"):
         if name not in names:
-            raise SpecError(f"the header must name the column {name!r}; it may name {', '.join(OPTIONAL)}", file=where)
+            raise SpecError(f"the header must name the column {name!r}; it may name {', '.join(OPTIONAL)}", file=line)
     return names
 
 
@@ -106,7 +106,7 @@ class _RowReader:
         self.media: set[str] = set()
         self.sources: dict[str, str] = {}
 
-    def row(self, row: dict[str, str], where: str) -> None:
+    def row(self, row: dict[str, str], line: str) -> None:
         try:
             a, b = (self.device(row, end) for end in ("source", "target"))
             if a == b:
@@ -115,24 +115,24 @@ class _RowReader:
             if not _yes(row.get("duplex", "")):
                 self.draft.wires[-1] = self.draft.wires[-1]._replace(one_way=True)
         except InputError as error:
-            raise SpecError(str(error), file=where) from None
+            raise SpecError(str(error), file=line) from None
 
     def device(self, row: dict[str, str], end: str) -> int:
         name, kind, node = row.get(end, ""), row.get(f"{end}_kind", ""), row.get(f"{end}_node", "") or None
         if not name or len(name) > 200 or not name.isprintable():
             raise SpecError(f"{end}: a name has 1 to 200 printable characters")
-        wanted = kind_named(kind, None, f"{end}_kind") if kind else None
+        stated_kind = kind_named(kind, None, f"{end}_kind") if kind else None
         if name not in self.draft.index:
-            found = wanted or _kind_by_name(name)
-            gpu = self.gpu if found == GPU else None
-            forwards = found in (SWITCH, NIC, HOST)
-            return self.draft.add(Device(name=name, kind=found, gpu=gpu, node=node, forwards=forwards))
+            new_kind = stated_kind or _kind_by_name(name)
+            gpu = self.gpu if new_kind == GPU else None
+            forwards = new_kind in (SWITCH, NIC, HOST)
+            return self.draft.add(Device(name=name, kind=new_kind, gpu=gpu, node=node, forwards=forwards))
         index = self.draft.index[name]
-        known = self.draft.devices[index]
-        if wanted not in (None, known.kind):
-            raise SpecError(f"{name!r} is a {wanted} here and a {known.kind} before")
-        if node not in (None, known.node):
-            raise SpecError(f"{name!r} belongs to node {node!r} here and to {known.node!r} before")
+        earlier = self.draft.devices[index]
+        if stated_kind not in (None, earlier.kind):
+            raise SpecError(f"{name!r} is a {stated_kind} here and a {earlier.kind} before")
+        if node not in (None, earlier.node):
+            raise SpecError(f"{name!r} belongs to node {node!r} here and to {earlier.node!r} before")
         return index
 
     def rates(self, row: dict[str, str]) -> Link:

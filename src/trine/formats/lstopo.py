@@ -62,8 +62,8 @@ def lstopo_cluster(
         raise SpecError(f"is no XML of lstopo: the root is <{root.tag[:40]}>, not <topology>", file=file)
     version = root.get("version")
     if version.partition(".")[0] not in ("2", "3"):
-        found = f"hwloc {version[:10]}" if version else "hwloc 1"
-        raise SpecError(f"is of {found}; write it anew with hwloc 2 or 3 (lstopo file.xml)", file=file)
+        written_by = f"hwloc {version[:10]}" if version else "hwloc 1"
+        raise SpecError(f"is of {written_by}; write it anew with hwloc 2 or 3 (lstopo file.xml)", file=file)
     reader = _MachineReader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
     return read_out(reader, "written by lstopo")
@@ -90,7 +90,7 @@ class _MachineReader:
         for number, package in enumerate(packages):
             self.by_object[package.get("gp_index")] = sockets[number][1]
             self.bridges(package, sockets[number][1])
-        self.bridges(machine, sockets[0][1], skip_packages=bool(packages), many=len(packages) > 1)
+        self.bridges(machine, sockets[0][1], skip_packages=bool(packages), has_several=len(packages) > 1)
         if not any(device.kind == GPU for device in self.draft.devices):
             devices = sum(1 for _ in _walk(machine, "PCIDev"))
             why = f"its {devices} PCI devices include no GPU" if devices else "lstopo must see I/O devices"
@@ -99,9 +99,9 @@ class _MachineReader:
             self.draft.join(a, b, socket_of(self.media, self.vendor))
         if not self.join_distances(root):
             models = [model for model in sorted(self.models) if "PCI" not in model.upper()]  # cards may have a bridge
-            own = next((link for model in models if (link := link_of_gpu_name(model))), "nvlink")
-            name = "XGMI links" if own.startswith("xgmi") else "NVLinks"
-            join_by_nvswitch(self, self.gpu, f"the file does not show {name}", may_have=own != "nvlink")
+            usual_link = next((link for model in models if (link := link_of_gpu_name(model))), "nvlink")
+            name = "XGMI links" if usual_link.startswith("xgmi") else "NVLinks"
+            join_by_nvswitch(self, self.gpu, f"the file does not show {name}", may_have=usual_link != "nvlink")
         self.note_partitions(machine)
         if self.slow:
             self.notes.append(
@@ -117,19 +117,19 @@ class _MachineReader:
             if logical > gpus:
                 self.notes.append(f"{logical} logical GPUs on {gpus} GPUs: the partitions of a GPU count as one")
 
-    def bridges(self, parent: Element, above: int, *, skip_packages: bool = False, many: bool = False) -> None:
+    def bridges(self, parent: Element, above: int, *, skip_packages: bool = False, has_several: bool = False) -> None:
         """Attach the PCI devices of host bridges at or below a package, die, group or machine to the processor."""
         for child in parent.all("object"):
             kind = child.get("type")
             if kind == "Package" and skip_packages:
                 continue
             if kind == "Bridge" and child.get("bridge_type").startswith("0-"):
-                if many and self.holds_devices(child):
+                if has_several and self.holds_devices(child):
                     self.notes.append(f"line {child.line}: a host bridge of no processor, put at the first")
                 for below in child.all("object"):
                     self.pci(below, above)
             elif kind not in ("PU", "Core", "PCIDev", "Bridge"):
-                self.bridges(child, above, skip_packages=skip_packages, many=many)
+                self.bridges(child, above, skip_packages=skip_packages, has_several=has_several)
 
     def holds_devices(self, bridge: Element) -> bool:
         return any(self.wanted(item) for item in _walk(bridge, "PCIDev"))
@@ -183,31 +183,31 @@ class _MachineReader:
 
     def join_distances(self, root: Element) -> bool:
         """Join devices by hwloc's bandwidths between GPUs; return whether the file has any."""
-        joined = False
+        has_links = False
         for kind in ("nvlink", "xgmi"):
             for matrix in bandwidths(root, kind, self.file):
                 entry, why = self.generation(kind, matrix)
                 for (a, b), mb_per_s in self.link_ends(kind, matrix).items():
                     self.draft.join(a, b, self.rates_of(kind, entry, why, mb_per_s))
-                    joined = True
-        return joined
+                    has_links = True
+        return has_links
 
     def link_ends(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> dict[tuple[int, int], int]:
         """Return MB/s by pairs of devices, each pair once. All NVSwitches count as one, as in NCCL."""
-        found: dict[tuple[int, int], int] = {}
+        totals: dict[tuple[int, int], int] = {}
         switch = None
-        for (left, right), mb_per_s in matrix.items():
-            a, b = self.by_object.get(left), self.by_object.get(right)
+        for (first, second), mb_per_s in matrix.items():
+            a, b = self.by_object.get(first), self.by_object.get(second)
             if a is None or a == b or self.draft.devices[a].kind != GPU or (b is None and kind != "nvlink"):
                 continue
             if b is None:
                 if switch is None:
                     switch = self.draft.add(Device(name="nvswitch", kind=SWITCH, node=NODE, forwards=True))
                     self.notes.append("all NVSwitches of the file are one here, with all links of each GPU")
-                found[a, switch] = found.get((a, switch), 0) + mb_per_s
-            elif (b, a) not in found:
-                found[a, b] = mb_per_s
-        return found
+                totals[a, switch] = totals.get((a, switch), 0) + mb_per_s
+            elif (b, a) not in totals:
+                totals[a, b] = mb_per_s
+        return totals
 
     def generation(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> tuple[str | None, str]:
         """Return the links' catalogue entry: from the user's GPU model, the file's model, or the bandwidth."""
@@ -219,8 +219,8 @@ class _MachineReader:
             if entry := link_of_gpu_name(model):
                 return entry, f"GPU model {model}"
         lane = min(matrix.values())
-        known = sorted((n for n in known_links() if n.startswith(kind)), key=lambda n: (n == "nvlink1", n))
-        entry = next((n for n in known if lane * 10**6 % link_named(n).peak_bytes_per_s == 0), None)
+        candidates = sorted((n for n in known_links() if n.startswith(kind)), key=lambda n: (n == "nvlink1", n))
+        entry = next((n for n in candidates if lane * 10**6 % link_named(n).peak_bytes_per_s == 0), None)
         return entry, f"links of {lane / 1000:g} GB/s"
 
     def rates_of(self, kind: str, entry: str | None, why: str, mb_per_s: int) -> Link:
@@ -271,8 +271,8 @@ def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, 
         words = [word for part in element.all("u64values") for word in part.text.split()]
         numbers = [number for word in words if (number := whole_number(word, most=10**9)) is not None]
         if len(numbers) != len(words) or len(numbers) != len(names) ** 2:
-            what = f"{len(words)} values for {len(names)} objects"
-            raise SpecError(f"has {what}", file=f"{file}:{element.line}", field=element.get("name"))
+            counts = f"{len(words)} values for {len(names)} objects"
+            raise SpecError(f"has {counts}", file=f"{file}:{element.line}", field=element.get("name"))
         cells = zip(product(names, names), numbers, strict=True)
         matrix = {pair: number for pair, number in cells if number and pair[0] != pair[1]}
         if matrix:

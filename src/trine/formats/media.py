@@ -270,11 +270,11 @@ class LinkChoices:
         self.used[label] = f"catalogue entry {entry}, from the name and description of the link"
         return LinkChoice(text=entry, entry=link_named(entry))
 
-    def check_all_used(self, known: set[str]) -> None:
-        """Raise SpecError for a choice that fits no link of the file; ``known`` names the file's links."""
+    def check_all_used(self, names: set[str]) -> None:
+        """Raise SpecError for a choice that fits no link of the file; ``names`` names the file's links."""
         for name in self._parsed:
-            if name not in self._touched and name not in known:
-                raise SpecError(f"the file has no link {name!r}{nearest(name, known)}", field="links")
+            if name not in self._touched and name not in names:
+                raise SpecError(f"the file has no link {name!r}{nearest(name, names)}", field="links")
 
 
 def guessed_entry(text: str) -> str | None:

@@ -150,13 +150,13 @@ class _SystemReader:
         """Add a PCI device (a bridge with its children, a GPU or a NIC) and its upstream link."""
         bus = pci.get("busid")
         rates = self.rates(pci)
-        inside = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
-        bridges = [child for child in inside if child.tag == "pci"]
+        children = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
+        bridges = [child for child in children if child.tag == "pci"]
         if id(pci) in self.bare:
             self.add_gpu(pci, bus, above, host, rates, self.bare[id(pci)])
-        elif not inside and pci.get("class").startswith(_NIC_CLASSES):
+        elif not children and pci.get("class").startswith(_NIC_CLASSES):
             self.draft.join(above, self.add_nic(f"nic{self.nics}", host), rates)
-        elif bridges or not inside:
+        elif bridges or not children:
             name = self.unused(self.name(host, f"pci-{bus}"), pci)
             switch = self.draft.add(Device(name=name, kind=SWITCH, node=host, forwards=True))
             self.draft.join(above, switch, rates)
@@ -164,7 +164,7 @@ class _SystemReader:
             for child in bridges:
                 self.pci(child, switch, host)
             above = switch
-        for child in inside:
+        for child in children:
             if child.tag == "gpu":
                 self.add_gpu(child, bus, above, host, rates, self.number(child, "dev"))
             elif child.tag == "nic":
@@ -274,9 +274,9 @@ class _SystemReader:
             self.draft.join(index, target, rates)
             self.mark_reducing(target, rates)
 
-    def names_back(self, other: int, index: int) -> bool:
-        element = next(element for known, _, element, _ in self.gpus if known == other)
-        host = str(self.draft.devices[other].node)
+    def names_back(self, target: int, index: int) -> bool:
+        element = next(element for gpu, _, element, _ in self.gpus if gpu == target)
+        host = str(self.draft.devices[target].node)
         return any(
             self.by_bus.get((host, link.get("target").lower())) == index
             for link in element.children
@@ -320,9 +320,9 @@ class _SystemReader:
 
     def join_chosen_nvlinks(self) -> None:
         """Join GPUs by the NVLinks of ``--link nvlink=ENTRY`` if the file hides them, or note that they are missing."""
-        shown = any(child.tag in ("nvlink", "xgmi") for _, _, gpu, _ in self.gpus for child in gpu.children)
+        has_links = any(child.tag in ("nvlink", "xgmi") for _, _, gpu, _ in self.gpus for child in gpu.children)
         is_hidden = bool(self.bare) or self.is_hidden
-        if is_hidden or (not shown and self.media.chosen("nvlink") is not None):
+        if is_hidden or (not has_links and self.media.chosen("nvlink") is not None):
             join_by_nvswitch(self, self.gpu, "the file does not show where NVLinks end", may_have=is_hidden)
 
     def join_c2c(self, gpu: int, cpu: int, link: Element) -> None:

@@ -105,17 +105,17 @@ def graphml_cluster(
     keys = {key.get("id"): key for key in root.all("key")}
 
     def attributes(element: Element) -> dict[str, Any]:
-        found = {}
+        values = {}
         for data in element.all("data"):
             key = keys.get(data.get("key"))
             if key is None:
                 raise SpecError(f"no <key> has the id {show(data.get('key'))}", file=f"{file}:{data.line}")
             try:
-                found[key.get("attr.name")] = _GRAPHML_TYPES.get(key.get("attr.type"), str)(data.text.strip())
+                values[key.get("attr.name")] = _GRAPHML_TYPES.get(key.get("attr.type"), str)(data.text.strip())
             except (ValueError, KeyError):
                 message = f"{key.get('attr.name')}: must be of type {key.get('attr.type')}, got {show(data.text)}"
                 raise SpecError(message, file=f"{file}:{data.line}") from None
-        return found
+        return values
 
     (graph,) = graphs
     nodes = [(node.get("id"), attributes(node)) for node in graph.all("node")]
@@ -162,17 +162,17 @@ def _cluster(
 
 def _paired(wires: list[Cable]) -> list[Cable]:
     """Merge each one-way wire with the first wire back, so that files list both as one."""
-    waiting: dict[tuple[int, int], list[int]] = {}
+    open_wires: dict[tuple[int, int], list[int]] = {}
     paired: list[Cable | None] = []
     for wire in wires:
-        back = waiting.get((wire.b, wire.a))
+        back = open_wires.get((wire.b, wire.a))
         if back:
             place = back.pop(0)
             first = paired[place]
             assert first is not None
             paired[place] = first._replace(one_way=False, back=wire.link)
             continue
-        waiting.setdefault((wire.a, wire.b), []).append(len(paired))
+        open_wires.setdefault((wire.a, wire.b), []).append(len(paired))
         paired.append(wire)
     return [wire for wire in paired if wire is not None]
 
@@ -206,8 +206,8 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
 def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
     """Return the kind of a node; InfraGraph's expanded graphs call it type, and may contain user-defined types."""
     if "kind" not in attributes and "composed_device" in attributes:
-        known = {"xpu": GPU, "cpu": HOST, "nic": NIC, "memory": HOST}
-        return known.get(str(attributes.get("type")), SWITCH)
+        kinds = {"xpu": GPU, "cpu": HOST, "nic": NIC, "memory": HOST}
+        return kinds.get(str(attributes.get("type")), SWITCH)
     return kind_named(str(attributes.get("kind", attributes.get("type", GPU))), file, f"node {name!r}")
 
 
@@ -236,8 +236,8 @@ def _rates(
         if choice is None:
             lacking[str(medium or edge)] = None
             return replace(rates, bytes_per_s=1)
-        chosen = choice.rates(rates.link_class)
-        rates = replace(chosen, link_class=link_class or chosen.link_class)
+        usual = choice.rates(rates.link_class)
+        rates = replace(usual, link_class=link_class or usual.link_class)
     if bandwidth is not None:
         rates = replace(rates, bytes_per_s=parse_bandwidth(bandwidth, f"{edge}: bandwidth", base=True))
     if latency is not None:
@@ -271,7 +271,7 @@ def to_networkx(cluster: Cluster) -> Any:
             "reduces": device.reduces,
             "rail": device.rail,
         }
-        graph.add_node(device.name, **_given(attributes))
+        graph.add_node(device.name, **_without_none(attributes))
     names = [device.name for device in cluster.devices]
     for link in cluster.links:
         attributes = {
@@ -281,7 +281,7 @@ def to_networkx(cluster: Cluster) -> Any:
             "medium": link.medium,
             "peak_bandwidth": link.peak_bytes_per_s,
         }
-        graph.add_edge(names[link.source], names[link.target], key=link.name, **_given(attributes))
+        graph.add_edge(names[link.source], names[link.target], key=link.name, **_without_none(attributes))
     return graph
 
 
@@ -290,7 +290,7 @@ def graphml_text(cluster: Cluster) -> str:
     return "\n".join(_networkx().generate_graphml(to_networkx(cluster))) + "\n"
 
 
-def _given(attributes: dict[str, Any]) -> dict[str, Any]:
+def _without_none(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 

@@ -118,9 +118,9 @@ def _rows(body: list[str], names: tuple[str, ...], file: str) -> dict[str, list[
     """Return the cells of each row and the words after them; a row begins with a column's name."""
     rows: dict[str, list[str]] = {}
     current: list[str] = []
-    known = set(names)
+    columns = set(names)
     for token in body:
-        if token not in known:
+        if token not in columns:
             current.append(token)
             continue
         if token in rows:
@@ -196,8 +196,8 @@ class _Machine:
     def device(self, name: str) -> Device:
         if name in self.matrix.gpus:
             return Device(name=name.lower(), kind=GPU, gpu=self.gpu, node=NODE)
-        shown = self.matrix.nic_names.get(name, name.lower() if name.startswith("NIC") else name)
-        return Device(name=shown, kind=NIC, node=NODE, forwards=True)
+        label = self.matrix.nic_names.get(name, name.lower() if name.startswith("NIC") else name)
+        return Device(name=label, kind=NIC, node=NODE, forwards=True)
 
     def join_nvlinks(self, index: dict[str, int]) -> None:
         gpus = self.matrix.gpus
@@ -238,15 +238,15 @@ class _Machine:
     def join_island(self, members: Sequence[str], lanes: dict[tuple[str, str], int], index: dict[str, int]) -> None:
         """Join GPUs with NVLinks: through an NVSwitch if they show more lanes than a GPU has, else directly."""
         usual = self.usual_lanes()
-        shown = {gpu: sum(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
-        each = {gpu: max(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
+        total = {gpu: sum(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
+        peaks = {gpu: max(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
         is_full = all(pair in lanes for pair in combinations(members, 2))
-        if usual is not None and max(shown.values()) > usual:
-            if not is_full or max(each.values()) > usual:
-                self.refuse_lanes(shown, usual)
-            text = f"{max(each.values())} NVLinks to each of the others are more than a GPU has, taken as an NVSwitch"
-            self.join_switch(each, index, f"{', '.join(members)}: {text}")
-            self.note_missing(each, lanes)
+        if usual is not None and max(total.values()) > usual:
+            if not is_full or max(peaks.values()) > usual:
+                self.refuse_lanes(total, usual)
+            text = f"{max(peaks.values())} NVLinks to each of the others are more than a GPU has, taken as an NVSwitch"
+            self.join_switch(peaks, index, f"{', '.join(members)}: {text}")
+            self.note_missing(peaks, lanes)
             return
         for (a, b), count in lanes.items():
             if a in members:
@@ -254,28 +254,28 @@ class _Machine:
                 self.draft.join(index[a], index[b], rates)
         self.notes.append(f"{', '.join(members)}: NVLinks taken as direct, they are not more than a GPU has")
 
-    def refuse_lanes(self, shown: Mapping[str, int], usual: int) -> None:
-        gpu = next(gpu for gpu, count in shown.items() if count > usual)
+    def refuse_lanes(self, total: Mapping[str, int], usual: int) -> None:
+        gpu = next(gpu for gpu, count in total.items() if count > usual)
         choice = self.media.chosen("nvlink")
         kind = choice.text if choice else self.nvlink
-        text = f"{gpu} shows {shown[gpu]} NVLinks, but a GPU has {usual} of {kind}: is the GPU model right?"
+        text = f"{gpu} shows {total[gpu]} NVLinks, but a GPU has {usual} of {kind}: is the GPU model right?"
         raise SpecError(text, file=self.file)
 
-    def note_missing(self, each: Mapping[str, int], lanes: Mapping[tuple[str, str], int]) -> None:
+    def note_missing(self, peaks: Mapping[str, int], lanes: Mapping[tuple[str, str], int]) -> None:
         """Note GPUs with fewer links to the NVSwitch than others, and pairs with fewer links than both their GPUs."""
-        most = max(each.values())
-        for gpu, count in each.items():
+        most = max(peaks.values())
+        for gpu, count in peaks.items():
             if count < most:
                 self.notes.append(f"{gpu} shows {count} of {most} NVLinks: {most - count} down or missing")
-        odd = [f"{a} and {b} ({n})" for (a, b), n in lanes.items() if a in each and n < min(each[a], each[b])]
+        odd = [f"{a} and {b} ({n})" for (a, b), n in lanes.items() if a in peaks and n < min(peaks[a], peaks[b])]
         if odd:
             self.notes.append(f"fewer NVLinks than both GPUs have to others: {', '.join(odd)}")
 
-    def join_switch(self, each: Mapping[str, int], index: dict[str, int], note: str) -> None:
-        """Join GPUs to a new NVSwitch; ``each``: lanes of each GPU."""
-        rates = {gpu: self.media.of("nvlink", self.nvlink, self.why, Fraction(count)) for gpu, count in each.items()}
-        taken = sum(device.name.startswith("nvswitch") for device in self.draft.devices)
-        name = f"nvswitch{taken}" if taken else "nvswitch"
+    def join_switch(self, peaks: Mapping[str, int], index: dict[str, int], note: str) -> None:
+        """Join GPUs to a new NVSwitch; ``peaks``: lanes of each GPU."""
+        rates = {gpu: self.media.of("nvlink", self.nvlink, self.why, Fraction(count)) for gpu, count in peaks.items()}
+        num_switches = sum(device.name.startswith("nvswitch") for device in self.draft.devices)
+        name = f"nvswitch{num_switches}" if num_switches else "nvswitch"
         reduces = any(link.medium in REDUCING for link in rates.values())
         switch = self.draft.add(Device(name=name, kind=SWITCH, node=NODE, forwards=True, reduces=reduces))
         for gpu, link in rates.items():
@@ -361,17 +361,17 @@ def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tupl
     """Return groups of names joined by pairs, directly or not, in the order of the names."""
     leader = {name: name for name in names}
 
-    def of(name: str) -> str:
+    def leader_of(name: str) -> str:
         while leader[name] != name:
             name = leader[name]
         return name
 
     for a, b in pairs:
-        leader[of(b)] = of(a)
-    found: dict[str, list[str]] = {}
+        leader[leader_of(b)] = leader_of(a)
+    groups: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(of(name), []).append(name)
-    return sorted((tuple(group) for group in found.values()), key=lambda group: _order(names, group))
+        groups.setdefault(leader_of(name), []).append(name)
+    return sorted((tuple(group) for group in groups.values()), key=lambda group: _order(names, group))
 
 
 def _order(names: Sequence[str], group: Sequence[str]) -> int:

@@ -112,7 +112,7 @@ def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping
         return False
     everyone = set(island)
     return any(
-        not (reached[gpu] & reached[other]) for gpu in island for other in everyone - direct[gpu]
+        not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu]
     )  # quadratic only if no network joins all GPUs
 
 
@@ -154,42 +154,42 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
     """
     around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
-        for here, there in ((wire.a, wire.b), (wire.b, wire.a)):
-            if devices[here].kind == SWITCH:
-                around.setdefault(here, []).append((there, wire.link))
+        for end, other_end in ((wire.a, wire.b), (wire.b, wire.a)):
+            if devices[end].kind == SWITCH:
+                around.setdefault(end, []).append((other_end, wire.link))
     leaders: dict[object, int] = {}
     stands_for: dict[int, int] = {}
     for switch, ends in around.items():
         gpu_ends = tuple(
             sorted(
-                ((there, rates) for there, rates in ends if devices[there].kind == GPU),
+                ((other_end, rates) for other_end, rates in ends if devices[other_end].kind == GPU),
                 key=lambda e: (e[0], repr(e[1])),
             )
         )
         if len(gpu_ends) > 1:
             key = (gpu_ends, devices[switch].node)
             stands_for[switch] = leaders.setdefault(key, switch)
-    gone = {switch for switch, leader in stands_for.items() if switch != leader}
-    if not gone:
+    removed = {switch for switch, leader in stands_for.items() if switch != leader}
+    if not removed:
         return list(devices), list(wires), 0
-    return (*_without(devices, wires, stands_for, gone), len(gone))
+    return (*_remove_switches(devices, wires, stands_for, removed), len(removed))
 
 
-def _without(
-    devices: Sequence[Device], wires: Sequence[Cable], stands_for: Mapping[int, int], gone: set[int]
+def _remove_switches(
+    devices: Sequence[Device], wires: Sequence[Cable], stands_for: Mapping[int, int], removed: set[int]
 ) -> tuple[list[Device], list[Cable]]:
     """Return the remaining devices, and the wires moved to them; wires that became parallel are added up."""
-    kept = [i for i in range(len(devices)) if i not in gone]
-    position = {old: new for new, old in enumerate(kept)}
+    remaining = [i for i in range(len(devices)) if i not in removed]
+    position = {old: new for new, old in enumerate(remaining)}
     total: dict[object, Cable] = {}
     for number, wire in enumerate(wires):
         a, b = (position[stands_for.get(end, end)] for end in (wire.a, wire.b))
-        moved = wire._replace(a=a, b=b)
+        moved_wire = wire._replace(a=a, b=b)
         merged = wire.a in stands_for or wire.b in stands_for
         key = (a, b, wire.link.link_class, wire.link.medium) if merged else number
         if a != b:
-            total[key] = _sum(total[key], moved) if key in total else moved
-    return [devices[i] for i in kept], list(total.values())
+            total[key] = _sum(total[key], moved_wire) if key in total else moved_wire
+    return [devices[i] for i in remaining], list(total.values())
 
 
 def _sum(first: Cable, second: Cable) -> Cable:
@@ -208,15 +208,15 @@ def _sum(first: Cable, second: Cable) -> Cable:
 
 def kind_named(text: str, file: object, field: str) -> str:
     """Return trine's device kind for a kind in trine's or another tool's terms."""
-    known = {
+    kinds = {
         **{kind: kind for kind in (GPU, HOST, SWITCH, NIC)},
         "xpu": GPU, "npu": GPU, "tpu": GPU, "accelerator": GPU,
         "cpu": HOST, "memory": HOST,
         "net": NIC, "port": SWITCH, "router": SWITCH, "custom": SWITCH,
     }  # fmt: skip
-    if text.lower() not in known:
-        raise SpecError(f"unknown kind {text!r}{nearest(text.lower(), known)}", file=file, field=field)
-    return known[text.lower()]
+    if text.lower() not in kinds:
+        raise SpecError(f"unknown kind {text!r}{nearest(text.lower(), kinds)}", file=file, field=field)
+    return kinds[text.lower()]
 
 
 class TopologyBuilder:
@@ -266,15 +266,15 @@ class Reader(Protocol):
     library: str | None
 
 
-def read_out(reader: Reader, how: str) -> Cluster:
-    """Return the cluster that a reader drafted; ``how`` describes the file's origin, for the sources."""
+def read_out(reader: Reader, origin: str) -> Cluster:
+    """Return the cluster that a reader drafted; ``origin`` describes the file's origin, for the sources."""
     reader.media.check()
     return assemble(
         Path(reader.file).stem,
         reader.draft.devices,
         reader.draft.wires,
         file=reader.file,
-        sources={"structure": f"{Path(reader.file).name}, {how}", **reader.media.choices.used},
+        sources={"structure": f"{Path(reader.file).name}, {origin}", **reader.media.choices.used},
         notes=reader.notes,
         library=reader.library,
     )

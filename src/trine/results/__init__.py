@@ -1,4 +1,4 @@
-"""What follows from a run: metrics, and the result in every form that people and programs read."""
+"""Metrics of a run, and the result as text, JSON, tables, timelines and pictures."""
 
 from __future__ import annotations
 

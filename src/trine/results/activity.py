@@ -105,16 +105,16 @@ def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: 
 
 def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
     """Return the intervals of the given transfers on both their ranks; a local transfer counts once."""
-    chosen = np.flatnonzero(tasks)
-    start, end = _times(chosen, records, window)
+    transfers = np.flatnonzero(tasks)
+    start, end = _times(transfers, records, window)
     lasts = end > start
-    chosen, start, end = chosen[lasts], start[lasts], end[lasts]
-    ranks = np.stack((graph.rank[chosen], graph.peer[chosen]), axis=1)
+    transfers, start, end = transfers[lasts], start[lasts], end[lasts]
+    ranks = np.stack((graph.rank[transfers], graph.peer[transfers]), axis=1)
     keep = ranks >= 0
     keep[:, 1] &= ranks[:, 0] != ranks[:, 1]
     times = keep.sum(axis=1)
     return Activity(
-        np.repeat(chosen, times), ranks[keep].astype(np.int64), np.repeat(start, times), np.repeat(end, times)
+        np.repeat(transfers, times), ranks[keep].astype(np.int64), np.repeat(start, times), np.repeat(end, times)
     )
 
 

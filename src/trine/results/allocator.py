@@ -66,51 +66,51 @@ class CachingAllocator:
     segments: list[Segment] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)  # by block
     _free: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by pool
-    _held: list[tuple[int, int]] = field(default_factory=list)  # time and block
-    _at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
+    _held_blocks: list[tuple[int, int]] = field(default_factory=list)  # time and block
+    _free_at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
 
     def take(self, block: int, size: int) -> Segment | None:
         """Allocate ``size`` bytes as ``block``. Returns the newly reserved segment, or None if none was needed."""
         size = -(-size // self.rounding) * self.rounding or self.rounding
-        is_small, made = size <= SMALL_SIZE, None
+        is_small, reserved = size <= SMALL_SIZE, None
         pool = 2 * stream_of(block) + is_small
         free = self._free.setdefault(pool, [])
         index = bisect_left(free, (size, 0))
         if index < len(free):
-            piece = self._at.pop(free.pop(index)[1])
+            piece = self._free_at.pop(free.pop(index)[1])
         else:
-            made = self._reserve(size, pool)
-            piece = made.first
-        left = piece.size - size
-        if (left >= self.rounding) if is_small else (left > SMALL_SIZE):
-            rest = Piece(piece.address + size, left, piece.segment, before=piece, after=piece.after)
+            reserved = self._reserve(size, pool)
+            piece = reserved.first
+        remaining = piece.size - size
+        if (remaining >= self.rounding) if is_small else (remaining > SMALL_SIZE):
+            remainder = Piece(piece.address + size, remaining, piece.segment, before=piece, after=piece.after)
             if piece.after is not None:
-                piece.after.before = rest
-            piece.after, piece.size = rest, size
-            self._put_back(rest, pool)
+                piece.after.before = remainder
+            piece.after, piece.size = remainder, size
+            self._put_back(remainder, pool)
         piece.block = block
         self.pieces[block] = piece
         self.allocated += piece.size
         if self.allocated > self.peak_allocated:
             self.peak_allocated = self.allocated
-        return made
+        return reserved
 
     def give(self, block: int) -> Piece:
         """Free ``block``, and return the piece that it occupied."""
         piece = self.pieces[block]
-        gone = Piece(piece.address, piece.size, piece.segment)
+        freed = Piece(piece.address, piece.size, piece.segment)
         self.drop(block)
-        return gone
+        return freed
 
     def hold(self, block: int, until: int) -> None:
         """Free ``block``, in use by a collective until ``until``: not allocated any more, but not yet reusable."""
         self.allocated -= self.pieces[block].size
-        insort(self._held, (until, block))
+        insort(self._held_blocks, (until, block))
 
     def advance(self, now: int) -> None:
         """Free the blocks whose collectives have ended."""
-        while self._held and self._held[0][0] <= now:
-            _, block = self._held.pop(0)
+        while self._held_blocks and self._held_blocks[0][0] <= now:
+            _, block = self._held_blocks.pop(0)
             self.allocated += self.pieces[block].size
             self.drop(block)
 
@@ -121,33 +121,33 @@ class CachingAllocator:
         segment = self.segments[piece.segment]
         pool = segment.pool
         piece.block = -1
-        for other in (piece.before, piece.after):
-            if other is not None and other.block < 0:
-                self._drop(other, pool)
-                piece = _joined(piece, other)
+        for neighbour in (piece.before, piece.after):
+            if neighbour is not None and neighbour.block < 0:
+                self._drop(neighbour, pool)
+                piece = _merged(piece, neighbour)
         if piece.before is None:
             segment.first = piece
         self._put_back(piece, pool)
 
     def _reserve(self, size: int, pool: int) -> Segment:
-        whole = SMALL_SEGMENT if pool % 2 else LARGE_SEGMENT
+        segment_size = SMALL_SEGMENT if pool % 2 else LARGE_SEGMENT
         if size >= LARGE_SIZE:
-            whole = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
+            segment_size = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
         last = self.segments[-1] if self.segments else None
         address = _BASE if last is None else last.address + last.size
-        made = Segment(address, whole, pool, Piece(address, whole, len(self.segments)))
-        self.segments.append(made)
-        self.reserved += whole
-        return made
+        segment = Segment(address, segment_size, pool, Piece(address, segment_size, len(self.segments)))
+        self.segments.append(segment)
+        self.reserved += segment_size
+        return segment
 
     def _put_back(self, piece: Piece, pool: int) -> None:
         insort(self._free[pool], (piece.size, piece.address))
-        self._at[piece.address] = piece
+        self._free_at[piece.address] = piece
 
     def _drop(self, piece: Piece, pool: int) -> None:
         free = self._free[pool]
         del free[bisect_left(free, (piece.size, piece.address))]
-        del self._at[piece.address]
+        del self._free_at[piece.address]
 
     def blocks_of(self, segment: Segment) -> Iterator[Piece]:
         """Yield the pieces of a segment, by address."""
@@ -157,9 +157,9 @@ class CachingAllocator:
             piece = piece.after
 
 
-def _joined(one: Piece, other: Piece) -> Piece:
+def _merged(piece: Piece, neighbour: Piece) -> Piece:
     """Merge two neighbours into one piece."""
-    first, second = (one, other) if one.address < other.address else (other, one)
+    first, second = (piece, neighbour) if piece.address < neighbour.address else (neighbour, piece)
     first.size += second.size
     first.after = second.after
     if second.after is not None:
@@ -210,21 +210,21 @@ def peak_of(
     if late is not None and late.size_bytes and late.count:
         _replay(allocator, rows, [0] * len(resident), times)
         allocator.advance(max(times, default=0))
-        each = -(-late.size_bytes // late.count)
+        block_size = -(-late.size_bytes // late.count)
         for number in range(late.count):
-            allocator.take(RESIDENT + len(resident) + number, each)
+            allocator.take(RESIDENT + len(resident) + number, block_size)
     return _replay(allocator, rows, list(resident), times)
 
 
 def _replay(
-    allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int], times: Sequence[int]
+    allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], live_bytes: list[int], times: Sequence[int]
 ) -> ReplayedPeak:
-    peak, best, index, loose, whole = allocator.allocated, tuple(held), -1, 0, True
+    peak, peak_live, index, loose, has_all_blocks = allocator.allocated, tuple(live_bytes), -1, 0, True
     take, drop = allocator.take, allocator.drop
     for i, (size, category, block) in enumerate(rows):
-        held[category] += size
+        live_bytes[category] += size
         if block < 0:
-            loose, whole = loose + size, False
+            loose, has_all_blocks = loose + size, False
         elif size > 0:
             if times:
                 allocator.advance(times[i])
@@ -236,5 +236,5 @@ def _replay(
                 drop(block)
             continue
         if allocator.allocated + loose > peak:
-            peak, best, index = allocator.allocated + loose, tuple(held), i
-    return ReplayedPeak(peak, allocator.reserved if whole else peak, best, index)
+            peak, peak_live, index = allocator.allocated + loose, tuple(live_bytes), i
+    return ReplayedPeak(peak, allocator.reserved if has_all_blocks else peak, peak_live, index)

@@ -34,11 +34,11 @@ class CitedWork:
 
     @property
     def text(self) -> str:
-        found = dict(self.fields)
-        author = found["author"].strip("{}").replace(" and ", "; ")
-        where = [found[name] for name in ("booktitle", "year", "version", "doi", "url") if name in found]
-        where += [f"arXiv {found['eprint']}"] if "eprint" in found else []
-        return f"{author}: {found['title'].replace('{', '').replace('}', '')}, {', '.join(where)} ({self.why})"
+        entry = dict(self.fields)
+        author = entry["author"].strip("{}").replace(" and ", "; ")
+        parts = [entry[name] for name in ("booktitle", "year", "version", "doi", "url") if name in entry]
+        parts += [f"arXiv {entry['eprint']}"] if "eprint" in entry else []
+        return f"{author}: {entry['title'].replace('{', '').replace('}', '')}, {', '.join(parts)} ({self.why})"
 
 
 def _work(key: str, kind: str, why: str, **fields: str) -> CitedWork:
@@ -148,14 +148,14 @@ def _works(result: Report) -> Iterator[CitedWork]:
     yield from _OF_SCHEMA.get(result.SCHEMA, ())
     words = "\n".join((*result.sources, *(f"{each.what} {each.detail}" for each in result.evidence), *result.notes))
     words += "".join(_source_of_trace(name) for name in re.findall(r"bundled:([\w.-]+)", words))
-    known = set()
+    cited = set()
     for pattern, work in _OF_WORDS:
         if pattern.search(words):
             yield work
     for each in (_ASTRA, _EIDOLA):
-        known.add(dict(each.fields)["eprint"])
+        cited.add(dict(each.fields)["eprint"])
     for number in dict.fromkeys(_ARXIV.findall(words)):
-        if number not in known:
+        if number not in cited:
             yield _paper(f"arxiv{number.replace('.', '')}", number, "a number of a model", "{see arXiv}", number)
 
 

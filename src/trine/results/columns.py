@@ -29,15 +29,15 @@ def to_row(thing: Any, keys: str = "") -> Row:
 
     Tuples become lists. Raises AttributeError for an unknown key.
     """
-    found: Row = {}
+    row: Row = {}
     kind: Any = type(thing)  # mypy rejects type[Any] as a cache key
     for key, name, divisor, absent in _columns(kind, keys):
         value = getattr(thing, name)
         if value is None or (absent is not None and value == absent):
-            found[key] = None
+            row[key] = None
         else:
-            found[key] = value / divisor if divisor else list(value) if type(value) is tuple else value
-    return found
+            row[key] = value / divisor if divisor else list(value) if type(value) is tuple else value
+    return row
 
 
 def to_rows(things: Iterable[Any], keys: str = "") -> list[Row]:
@@ -50,21 +50,21 @@ def _columns(kind: type[Any], keys: str) -> tuple[tuple[str, str, int, object], 
     """Return each column of a class: key, attribute, divisor (0: same unit), and a value that means None."""
     declared = {each.name: each.metadata for each in fields(kind)} if is_dataclass(kind) else {}
     renamed = {str(data["key"]): name for name, data in declared.items() if data.get("key")}
-    chosen = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
-    found = []
-    for key in chosen:
+    chosen_keys = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
+    columns = []
+    for key in chosen_keys:
         name, divisor = renamed.get(key, key), 0
         if name not in declared and not hasattr(kind, name):
             name, divisor = _in_own_unit(name)
-        found.append((key, name, divisor, declared[name].get("none") if name in declared else None))
-    return tuple(found)
+        columns.append((key, name, divisor, declared[name].get("none") if name in declared else None))
+    return tuple(columns)
 
 
 def _in_own_unit(key: str) -> tuple[str, int]:
     """Return the attribute in trine's own unit that a key names, and the divisor to the unit of the key."""
-    for ending, own, divisor in _UNITS:
+    for ending, unit_ending, divisor in _UNITS:
         if key.endswith(ending):
-            return key.removesuffix(ending) + own, divisor
+            return key.removesuffix(ending) + unit_ending, divisor
     return key, 0
 
 

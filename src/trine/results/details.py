@@ -41,9 +41,9 @@ def details(result: TaskRun) -> str:
 
 
 def _head(result: TaskRun) -> list[str]:
-    shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
-    plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
-    facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
+    settings = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
+    scalars = {key: value for key, value in settings.items() if isinstance(value, str | int | float) and value != ""}
+    facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in scalars.items())
     lines = [f"step time  {format_time(result.step_time_ps)}{profile_suffix(result)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
@@ -60,17 +60,17 @@ def _numbers(result: TaskRun) -> list[str]:
         lines += wrapped(f"{format_time(ends[0])} to {format_time(ends[1])}", result.band.words)
     if work is None or not result.step_time_ps:
         return lines
-    rates, used = throughput(work, result.step_time_ps), headline.numbers(result)
+    rates, values = throughput(work, result.step_time_ps), headline.numbers(result)
     if ends is not None:
         rates[-1] += f" ({likely_throughput(work, ends)})"
     if work.model_flops:
-        rates.append(f"{_tera(used['model_flops_per_s_per_gpu'])} TFLOP/s a GPU")
+        rates.append(f"{_tera(values['model_flops_per_s_per_gpu'])} TFLOP/s a GPU")
         if work.hardware_flops > work.model_flops:
-            rates.append(f"{_tera(used['hardware_flops_per_s_per_gpu'])} with recomputation")
-    if used["mfu"] is not None:
-        low, high = used["mfu_low"], used["mfu_high"]
-        between = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
-        rates.append(f"MFU {used['mfu']:.1%}{between} of {work.dtype}")
+            rates.append(f"{_tera(values['hardware_flops_per_s_per_gpu'])} with recomputation")
+    if values["mfu"] is not None:
+        low, high = values["mfu_low"], values["mfu_high"]
+        mfu_range = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
+        rates.append(f"MFU {values['mfu']:.1%}{mfu_range} of {work.dtype}")
     return [*lines, *wrapped("throughput", ", ".join(rates))]
 
 
@@ -89,7 +89,7 @@ def _times(result: TaskRun) -> list[str]:
     ]
     parts.sort(key=lambda part: -part[1])
     waits = sorted(zip(times.waits[rank].tolist(), RANK_REASONS, strict=True), reverse=True)
-    waited = ", ".join(f"{reason} {format_time(ps)}" for ps, reason in waits if ps)
+    wait_text = ", ".join(f"{reason} {format_time(ps)}" for ps, reason in waits if ps)
     path = sorted(((ps, name) for name, ps in result.critical_path_times.items() if ps), reverse=True)
     rows = [(name, format_time(ps), _percent(ps, step)) for name, ps in parts if ps or name == "compute"]
     hidden = int(times.communication[rank] - times.exposed[rank])
@@ -98,24 +98,24 @@ def _times(result: TaskRun) -> list[str]:
     return [
         f"time of rank {result.slowest_rank}, {_place(result)}",
         *_table(rows),
-        *wrapped("waited for", waited),
+        *wrapped("waited for", wait_text),
         *wrapped("critical path", ", ".join(f"{name} {_percent(ps, step).strip()}" for ps, name in path)),
     ]
 
 
 def _place(result: TaskRun) -> str:
     """Return whether the slowest of the ranks that are shown is the slowest of all."""
-    own = result.records.end_ps[result.graph.rank == result.slowest_row]
-    early = result.end_time_ps - int(own.max(initial=0))
+    rank_ends_ps = result.records.end_ps[result.graph.rank == result.slowest_row]
+    early = result.end_time_ps - int(rank_ends_ps.max(initial=0))
     if early and len(result.shown_ranks) < result.num_ranks:
         return f"which ends {format_time(early)} before the last of {result.num_ranks}"
     return f"the slowest of {result.num_ranks}"
 
 
-def _top_shares(what: str, shares: Sequence[Share], step_ps: int, shown: int) -> list[str]:
+def _top_shares(heading: str, shares: Sequence[Share], step_ps: int, num_shown: int) -> list[str]:
     ranked = sorted(shares, key=lambda share: -(share.compute_ps + share.communication_ps))
     rows = [("", "compute", "", "communication", "")]
-    for share in ranked[:shown]:
+    for share in ranked[:num_shown]:
         rows.append(
             (
                 _short(share.name),
@@ -125,7 +125,7 @@ def _top_shares(what: str, shares: Sequence[Share], step_ps: int, shown: int) ->
                 _percent(share.communication_ps, step_ps) if share.communication_ps else "",
             )
         )
-    return [f"top {what}{_of(len(ranked), shown)}", *_table(rows)] if ranked else []
+    return [f"top {heading}{_shown_note(len(ranked), num_shown)}", *_table(rows)] if ranked else []
 
 
 def _collectives(result: TaskRun) -> list[str]:
@@ -140,14 +140,14 @@ def _collectives(result: TaskRun) -> list[str]:
         )
         for use in uses[:4]
     ]
-    return [f"collectives of a rank{_of(len(uses), 4)}", *_table(rows)] if uses else []
+    return [f"collectives of a rank{_shown_note(len(uses), 4)}", *_table(rows)] if uses else []
 
 
 def _links(result: TaskRun) -> list[str]:
     """Return the hottest link of each tier, and how many links of the tier carry something."""
-    used = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
+    used_links = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
     tiers: dict[str, list[LinkUse]] = {}
-    for use in used:
+    for use in used_links:
         tiers.setdefault(use.tier or use.name, []).append(use)
     rows = [
         (
@@ -159,7 +159,7 @@ def _links(result: TaskRun) -> list[str]:
         )
         for uses in list(tiers.values())[:MAX_TIERS]
     ]
-    return [f"busiest link of each tier{_of(len(tiers), MAX_TIERS)}", *_table(rows)] if used else []
+    return [f"busiest link of each tier{_shown_note(len(tiers), MAX_TIERS)}", *_table(rows)] if used_links else []
 
 
 def _tier(uses: Sequence[LinkUse]) -> str:
@@ -177,7 +177,7 @@ def _memory(result: TaskRun) -> list[str]:
         margin = use.margin_bytes
         share = f"{format_bytes(abs(margin))} ({abs(margin) / use.capacity_bytes:.1%})"
         head += f", {share} {'left' if margin >= 0 else 'over'}"
-    held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
+    largest = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
     parts = [f"likely {format_bytes(use.low_bytes)} to {format_bytes(use.high_bytes)}"]
     parts += [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
     if use.available_bytes is not None:
@@ -187,17 +187,17 @@ def _memory(result: TaskRun) -> list[str]:
     return [
         f"memory needed  {head}",
         *wrapped("needs", ", ".join(parts)),
-        *wrapped("allocated", ", ".join(f"{name} {format_bytes(size)}" for size, name in held)),
+        *wrapped("allocated", ", ".join(f"{name} {format_bytes(size)}" for size, name in largest)),
     ]
 
 
 def _energy(result: TaskRun) -> list[str]:
-    found = result.energy
-    if found is None:
+    use = result.energy
+    if use is None:
         return []
     return [
-        f"energy  {format_energy(found.joules)} a step, {format_power(found.mean_w)} on average for {found.num_ranks} "
-        f"GPU{'s' if found.num_ranks > 1 else ''} ({found.evidence})"
+        f"energy  {format_energy(use.joules)} a step, {format_power(use.mean_w)} on average for {use.num_ranks} "
+        f"GPU{'s' if use.num_ranks > 1 else ''} ({use.evidence})"
     ]
 
 
@@ -249,8 +249,8 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"  {line}" for line in aligned(rows, _NAME - max(0, excess))]
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:5.1f} %" if whole else "-"
+def _percent(part: int, total: int) -> str:
+    return f"{100 * part / total:5.1f} %" if total else "-"
 
 
 def _fact(value: object) -> str:
@@ -263,5 +263,5 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME else f"...{name[3 - _NAME :]}"
 
 
-def _of(count: int, shown: int) -> str:
-    return f" ({shown} of {count})" if count > shown else ""
+def _shown_note(count: int, num_shown: int) -> str:
+    return f" ({num_shown} of {count})" if count > num_shown else ""

@@ -49,7 +49,7 @@ def document(result: TaskRun) -> Row:
 
 def tables(result: TaskRun) -> dict[str, Table]:
     """Return the small tables by name, and the records of all tasks; memory categories become columns."""
-    found: dict[str, Table] = {
+    tables_by_name: dict[str, Table] = {
         "ranks": rank_rows(result),
         **_shares(result),
         "collectives": to_rows(result.collectives, _COLLECTIVE_COLUMNS),
@@ -58,7 +58,7 @@ def tables(result: TaskRun) -> dict[str, Table]:
         "headline": headline.rows(result),
         "records": result.record_table,
     }
-    return {name: table for name, table in found.items() if table}
+    return {name: table for name, table in tables_by_name.items() if table}
 
 
 def rank_rows(result: TaskRun) -> list[Row]:
@@ -72,9 +72,9 @@ def rank_rows(result: TaskRun) -> list[Row]:
         {"rank": rank, "name": name}
         | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
         | _class_row(result, rank)
-        | dict(zip(keys, map(seconds, spent), strict=True))
-        | dict(zip(waits, map(seconds, waited), strict=True))
-        for row, (rank, name, spent, waited) in enumerate(
+        | dict(zip(keys, map(seconds, part_ps), strict=True))
+        | dict(zip(waits, map(seconds, wait_ps), strict=True))
+        for row, (rank, name, part_ps, wait_ps) in enumerate(
             zip(
                 result.shown_ranks,
                 result.graph.rank_names,
@@ -118,8 +118,8 @@ def _shares(result: TaskRun) -> dict[str, Table]:
         ("layer", result.layers), ("operator", result.operators), ("phase", result.phases), ("stage", result.stages),
     )  # fmt: skip
     return {
-        f"{what}s": [{what: each.name, **to_row(each, "compute_s communication_s")} for each in found]
-        for what, found in shares
+        f"{label}s": [{label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name]
+        for label, shares_by_name in shares
     }
 
 
@@ -143,10 +143,10 @@ def memory_rows(result: TaskRun) -> list[Row]:
 
 def _with_categories(row: Row) -> Row:
     """Return a memory row with one column per category instead of the nested ones."""
-    found: Row = {}
+    columns: Row = {}
     for key, value in row.items():
-        found |= {f"{name}_bytes": size for name, size in value.items()} if isinstance(value, dict) else {key: value}
-    return found
+        columns |= {f"{name}_bytes": size for name, size in value.items()} if isinstance(value, dict) else {key: value}
+    return columns
 
 
 def _key(name: str) -> str:

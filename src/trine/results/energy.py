@@ -91,10 +91,10 @@ def energy(
     )
 
 
-def _detail(counted: int, num_ranks: int) -> str:
+def _detail(num_counted: int, num_ranks: int) -> str:
     shares = power_shares()
     parts = ", ".join(f"{getattr(shares, state):.0%} of its highest power {state}" for state in STATES)
     text = f"GPUs only (no hosts, NICs, switches, cooling): {parts}"
-    if counted < num_ranks:
-        text += f"; from {counted} of {num_ranks} ranks, which stand for the others"
+    if num_counted < num_ranks:
+        text += f"; from {num_counted} of {num_ranks} ranks, which stand for the others"
     return text

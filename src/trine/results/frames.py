@@ -83,13 +83,13 @@ def to_frame(table: Table) -> pandas.DataFrame:
 
 def flat(row: Row, prefix: str = "") -> Row:
     """Return a row without nesting: ``{"a": {"b": 1}}`` has a column ``a_b``, lists are joined by blanks."""
-    found: Row = {}
+    columns: Row = {}
     for key, value in row.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{key}_")
+            columns |= flat(value, f"{prefix}{key}_")
         else:
-            found[prefix + key] = " ".join(map(str, value)) if isinstance(value, list) else value
-    return found
+            columns[prefix + key] = " ".join(map(str, value)) if isinstance(value, list) else value
+    return columns
 
 
 def _write_csv(table: Table, file: BinaryIO) -> None:

@@ -44,7 +44,7 @@ _SMALL, _LARGE = 18.0, 22.0
 
 def scale_of(nodes: int) -> str:
     """Return the name of the scale of a job on ``nodes`` nodes."""
-    return next(name for most, name in SCALES if nodes <= most)
+    return next(name for max_nodes, name in SCALES if nodes <= max_nodes)
 
 
 class TimedStep(Protocol):
@@ -196,19 +196,20 @@ def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = F
 
 
 def nearest_in(
-    known: Mapping[str, Any], gpu: str | None, software: str, nodes: int, is_fitted: bool = False
+    bands: Mapping[str, Any], gpu: str | None, software: str, nodes: int, is_fitted: bool = False
 ) -> StepBand | None:
-    """Return the same from the parsed contents of a bands file."""
-    generation = known["generations"].get(gpu)
-    wanted: Sequence[Mapping[str, Any]] = (
+    """Return :func:`nearest_band` of the parsed contents of a bands file."""
+    generation = bands["generations"].get(gpu)
+    levels: Sequence[Mapping[str, Any]] = (
         {"gpu": gpu, "software": software, "scale": scale_of(nodes)},
         {"gpu": gpu, "software": software},
         {"generation": generation, "software": software},
         {"generation": generation},
         {},
     )
-    for level in wanted:
-        entry = next((each for each in known["fitted_levels" if is_fitted else "levels"] if each["of"] == level), None)
+    entries = bands["fitted_levels" if is_fitted else "levels"]
+    for level in levels:
+        entry = next((entry for entry in entries if entry["of"] == level), None)
         if entry is not None and entry["rows"] >= LEAST_ROWS:
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
             low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
@@ -228,9 +229,9 @@ def _bands() -> Mapping[str, Any]:
 
     if not BANDS.is_file():
         return {"levels": [], "fitted_levels": [], "generations": {}, "mfu": {}}
-    found = load_mapping(BANDS)
-    assert isinstance(found, dict)
-    return found
+    bands = load_mapping(BANDS)
+    assert isinstance(bands, dict)
+    return bands
 
 
 def ends_ps(result: TimedStep) -> tuple[int, int] | None:
@@ -238,30 +239,34 @@ def ends_ps(result: TimedStep) -> tuple[int, int] | None:
     return None if result.band is None else result.band.ends_ps(result)
 
 
-#: Key of a rate, the field of StepWork that it counts, per GPU or not. ``{}`` takes ``_low`` or ``_high``.
-_RATES = (
-    ("samples{}_per_s", "samples", False), ("samples{}_per_s_per_gpu", "samples", True),
-    ("tokens{}_per_s", "tokens", False), ("tokens{}_per_s_per_gpu", "tokens", True),
-    ("model_flops{}_per_s_per_gpu", "model_flops", True), ("hardware_flops{}_per_s_per_gpu", "hardware_flops", True),
+#: JSON keys of a rate, of its low and of its high end; field of StepWork; whether per GPU, and over the GPU's peak.
+RATES = (
+    ("samples_per_s", "samples_low_per_s", "samples_high_per_s", "samples", False, False),
+    ("samples_per_s_per_gpu", "samples_low_per_s_per_gpu", "samples_high_per_s_per_gpu", "samples", True, False),
+    ("tokens_per_s", "tokens_low_per_s", "tokens_high_per_s", "tokens", False, False),
+    ("tokens_per_s_per_gpu", "tokens_low_per_s_per_gpu", "tokens_high_per_s_per_gpu", "tokens", True, False),
+    ("model_flops_per_s_per_gpu", "model_flops_low_per_s_per_gpu", "model_flops_high_per_s_per_gpu",
+     "model_flops", True, False),
+    ("hardware_flops_per_s_per_gpu", "hardware_flops_low_per_s_per_gpu", "hardware_flops_high_per_s_per_gpu",
+     "hardware_flops", True, False),
+    ("mfu", "mfu_low", "mfu_high", "model_flops", True, True),
+    ("hfu", "hfu_low", "hfu_high", "hardware_flops", True, True),
 )  # fmt: skip
 
 
 def numbers(result: TimedStep) -> Row:
     """Return all headline numbers by JSON key; None for a number with unknown inputs."""
-    ends = ends_ps(result)
-    found: Row = {
-        "step_time_low_s": None if ends is None else seconds(ends[0]),
-        "step_time_high_s": None if ends is None else seconds(ends[1]),
+    ends, work = ends_ps(result), result.work
+    shortest_ps, longest_ps = ends or (0, 0)
+    values: Row = {
+        "step_time_low_s": None if ends is None else seconds(shortest_ps),
+        "step_time_high_s": None if ends is None else seconds(longest_ps),
         "step_time_band": None if result.band is None else result.band.words,
     }
-    times = {"": result.step_time_ps, "_low": ends[1] if ends else 0, "_high": ends[0] if ends else 0}
-    for key, what, per_gpu in _RATES:
-        for end, ps in times.items():
-            found[key.format(end)] = _rate(result.work, what, ps, per_gpu)
-    for key, what in (("mfu", "model_flops"), ("hfu", "hardware_flops")):
-        for end, ps in times.items():
-            found[f"{key}{end}"] = _utilisation(result.work, what, ps)
-    return found
+    for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
+        for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):
+            values[key] = _rate(work, step_ps, amount, is_per_gpu, is_of_peak)
+    return values
 
 
 def per_second(amount: float, step_ps: int) -> float:
@@ -269,30 +274,25 @@ def per_second(amount: float, step_ps: int) -> float:
     return amount * PS_PER_S / step_ps
 
 
-def _rate(work: StepWork | None, what: str, step_ps: int, per_gpu: bool) -> float | None:
-    amount = None if work is None else getattr(work, what)
-    if work is None or amount is None or not step_ps or not amount:
+def _rate(work: StepWork | None, step_ps: int, field: str, is_per_gpu: bool, is_of_peak: bool) -> float | None:
+    amount = None if work is None else getattr(work, field)
+    peak = work.peak_flops if work is not None and is_of_peak else 1.0
+    if work is None or not amount or not peak or not step_ps:
         return None
-    return per_second(float(amount), step_ps) / (work.num_gpus if per_gpu else 1)
-
-
-def _utilisation(work: StepWork | None, what: str, step_ps: int) -> float | None:
-    rate = _rate(work, what, step_ps, True)
-    return None if rate is None or work is None or not work.peak_flops else rate / work.peak_flops
+    return per_second(float(amount), step_ps) / (work.num_gpus if is_per_gpu else 1) / peak
 
 
 def mfu(result: TimedStep) -> float | None:
     """Return model FLOP/s of a GPU over its dense peak, or None if either is unknown."""
-    return _utilisation(result.work, "model_flops", result.step_time_ps)
+    return _rate(result.work, result.step_time_ps, "model_flops", True, True)
 
 
 def rows(result: TimedStep) -> list[Row]:
     """Return a table of the headline numbers: one row each with value, low and high."""
-    found = numbers(result)
-    pairs = [("step_time{}_s", result.step_time_s), *((key, found[key.format("")]) for key, _, _ in _RATES)]
-    pairs += [("mfu{}", found["mfu"]), ("hfu{}", found["hfu"])]
+    values = {"step_time_s": result.step_time_s, **numbers(result)}
+    keys = [("step_time_s", "step_time_low_s", "step_time_high_s"), *(rate[:3] for rate in RATES)]
     return [
-        {"number": key.format(""), "value": value, "low": found[key.format("_low")], "high": found[key.format("_high")]}
-        for key, value in pairs
-        if value is not None
+        {"number": key, "value": values[key], "low": values[low], "high": values[high]}
+        for key, low, high in keys
+        if values[key] is not None
     ]

@@ -95,14 +95,14 @@ def first_at(intervals: Intervals, group: Int64, time_ps: Int64, items: Int64) -
 
     ``group``, ``time_ps`` and ``items`` have one entry per item; ``items`` is ascending.
     """
-    found = np.full(len(intervals.group), -1, np.int64)
-    if not len(found) or not len(items):
-        return found
+    first_items = np.full(len(intervals.group), -1, np.int64)
+    if not len(first_items) or not len(items):
+        return first_items
     num_groups = 1 + int(max(intervals.group.max(), group.max()))
     times, span, _ = _codes(np.concatenate((intervals.end_ps, time_ps)), num_groups)
-    wanted = intervals.group * span + times[: len(found)]
-    keys = group * span + times[len(found) :]
-    place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    hit = np.flatnonzero(wanted[place] == keys)[::-1]
-    found[place[hit]] = items[hit]  # written from the highest item to the lowest, so the lowest stays
-    return found
+    wanted_keys = intervals.group * span + times[: len(first_items)]
+    keys = group * span + times[len(first_items) :]
+    place = np.minimum(np.searchsorted(wanted_keys, keys), len(wanted_keys) - 1)
+    hit = np.flatnonzero(wanted_keys[place] == keys)[::-1]
+    first_items[place[hit]] = items[hit]  # written from the highest item to the lowest, so the lowest stays
+    return first_items

@@ -160,33 +160,33 @@ def memory_uses(
 
     records: times, for blocks held until a collective ends.
     """
-    found: list[MemoryUse] = []
-    known: dict[object, ReplayedPeak] = {}  # many ranks have identical changes
+    uses: list[MemoryUse] = []
+    peaks_by_key: dict[object, ReplayedPeak] = {}  # many ranks have identical changes
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
     block = np.full(len(order), -1, np.int64) if memory.block is None else memory.block
     ptr = np.searchsorted(memory.rank[order], np.arange(len(memory.resident_bytes) + 1))
     times = _hold_times(memory, records)
     for rank, resident in enumerate(memory.resident_bytes.tolist()):
-        own = order[ptr[rank] : ptr[rank + 1]]
-        columns = (memory.delta_bytes[own], memory.category[own], block[own])
-        held = np.zeros(0, np.int64) if times is None else times[own]
-        key = (*(column.tobytes() for column in (*columns, held)), *resident)
-        if key not in known:
+        changes_of_rank = order[ptr[rank] : ptr[rank + 1]]
+        columns = (memory.delta_bytes[changes_of_rank], memory.category[changes_of_rank], block[changes_of_rank])
+        hold_ends = np.zeros(0, np.int64) if times is None else times[changes_of_rank]
+        key = (*(column.tobytes() for column in (*columns, hold_ends)), *resident)
+        if key not in peaks_by_key:
             changes = zip(*(column.tolist() for column in columns), strict=True)
             late = facts.late(resident)
-            known[key] = peak_of(changes, resident, facts.rounding_bytes, late, held.tolist())
-        peak = known[key]
-        found.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
-    return tuple(found)
+            peaks_by_key[key] = peak_of(changes, resident, facts.rounding_bytes, late, hold_ends.tolist())
+        peak = peaks_by_key[key]
+        uses.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
+    return tuple(uses)
 
 
 def _hold_times(memory: MemoryEvents, records: Records | None) -> Int64 | None:
     """Return for each change when the launching thread allocates the block, or when its hold ends (ps)."""
     if memory.held is None or records is None:
         return None
-    launch, more, behind, user = memory.held.T
+    launch, extra_ps, waited_task, user = memory.held.T
     end = np.append(records.end_ps, 0)  # task -1: 0
-    clock = np.maximum(end[launch] + np.maximum(more, 0), end[behind])
+    clock = np.maximum(end[launch] + np.maximum(extra_ps, 0), end[waited_task])
     times: Int64 = np.where(memory.delta_bytes > 0, clock, end[user])
     return times
 
@@ -221,16 +221,16 @@ def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
 def memory_peak(timeline: MemoryTimeline, rank: int) -> MemoryPeak:
     """Return the peak of a rank, with its breakdown in the order of MEMORY_CATEGORIES."""
     first, last = int(timeline.rank_ptr[rank]), int(timeline.rank_ptr[rank + 1])
-    held = timeline.resident_bytes[rank].astype(np.int64)
-    time, total = 0, int(held.sum())
+    by_category_bytes = timeline.resident_bytes[rank].astype(np.int64)
+    time, total = 0, int(by_category_bytes.sum())
     if last > first and timeline.total_bytes[first:last].max() > total:
         top = first + int(np.argmax(timeline.total_bytes[first:last]))
-        np.add.at(held, timeline.category[first : top + 1], timeline.delta_bytes[first : top + 1])
+        np.add.at(by_category_bytes, timeline.category[first : top + 1], timeline.delta_bytes[first : top + 1])
         time, total = int(timeline.time_ps[top]), int(timeline.total_bytes[top])
-    return MemoryPeak(time, total, by_category(held.tolist()))
+    return MemoryPeak(time, total, by_category(by_category_bytes.tolist()))
 
 
-def by_category(held: Sequence[int]) -> dict[str, int]:
+def by_category(sizes: Sequence[int]) -> dict[str, int]:
     """Return bytes by category name; skip rarely used categories that are empty."""
-    pairs = zip(MEMORY_CATEGORIES, held, strict=False)
+    pairs = zip(MEMORY_CATEGORIES, sizes, strict=False)
     return {name: size for name, size in pairs if size or name not in SELDOM}

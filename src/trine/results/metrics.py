@@ -77,12 +77,12 @@ def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.
     compute = compute_activity(graph, records, window, computing(graph))
     transfers = transfer_activity(graph, records, window, communicating(graph))
     copies = transfer_activity(graph, records, window, input_copies(graph))
-    both = join(compute, transfers)
-    computing_spans, busy = _merged(compute), _merged(both)
+    active = join(compute, transfers)
+    computing_spans, busy = _merged(compute), _merged(active)
     compute_pauses = gaps(computing_spans, num_ranks, window.start_ps, window.end_ps)
     pauses = gaps(busy, num_ranks, window.start_ps, window.end_ps)
     pause_ps = pauses.end_ps - pauses.start_ps
-    in_bubble = bubble_gaps(graph, pauses, both, reasons)
+    in_bubble = bubble_gaps(graph, pauses, active, reasons)
     compute_ps = lengths(computing_spans, num_ranks)
     return RankTimes(
         window=window,
@@ -98,9 +98,9 @@ def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.
 
 
 def _offload(graph: TaskGraph, records: Records, window: Window) -> Activity:
-    chosen = offloads(graph)
-    copies = transfer_activity(graph, records, window, chosen & (graph.kind == TRANSFER))
-    return join(copies, compute_activity(graph, records, window, chosen & (graph.kind == COMPUTE)))
+    is_offload = offloads(graph)
+    copies = transfer_activity(graph, records, window, is_offload & (graph.kind == TRANSFER))
+    return join(copies, compute_activity(graph, records, window, is_offload & (graph.kind == COMPUTE)))
 
 
 def slowest_rank(graph: TaskGraph, records: Records) -> int:
@@ -113,8 +113,8 @@ def rank_ends(graph: TaskGraph, records: Records) -> Int64:
     """Return the end of the last task of each rank (a transfer counts for both ends): int64[ranks]."""
     last = np.full(len(graph.rank_names), -1, np.int64)
     for ranks in (graph.rank, graph.peer):
-        own = ranks >= 0
-        np.maximum.at(last, ranks[own], records.end_ps[own])
+        has_rank = ranks >= 0
+        np.maximum.at(last, ranks[has_rank], records.end_ps[has_rank])
     return last
 
 
@@ -139,9 +139,9 @@ def shares(
     unique = {name: number for number, name in enumerate(dict.fromkeys(names))}
     code = np.array([unique[name] for name in names] + [-1], np.int64)[label]
     run = Window(0, _FOREVER, 0)
-    chosen = tasks & (code >= 0)
-    compute = compute_activity(graph, records, run, chosen & computing(graph))
-    transfers = transfer_activity(graph, records, run, chosen & (graph.kind == TRANSFER))
+    is_labelled = tasks & (code >= 0)
+    compute = compute_activity(graph, records, run, is_labelled & computing(graph))
+    transfers = transfer_activity(graph, records, run, is_labelled & (graph.kind == TRANSFER))
     compute_ps = _longest(graph, compute, code, len(unique))
     communication_ps = _longest(graph, transfers, code, len(unique))
     return tuple(

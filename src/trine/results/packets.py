@@ -122,10 +122,10 @@ def interned(events: Iterable[tuple[int, str]], arguments: Mapping[str, int], st
 
 def lanes(starts: list[int], ends: list[int]) -> Int64:
     """Return for each interval, sorted by start, the first lane without an overlapping interval."""
-    found: list[int] = []
+    assigned: list[int] = []
     free_from: list[int] = []
     for start, end in zip(starts, ends, strict=True):
         lane = next((number for number, free in enumerate(free_from) if free <= start), len(free_from))
         free_from[lane : lane + 1] = [end]
-        found.append(lane)
-    return np.array(found, np.int64)
+        assigned.append(lane)
+    return np.array(assigned, np.int64)

@@ -25,12 +25,12 @@ def matplotlib() -> Any:
 
 
 def subplots(
-    rows: int = 1, cols: int = 1, *, figsize: tuple[float, float], layout: str = "constrained", **how: Any
+    rows: int = 1, cols: int = 1, *, figsize: tuple[float, float], layout: str = "constrained", **options: Any
 ) -> tuple[Any, Any]:
     """Return a figure and its axes, like ``pyplot.subplots``, but leave pyplot and its backend untouched."""
     figure = matplotlib().figure.Figure(figsize=figsize, layout=layout)
     matplotlib().backends.backend_agg.FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, cols, **how)
+    return figure, figure.subplots(rows, cols, **options)
 
 
 def check_ending(path: str | Path) -> None:

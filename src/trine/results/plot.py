@@ -63,16 +63,16 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     Raises InputError for a rank that does not exist, MissingExtraError without matplotlib.
     """
     names = result.graph.rank_names
-    chosen = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
-    for rank in chosen:
+    shown_ranks = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
+    for rank in shown_ranks:
         if not 0 <= rank < len(names):
             raise InputError(f"there is no rank {rank}, ranks are 0 to {len(names) - 1}", field="ranks")
     if ranks is None:
-        groups = _identical(result, chosen)
+        groups = _identical(result, shown_ranks)
         rows = [(label.replace(names[group[0]], _group_name(result, group), 1), spans)
                 for group, drawn in groups for label, spans in drawn]  # fmt: skip
     else:
-        rows = [row for rank in chosen for row in _rows(result, rank)]
+        rows = [row for rank in shown_ranks for row in _rows(result, rank)]
     scale, unit = _scale(result.step_time_ps)
     figure, axes = subplots(figsize=(10, 1.3 + 0.3 * len(rows)))
     for height, (_, spans) in enumerate(rows):
@@ -86,9 +86,9 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
     axes.set_xlabel(f"time in the step ({unit})")
-    used = dict.fromkeys(colour for _, spans in rows for colour in spans)
+    used_colours = dict.fromkeys(colour for _, spans in rows for colour in spans)
     axes.set_title(question(result), fontsize=9, loc="left", wrap=True)
-    _legend(figure, [colour for colour in _COLOURS if colour in used])
+    _legend(figure, [colour for colour in _COLOURS if colour in used_colours])
     _tidy(axes, "x")
     return figure
 
@@ -131,12 +131,12 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     parts = {"compute": "compute", "exposed communication": "exposed", "pipeline bubble": "bubble", "idle": "idle"}
     figure, axes = subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4))
     below = np.zeros(len(results))
-    used = []
+    used_parts = []
     for name, part in parts.items():
         values = np.array([getattr(r.rank_times, part)[r.slowest_row] for r in results], np.int64) / scale
         if values.any():
             axes.bar(range(len(results)), values, 0.62, bottom=below, color=_COLOURS[name], linewidth=0)
-            used.append(name)
+            used_parts.append(name)
         below += values
     for place, total in enumerate(below.tolist()):
         axes.annotate(f"{total:.3g}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center")
@@ -146,7 +146,7 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     axes.set_title(
         question(results[0]) if len(results) == 1 else _subject(results[0]), fontsize=9, loc="left", wrap=True
     )
-    _legend(figure, used)
+    _legend(figure, used_parts)
     _tidy(axes, "y")
     return figure
 
@@ -172,8 +172,8 @@ def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
     masks = {"input copy": input_copies(graph), "communication": communicating(graph)}
     spans = {c: _spans(transfer_activity(graph, result.records, window, m), rank) for c, m in masks.items()}
     rows.append((f"{name} transfers", spans))
-    kept = [(label, {colour: span for colour, span in spans.items() if len(span.group)}) for label, spans in rows]
-    return [(label, spans) for label, spans in kept if spans]
+    nonempty = [(label, {colour: span for colour, span in spans.items() if len(span.group)}) for label, spans in rows]
+    return [(label, spans) for label, spans in nonempty if spans]
 
 
 def _spans(activity: Activity, rank: int) -> Intervals:

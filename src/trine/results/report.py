@@ -115,19 +115,19 @@ class Report(ABC):
 
         Raises InputError for an unknown table, MissingExtraError without pandas.
         """
-        found = self._tables()
-        return frames.to_frame(found[_chosen("table", table, found, self)])
+        tables = self._tables()
+        return frames.to_frame(tables[_output_name("table", table, tables, self)])
 
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline for https://ui.perfetto.dev, compressed if ``path`` ends in ``.gz``.
 
         Return notes on omitted events. Raises InputError if the result has no timeline.
         """
-        found = self.timeline()
-        if found is None:
+        timeline = self.timeline()
+        if timeline is None:
             raise InputError(f"{type(self).__name__} has no timeline", file=path)
-        write_packets(found.packets, Path(path))
-        return found.notes
+        write_packets(timeline.packets, Path(path))
+        return timeline.notes
 
     def plot(self, what: str | Path | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
         """Draw the result, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
@@ -138,13 +138,13 @@ class Report(ABC):
         ------
         InputError: unknown picture or file ending. MissingExtraError: no matplotlib.
         """
-        found = self.pictures()
-        if path is None and what is not None and what not in found and Path(what).suffix:
+        pictures = self.pictures()
+        if path is None and what is not None and what not in pictures and Path(what).suffix:
             what, path = None, what
         if path is not None:
             picture.check_ending(path)
         picture.matplotlib()
-        figure = found[_chosen("what", None if what is None else str(what), found, self)](**options)
+        figure = pictures[_output_name("what", None if what is None else str(what), pictures, self)](**options)
         if path is not None:
             picture.save(figure, path)
         return figure
@@ -154,19 +154,19 @@ class Report(ABC):
 
     def _repr_html_(self) -> str:
         name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
-        known = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
+        evidence = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
         return shown.page(
             self.headline,
             shown.table(name, [frames.flat(row) for row in main] if isinstance(main, list) else []),
-            shown.folded("evidence", known),
+            shown.folded("evidence", evidence),
             shown.folded("notes", self.notes),
         )
 
     def _tables(self) -> dict[str, Table]:
-        found = {name: rows for name, rows in self.tables().items() if rows}
-        if not found:
+        tables = {name: rows for name, rows in self.tables().items() if rows}
+        if not tables:
             raise InputError(f"{type(self).__name__} has no table")
-        return found
+        return tables
 
 
 def envelope(document: Mapping[str, object], schema: str, command: str | None) -> Row:
@@ -187,11 +187,11 @@ def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
     return [{key: value for key, value in asdict(item).items() if value not in ("", None)} for item in evidence]
 
 
-def _chosen(field: str, name: str | None, known: Mapping[str, object], report: Report) -> str:
-    if not known:
+def _output_name(field: str, name: str | None, outputs: Mapping[str, object], report: Report) -> str:
+    if not outputs:
         raise InputError(f"{type(report).__name__} has no such output", field=field)
     if name is None:
-        return next(iter(known))
-    if name not in known:
-        raise InputError(f"{type(report).__name__} has no {name!r:.80}{nearest(name, known)}", field=field)
+        return next(iter(outputs))
+    if name not in outputs:
+        raise InputError(f"{type(report).__name__} has no {name!r:.80}{nearest(name, outputs)}", field=field)
     return name

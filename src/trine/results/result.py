@@ -51,9 +51,9 @@ class Result(TaskRun, Report):
             raise InputError("name at least one rank, and each once", field="ranks")
         if self.scope is None:
             return only_ranks(self, ranks)
-        seen = self.scope.observe(ranks)
-        assert isinstance(seen, Result)
-        return seen
+        view = self.scope.observe(ranks)
+        assert isinstance(view, Result)
+        return view
 
     @property
     def headline(self) -> str:
@@ -129,23 +129,23 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
     row_of = np.full(len(graph.rank_names) + 1, -1, np.int64)  # the last entry serves rank -1
     row_of[rows] = np.arange(len(rows))
     sender, receiver = row_of[graph.rank], row_of[graph.peer]
-    kept = np.flatnonzero((sender >= 0) | (receiver >= 0))
+    tasks = np.flatnonzero((sender >= 0) | (receiver >= 0))
     capacity, power = result.memory_capacity_bytes, result.power_w
     return replace(
         result,
-        graph=_only(graph, kept, sender[kept], receiver[kept], rows),
+        graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows),
         records=replace(
-            records, ready_ps=records.ready_ps[kept], start_ps=records.start_ps[kept], end_ps=records.end_ps[kept]
+            records, ready_ps=records.ready_ps[tasks], start_ps=records.start_ps[tasks], end_ps=records.end_ps[tasks]
         ),
-        memory=None if result.memory is None else _memory(result.memory, kept, row_of, rows, graph.num_tasks),
+        memory=None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks),
         memory_capacity_bytes=tuple(capacity[row] for row in rows) if capacity else (),
         power_w=tuple(power[row] for row in rows) if power else (),
         part=Part(
             ranks=tuple(ranks),
             num_ranks=result.num_ranks,
-            ends=_ends(result, kept),
+            ends=_ends(result, tasks),
             step_ends_ps=result.step_ends_ps,
-            reasons=lambda: result.wait_reasons[kept],
+            reasons=lambda: result.wait_reasons[tasks],
         ),
     )
 
@@ -158,42 +158,42 @@ def _rows(result: TaskRun, ranks: Sequence[int]) -> list[int]:
     return [row_of[rank] for rank in ranks]
 
 
-def _ends(result: TaskRun, kept: Int64) -> Ends:
+def _ends(result: TaskRun, tasks: Int64) -> Ends:
     if result.part is not None:
         rank, peer, is_copy = result.part.ends
-        return Ends(rank=rank[kept], peer=peer[kept], is_copy=is_copy[kept])
+        return Ends(rank=rank[tasks], peer=peer[tasks], is_copy=is_copy[tasks])
     graph = result.graph
     return Ends(
-        rank=graph.rank[kept].astype(np.int64),
-        peer=graph.peer[kept].astype(np.int64),
-        is_copy=np.zeros(len(kept), np.bool_),
+        rank=graph.rank[tasks].astype(np.int64),
+        peer=graph.peer[tasks].astype(np.int64),
+        is_copy=np.zeros(len(tasks), np.bool_),
     )
 
 
-def _only(graph: TaskGraph, kept: Int64, sender: Int64, receiver: Int64, rows: Sequence[int]) -> TaskGraph:
-    """Return the tasks ``kept``, renumbered; sender, receiver: their new rows, -1 for hidden ranks."""
-    ptr, before = _edges(graph, kept)
+def _only(graph: TaskGraph, tasks: Int64, sender: Int64, receiver: Int64, rows: Sequence[int]) -> TaskGraph:
+    """Return the tasks ``tasks``, renumbered; sender, receiver: their new rows, -1 for hidden ranks."""
+    ptr, predecessors = _edges(graph, tasks)
     streams = np.array(graph.stream_ranks, np.int64)
-    shown = np.flatnonzero(np.isin(streams, rows))
+    shown_streams = np.flatnonzero(np.isin(streams, rows))
     stream_of = np.full(len(streams) + 1, -1, np.int64)
-    stream_of[shown] = np.arange(len(shown))
+    stream_of[shown_streams] = np.arange(len(shown_streams))
     row_of = {row: number for number, row in enumerate(rows)}
-    is_transfer = graph.kind[kept] == TRANSFER
+    is_transfer = graph.kind[tasks] == TRANSFER
     return replace(
         graph,
-        **take(graph, kept)
+        **take(graph, tasks)
         | {
             "rank": np.where(sender >= 0, sender, receiver).astype(np.int32),
             "peer": np.where(is_transfer, np.where(receiver >= 0, receiver, sender), -1).astype(np.int32),
-            "stream": stream_of[graph.stream[kept]].astype(np.int32),
+            "stream": stream_of[graph.stream[tasks]].astype(np.int32),
             "num_required": np.diff(ptr).astype(np.int32),
             "pressure_ppm": None,
             "pressure_stream": None,
         },
         predecessor_ptr=ptr,
-        predecessor_idx=before,
-        stream_names=tuple(graph.stream_names[stream] for stream in shown.tolist()),
-        stream_ranks=tuple(row_of[int(streams[stream])] for stream in shown.tolist()),
+        predecessor_idx=predecessors,
+        stream_names=tuple(graph.stream_names[stream] for stream in shown_streams.tolist()),
+        stream_ranks=tuple(row_of[int(streams[stream])] for stream in shown_streams.tolist()),
         rank_names=tuple(graph.rank_names[row] for row in rows),
         collectives=tuple(
             replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
@@ -202,36 +202,36 @@ def _only(graph: TaskGraph, kept: Int64, sender: Int64, receiver: Int64, rows: S
     )
 
 
-def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    """Return the dependencies among the tasks ``kept``, as CSR."""
+def _edges(graph: TaskGraph, tasks: Int64) -> tuple[Int64, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+    """Return the dependencies among the tasks ``tasks``, as CSR."""
     number = np.full(graph.num_tasks, -1, np.int64)
-    number[kept] = np.arange(len(kept))
+    number[tasks] = np.arange(len(tasks))
     owner = number[row_of(graph.predecessor_ptr)]
-    before = number[graph.predecessor_idx]
-    left = (owner >= 0) & (before >= 0)
-    need = np.bincount(owner[left], minlength=len(kept))
-    return pointers(need), before[left].astype(np.int32)
+    predecessor = number[graph.predecessor_idx]
+    is_inside = (owner >= 0) & (predecessor >= 0)
+    need = np.bincount(owner[is_inside], minlength=len(tasks))
+    return pointers(need), predecessor[is_inside].astype(np.int32)
 
 
-def _renumbered(held: Int64, number: Int64) -> Int64:
-    """Return ``held`` of :class:`MemoryEvents` with renumbered tasks."""
-    found = held.copy()
+def _renumbered(holds: Int64, number: Int64) -> Int64:
+    """Return ``holds`` of :class:`MemoryEvents` with renumbered tasks."""
+    renumbered = holds.copy()
     for column in (0, 2, 3):
-        found[:, column] = np.where(held[:, column] >= 0, number[held[:, column]], -1)
-    return found
+        renumbered[:, column] = np.where(holds[:, column] >= 0, number[holds[:, column]], -1)
+    return renumbered
 
 
-def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int], num_tasks: int) -> MemoryEvents:
+def _memory(memory: MemoryEvents, tasks: Int64, row_of: Int64, rows: Sequence[int], num_tasks: int) -> MemoryEvents:
     number = np.full(num_tasks, -1, np.int64)
-    number[kept] = np.arange(len(kept))
-    mine = row_of[memory.rank] >= 0
+    number[tasks] = np.arange(len(tasks))
+    is_shown = row_of[memory.rank] >= 0
     return MemoryEvents(
-        task=number[memory.task[mine]].astype(np.int32),
-        at_end=memory.at_end[mine],
-        rank=row_of[memory.rank[mine]].astype(np.int32),
-        delta_bytes=memory.delta_bytes[mine],
-        category=memory.category[mine],
+        task=number[memory.task[is_shown]].astype(np.int32),
+        at_end=memory.at_end[is_shown],
+        rank=row_of[memory.rank[is_shown]].astype(np.int32),
+        delta_bytes=memory.delta_bytes[is_shown],
+        category=memory.category[is_shown],
         resident_bytes=memory.resident_bytes[list(rows)],
-        block=None if memory.block is None else memory.block[mine],
-        held=None if memory.held is None else _renumbered(memory.held[mine], number),
+        block=None if memory.block is None else memory.block[is_shown],
+        held=None if memory.held is None else _renumbered(memory.held[is_shown], number),
     )

@@ -132,15 +132,15 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w", "gpu_models"):
-            wanted, got = len(self.graph.rank_names), len(getattr(self, name))
-            if got not in (0, wanted):
-                raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
+            num_ranks, num_entries = len(self.graph.rank_names), len(getattr(self, name))
+            if num_entries not in (0, num_ranks):
+                raise InputError(f"needs one entry a rank: {num_ranks}, got {num_entries}", field=name)
 
     def with_words(self, warnings: tuple[str, ...], evidence: tuple[Evidence, ...], band: headline.Band | None) -> Self:
         """Return the run with other warnings, evidence and likely range; metrics already computed are kept."""
-        made = replace(self, warnings=warnings, evidence=evidence, band=band)
-        made.__dict__.update({name: value for name, value in self.__dict__.items() if name not in made.__dict__})
-        return made
+        changed = replace(self, warnings=warnings, evidence=evidence, band=band)
+        changed.__dict__.update({name: value for name, value in self.__dict__.items() if name not in changed.__dict__})
+        return changed
 
     # Ranks
 
@@ -347,15 +347,15 @@ class TaskRun:
         """
         if not self.power_w or not all(self.power_w):
             return None
-        seen: TaskRun = self
-        weight, counted = self._ranks_alike(), self.num_ranks
+        sample: TaskRun = self
+        weight, num_counted = self._ranks_alike(), self.num_ranks
         if weight.sum() != self.num_ranks:
             if self.scope is None:  # some ranks of an unfolded run: the rest are unknown
                 return None
-            seen, weight = self.scope.spread()
-            counted = len(weight)
-        times = metrics.busy_times(seen.graph, seen.records, seen.window)
-        return energy_use.energy(times, seen.power_w, weight, counted, self.num_ranks)
+            sample, weight = self.scope.spread()
+            num_counted = len(weight)
+        times = metrics.busy_times(sample.graph, sample.records, sample.window)
+        return energy_use.energy(times, sample.power_w, weight, num_counted, self.num_ranks)
 
     def _ranks_alike(self) -> npt.NDArray[np.float64]:
         """Return how many ranks each row represents: float64[rows]; the first row of a class has all its ranks."""
@@ -363,9 +363,9 @@ class TaskRun:
         if scope is None or scope.shows_all:
             return np.ones(len(ranks))
         _, first = np.unique([scope.class_of(rank) for rank in ranks], return_index=True)
-        alike = np.zeros(len(ranks))
-        alike[first] = [scope.class_size(ranks[row]) for row in first.tolist()]
-        return alike
+        weights = np.zeros(len(ranks))
+        weights[first] = [scope.class_size(ranks[row]) for row in first.tolist()]
+        return weights
 
     @cached_property
     def record_table(self) -> RecordTable:

@@ -72,21 +72,21 @@ class Screen:
 
     def _variants(self) -> list[Screen]:
         """Return the screen, and the same without one, two and three of its less important parts."""
-        found = [self]
+        screens = [self]
         for label in _OPTIONAL:
-            kept = [row for row in found[-1].closing if row[0] != label]
-            found.append(replace(found[-1], closing=kept))
-        return [*found, replace(found[-1], listings=self.listings[:1])]
+            closing = [row for row in screens[-1].closing if row[0] != label]
+            screens.append(replace(screens[-1], closing=closing))
+        return [*screens, replace(screens[-1], listings=self.listings[:1])]
 
     def _laid_out(self, lines: int) -> tuple[list[str], bool]:
         """Return the lines, and whether each listing has all of its rows or at least three."""
-        above = [*wrapped_at("", self.question, 0), "", *self._numbers()]
-        below = ["", *(line for label, text in self.closing for line in wrapped_at(label, text, self._label))]
+        head = [*wrapped_at("", self.question, 0), "", *self._numbers()]
+        foot = ["", *(line for label, text in self.closing for line in wrapped_at(label, text, self._label))]
         warnings = [wrapped_at(self.warning_label, text, self._label) for text in self.warnings]
         reserved = len(warnings[0]) + (len(warnings) > 1) if warnings else 0
-        middle, has_rows = self._listings(lines - len(above) - len(below) - reserved)
-        shown = _fitting(warnings, lines - len(above) - len(middle) - len(below), self.warning_label)
-        return [*above, *shown, *middle, *below], has_rows
+        middle, has_rows = self._listings(lines - len(head) - len(foot) - reserved)
+        fitting = _fitting(warnings, lines - len(head) - len(middle) - len(foot), self.warning_label)
+        return [*head, *fitting, *middle, *foot], has_rows
 
     @property
     def _label(self) -> int:
@@ -97,24 +97,24 @@ class Screen:
         value = max((len(row[1]) for row in self.numbers), default=0) + 3
         labels = [f"{name:{self._label}}{number}" for name, number, _ in self.numbers]
         remarks = [(label, row[2]) for label, row in zip(labels, self.numbers, strict=True)]
-        beside = [wrapped_at(label, text, self._label + value) or [label] for label, text in remarks]
-        below = [[label, *wrapped_at("", text, self._label)] for label, text in remarks]
-        return [line for each in min(beside, below, key=lambda way: sum(map(len, way))) for line in each]
+        inline = [wrapped_at(label, text, self._label + value) or [label] for label, text in remarks]
+        stacked = [[label, *wrapped_at("", text, self._label)] for label, text in remarks]
+        return [line for block in min(inline, stacked, key=lambda lines: sum(map(len, lines))) for line in block]
 
     def _listings(self, room: int) -> tuple[list[str], bool]:
-        """Return the listings in at most ``room`` lines, side by side if they fit, and the same fact."""
-        shown = [each for each in self.listings if each.rows]
-        least = [min(_LEAST_ROWS, len(each.rows)) for each in shown]
+        """Return the listings in at most ``room`` lines, side by side if they fit, and whether each has enough rows."""
+        listings = [each for each in self.listings if each.rows]
+        min_rows = [min(_LEAST_ROWS, len(each.rows)) for each in listings]
         while True:
-            blocks = [each.lines() for each in shown]
-            wide = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
-            if len(blocks) > 1 and wide <= width():
+            blocks = [each.lines() for each in listings]
+            total_width = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
+            if len(blocks) > 1 and total_width <= width():
                 blocks = [_side_by_side(blocks)]
             lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
-            if len(lines) <= room or max((len(each.rows) for each in shown), default=0) <= 1:
-                return lines, all(len(each.rows) >= rows for each, rows in zip(shown, least, strict=True))
-            longest = max(range(len(shown)), key=lambda index: (len(shown[index].rows), index))
-            shown[longest] = replace(shown[longest], rows=shown[longest].rows[:-1])
+            if len(lines) <= room or max((len(each.rows) for each in listings), default=0) <= 1:
+                return lines, all(len(each.rows) >= rows for each, rows in zip(listings, min_rows, strict=True))
+            longest = max(range(len(listings)), key=lambda index: (len(listings[index].rows), index))
+            listings[longest] = replace(listings[longest], rows=listings[longest].rows[:-1])
 
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
@@ -129,11 +129,11 @@ def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
 
 def _fitting(warnings: Sequence[list[str]], room: int, label: str) -> list[str]:
     """Return the whole warnings that fit, at least one, and the number of hidden ones."""
-    shown: list[str] = []
+    fitting: list[str] = []
     for index, lines in enumerate(warnings):
         is_last = index == len(warnings) - 1
-        if index and len(shown) + len(lines) + (not is_last) > room:
-            left = len(warnings) - index
-            return [*shown, f"{left} more {label}{'s' if left > 1 else ''}: --details"]
-        shown += lines
-    return shown
+        if index and len(fitting) + len(lines) + (not is_last) > room:
+            num_hidden = len(warnings) - index
+            return [*fitting, f"{num_hidden} more {label}{'s' if num_hidden > 1 else ''}: --details"]
+        fitting += lines
+    return fitting

@@ -50,16 +50,16 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
     return {"segments": segments, "device_traces": [trace], "allocator_settings": {"expandable_segments": False}}
 
 
-def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def write_snapshot(snapshot: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the snapshot as a pickle, as PyTorch does."""
-    write_bytes(path, pickle.dumps(found, protocol=4))
+    write_bytes(path, pickle.dumps(snapshot, protocol=4))
 
 
 def _event(
-    action: str, where: Piece | Segment, block: int, time_us: int, frames: list[dict[str, Any]]
+    action: str, memory: Piece | Segment, block: int, time_us: int, frames: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "action": action, "addr": where.address, "size": where.size, "stream": stream_of(block), "time_us": time_us,
+        "action": action, "addr": memory.address, "size": memory.size, "stream": stream_of(block), "time_us": time_us,
         "frames": frames,
     }  # fmt: skip
 
@@ -79,6 +79,6 @@ def _segment(
 
 
 def _block(piece: Piece, sizes: dict[int, tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
-    asked, frames = sizes.get(piece.block, (0, []))
+    request, frames = sizes.get(piece.block, (0, []))
     state = "active_allocated" if piece.block >= 0 else "inactive"
-    return {"address": piece.address, "size": piece.size, "requested_size": asked, "state": state, "frames": frames}
+    return {"address": piece.address, "size": piece.size, "requested_size": request, "state": state, "frames": frames}

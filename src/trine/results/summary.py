@@ -89,14 +89,14 @@ def _throughput_row(result: TaskRun) -> list[tuple[str, str, str]]:
     work, step_ps, ends = result.work, result.step_time_ps, headline.ends_ps(result)
     if work is None or not step_ps:
         return []
-    (value, *_), remarks, used = throughput(work, step_ps)[::-1], [], headline.numbers(result)
+    (value, *_), remarks, values = throughput(work, step_ps)[::-1], [], headline.numbers(result)
     if ends is not None:
         remarks.append(likely_throughput(work, ends))
-    if used["model_flops_per_s_per_gpu"]:
-        rate = f"{float(str(used['model_flops_per_s_per_gpu'])) / 1e12:,.4g} TFLOP/s per GPU"
-        if used["mfu"] is not None:
-            rate += f", MFU {used['mfu']:.1%}"
-            rate += "" if used["mfu_low"] is None else f" ({used['mfu_low']:.1%} to {used['mfu_high']:.1%})"
+    if values["model_flops_per_s_per_gpu"]:
+        rate = f"{float(str(values['model_flops_per_s_per_gpu'])) / 1e12:,.4g} TFLOP/s per GPU"
+        if values["mfu"] is not None:
+            rate += f", MFU {values['mfu']:.1%}"
+            rate += "" if values["mfu_low"] is None else f" ({values['mfu_low']:.1%} to {values['mfu_high']:.1%})"
         remarks.append(rate)
     return [("throughput", value, "; ".join(remarks))]
 
@@ -109,8 +109,8 @@ def likely_throughput(work: StepWork, ends_ps: tuple[int, int]) -> str:
 
 def throughput(work: StepWork, step_ps: int) -> list[str]:
     """Return samples and tokens per second, with five digits or all digits before the decimal point."""
-    counts = ((what, getattr(work, what)) for what in ("samples", "tokens"))
-    return [f"{_digits(headline.per_second(count, step_ps))} {what}/s" for what, count in counts if count]
+    counts = ((unit, getattr(work, unit)) for unit in ("samples", "tokens"))
+    return [f"{_digits(headline.per_second(count, step_ps))} {unit}/s" for unit, count in counts if count]
 
 
 def _digits(number: float) -> str:
@@ -121,8 +121,8 @@ def rates_in_brief(result: TaskRun) -> list[str]:
     """Return tokens (or samples) per second and the MFU, if known."""
     if result.work is None or not result.step_time_ps:
         return []
-    used = headline.mfu(result)
-    return throughput(result.work, result.step_time_ps)[-1:] + ([] if used is None else [f"MFU {used:.1%}"])
+    mfu = headline.mfu(result)
+    return throughput(result.work, result.step_time_ps)[-1:] + ([] if mfu is None else [f"MFU {mfu:.1%}"])
 
 
 def memory_needed(result: TaskRun) -> str:
@@ -131,9 +131,9 @@ def memory_needed(result: TaskRun) -> str:
         return ""
     use = result.memory_uses[result.fullest_row]
     is_known = use.margin_bytes is not None
-    of = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
-    shown = use.verdict.upper() if is_known else use.verdict
-    return f"{format_bytes(use.needed_bytes)}{of} (rank {result.fullest_rank}): {shown}"
+    capacity = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
+    verdict = use.verdict.upper() if is_known else use.verdict
+    return f"{format_bytes(use.needed_bytes)}{capacity} (rank {result.fullest_rank}): {verdict}"
 
 
 def _memory(result: TaskRun) -> list[tuple[str, str, str]]:
@@ -154,7 +154,7 @@ def _times(result: TaskRun) -> list[tuple[str, ...]]:
     """Return the slowest rank's time breakdown."""
     times, row, step = result.rank_times, result.slowest_row, result.step_time_ps
     compute, exposed, bubble, idle = (
-        int(each[row]) for each in (times.compute, times.exposed, times.bubble, times.idle)
+        int(part_ps[row]) for part_ps in (times.compute, times.exposed, times.bubble, times.idle)
     )
     waits = dict(zip(RANK_REASONS, times.waits[row].tolist(), strict=True)) | {"communication": 0}
     longest = max(waits, key=lambda reason: waits[reason])
@@ -165,8 +165,8 @@ def _times(result: TaskRun) -> list[tuple[str, ...]]:
         (f"idle (mostly {longest})" if waits[longest] else "idle", idle),
     ]
     hidden = ("hidden communication", int(times.communication[row] - times.exposed[row]))
-    shown = [part for part in parts if part[1] or part[0] == "compute"] + ([hidden] if hidden[1] else [])
-    return [(name, format_time(ps), percent(ps, step)) for name, ps in shown]
+    visible = [part for part in parts if part[1] or part[0] == "compute"] + ([hidden] if hidden[1] else [])
+    return [(name, format_time(ps), percent(ps, step)) for name, ps in visible]
 
 
 def _uses(result: TaskRun) -> Listing:
@@ -192,8 +192,8 @@ def _uses(result: TaskRun) -> Listing:
 
 def _group(use: CollectiveUse) -> str:
     """Return the axes of the group, such as ``dp``; ``of`` if no axis has a name."""
-    named = [axis for axis in use.axes if not axis[-1:].isdigit()]
-    return "-".join(named) or "of"
+    names = [axis for axis in use.axes if not axis[-1:].isdigit()]
+    return "-".join(names) or "of"
 
 
 def _operators(result: TaskRun) -> list[tuple[str, int]]:
@@ -219,10 +219,10 @@ def _bottleneck(result: TaskRun) -> str:
     text = f"{name}, {percent(ps, step)} of the critical path"
     if name == "compute" and (top := _operators(result)[:3]):
         return f"{text}; " + ", ".join(f"{operator} {percent(part, step)}" for operator, part in top) + " of the step"
-    used = max(result.links, key=lambda use: use.utilisation, default=None)
-    if name == "communication" and used is not None:
+    link = max(result.links, key=lambda use: use.utilisation, default=None)
+    if name == "communication" and link is not None:
         return (
-            f"{text}; busiest link {used.name}, {100 * used.utilisation:.0f} % of {format_bandwidth(used.bytes_per_s)}"
+            f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {format_bandwidth(link.bytes_per_s)}"
         )
     return text
 
@@ -238,6 +238,6 @@ def _next(result: TaskRun) -> str:
     return "".join(f"; {option}" for option in (*options, "trine help answer"))
 
 
-def percent(part: int, whole: int) -> str:
-    """Return a share such as ``34.7 %``; a dash if ``whole`` is 0."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+def percent(part: int, total: int) -> str:
+    """Return a share such as ``34.7 %``; a dash if ``total`` is 0."""
+    return f"{100 * part / total:.1f} %" if total else "-"

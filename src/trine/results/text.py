@@ -52,10 +52,10 @@ def first_screen(text: str) -> str:
     lines = text.splitlines()
     if len(lines) <= MAX_LINES:
         return text
-    kept = lines[: MAX_LINES - 1]
-    if "" in kept[-6:]:
-        kept = kept[: len(kept) - 1 - kept[::-1].index("")]
-    return "\n".join([*kept, f"... {len(lines) - len(kept)} more lines: --details"])
+    visible = lines[: MAX_LINES - 1]
+    if "" in visible[-6:]:
+        visible = visible[: len(visible) - 1 - visible[::-1].index("")]
+    return "\n".join([*visible, f"... {len(lines) - len(visible)} more lines: --details"])
 
 
 def behaviour(ranks: int, classes: int) -> str:
@@ -88,16 +88,16 @@ def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = ()) -> list[
     if not spare or max(map(len, lines), default=0) <= width():
         return lines
     first, *later = spare
-    kept = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
-    return columns(kept, [column - (column > first) for column in later])
+    narrower = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
+    return columns(narrower, [column - (column > first) for column in later])
 
 
-def unused_options(given: Mapping[str, object], same_without: Callable[[str], bool], scope: str) -> Iterator[str]:
+def unused_options(options: Mapping[str, object], same_without: Callable[[str], bool], scope: str) -> Iterator[str]:
     """Yield a sentence for each option that changes no time.
 
-    given: option -> its value, None if not set. same_without: whether a run without this option takes the same time.
+    options: option -> its value, None if not set. same_without: whether a run without this option takes the same time.
     scope: the range that the sentence names, such as ``at these sizes``.
     """
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and same_without(name):
             yield f"{name} {value} changes no time {scope}: without it the time is the same"

@@ -92,8 +92,8 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
         mine = transfers[ranks == rank]
         lane = lanes(table.columns["start_ps"][mine].tolist(), table.columns["end_ps"][mine].tolist())
         for number in range(int(lane.max()) + 1):
-            what = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
-            name = f"{what} {number + 1}" if number else what
+            label = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
+            name = f"{label} {number + 1}" if number else label
             order_rank = 10**6 * (1 if sends else 2) + number
             yield _Track(rank, name, order_rank, mine[lane == number], pb.FLOW if sends else pb.FLOW_END)
 
@@ -114,10 +114,10 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
     """Return each task's encoded name and labels; tasks with the same labels share the bytes."""
     columns = [table.columns[name].tolist() for name in ("name", *_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)]
     words = [[strings[word] for word in table.categories[name]] for name in _TEXT_ARGUMENTS]
-    known: dict[tuple[int, ...], bytes] = {}
+    encoded_by_row: dict[tuple[int, ...], bytes] = {}
     encoded = []
     for row in zip(*columns, strict=True):
-        if row not in known:
+        if row not in encoded_by_row:
             parts = [integer(pb.NAME_IID, row[0] + 1)]
             for position, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)):
                 value = row[position + 1]
@@ -125,8 +125,8 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
                     is_text = position < len(_TEXT_ARGUMENTS)
                     content = integer(pb.STRING_IID, words[position][value]) if is_text else integer(pb.UINT, value)
                     parts.append(message(pb.ANNOTATION, integer(pb.KEY_IID, _ARGUMENTS[name]) + content))
-            known[row] = b"".join(parts)
-        encoded.append(known[row])
+            encoded_by_row[row] = b"".join(parts)
+        encoded.append(encoded_by_row[row])
     return encoded
 
 
@@ -141,24 +141,24 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
     start, end, size = rows
     duration_head = _annotation_head(duration_key)
     parts = [[duration_head] * len(start), padded(end - start)]
-    own = len(duration_head) + pb.PADDED
+    own_size = len(duration_head) + pb.PADDED
     if track.flow:
         size_head, flow_head = _annotation_head(size_key), fixed64(track.flow, 0)[:-8]
         ids = (track.tasks + 1).astype("<u8").tobytes()
         parts += [[size_head] * len(start), padded(size), [flow_head] * len(start), split(ids, 8)]
-        own += len(size_head) + pb.PADDED + len(flow_head) + 8
+        own_size += len(size_head) + pb.PADDED + len(flow_head) + 8
     begin = integer(pb.TYPE, pb.BEGIN) + integer(pb.TRACK, uuid)
     finish = message(pb.TRACK_EVENT, integer(pb.TYPE, pb.END) + integer(pb.TRACK, uuid)) + pb.SUFFIX
     finish_head = varint(pb.PACKET << 3 | pb.LENGTH) + varint(len(pb.STAMP) + pb.PADDED + len(finish)) + pb.STAMP
-    known: dict[int, tuple[bytes, bytes]] = {}
+    heads: dict[int, tuple[bytes, bytes]] = {}
     stamps = padded(start // pb.PS_PER_NS), padded(end // pb.PS_PER_NS)
     for task, from_ns, to_ns, *numbers in zip(track.tasks.tolist(), *stamps, *parts, strict=True):
         labels = arguments[task]
-        if len(labels) not in known:
-            event = varint(pb.TRACK_EVENT << 3 | pb.LENGTH) + varint(len(begin) + len(labels) + own) + begin
-            content = len(pb.STAMP) + pb.PADDED + len(pb.SUFFIX) + len(event) + len(labels) + own
-            known[len(labels)] = (varint(pb.PACKET << 3 | pb.LENGTH) + varint(content) + pb.STAMP, pb.SUFFIX + event)
-        head, event = known[len(labels)]
+        if len(labels) not in heads:
+            event = varint(pb.TRACK_EVENT << 3 | pb.LENGTH) + varint(len(begin) + len(labels) + own_size) + begin
+            content = len(pb.STAMP) + pb.PADDED + len(pb.SUFFIX) + len(event) + len(labels) + own_size
+            heads[len(labels)] = (varint(pb.PACKET << 3 | pb.LENGTH) + varint(content) + pb.STAMP, pb.SUFFIX + event)
+        head, event = heads[len(labels)]
         yield b"".join((head, from_ns, event, labels, *numbers, finish_head, to_ns, finish))
 
 

@@ -74,12 +74,12 @@ def collective_uses(
     Messages between two ranks outside collectives (between pipeline stages, DataParallel's outputs and their gradients)
     are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
     """
-    durations, waiting = _durations(graph, records)
+    durations_ps, waiting_ps = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}
     for index, label in enumerate(graph.collectives):
         if window.step == 0 or label.step == window.step:
             groups.setdefault((label.kind, label.size_bytes, label.num_ranks), []).append(index)
-    uses = [_use(graph, members, durations, waiting) for members in groups.values()] + _messages(
+    uses = [_use(graph, members, durations_ps, waiting_ps) for members in groups.values()] + _messages(
         graph, records, window, totals is not None
     )
     if totals is not None:
@@ -90,20 +90,20 @@ def collective_uses(
 def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool) -> list[CollectiveUse]:
     """Return messages outside collectives, by size; a ``partial`` graph keeps those to ranks that it does not show."""
     labels = graph.labels
-    chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
-    chosen &= ~np.isin(labels.phase, (Phase.INPUT, Phase.OFFLOAD))
+    is_message = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
+    is_message &= ~np.isin(labels.phase, (Phase.INPUT, Phase.OFFLOAD))
     if not partial:
-        chosen &= graph.rank != graph.peer
+        is_message &= graph.rank != graph.peer
     if window.step:
-        chosen &= labels.step == window.step
-    found = np.flatnonzero(chosen)
+        is_message &= labels.step == window.step
+    messages = np.flatnonzero(is_message)
     uses = []
-    for size in np.unique(graph.size_bytes[found]).tolist():
-        members = found[graph.size_bytes[found] == size]
+    for size in np.unique(graph.size_bytes[messages]).tolist():
+        members = messages[graph.size_bytes[messages] == size]
         received = members[graph.rank[members] != graph.peer[members]]
         ends = np.concatenate((graph.rank[members], graph.peer[received])).astype(np.int64)
-        both = np.concatenate((members, received))
-        durations = records.end_ps[both] - records.start_ps[both]
+        ends_task = np.concatenate((members, received))
+        durations = records.end_ps[ends_task] - records.start_ps[ends_task]
         ranks = len(graph.rank_names)
         uses.append(
             CollectiveUse(
@@ -122,9 +122,9 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
 
 def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
     """Return the traffic of each link in the given tasks, in the order of the links."""
-    chosen = np.flatnonzero(tasks & (graph.kind == TRANSFER))
+    transfers = np.flatnonzero(tasks & (graph.kind == TRANSFER))
     num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)
-    by_route = sum_by_group(graph.route[chosen].astype(np.int64), graph.size_bytes[chosen], num_routes)
+    by_route = sum_by_group(graph.route[transfers].astype(np.int64), graph.size_bytes[transfers], num_routes)
     crossings = np.repeat(by_route, np.diff(graph.route_ptr))
     by_link = sum_by_group(graph.route_links.astype(np.int64), crossings, num_links).tolist()
     rates = graph.link_bytes_per_s.tolist()
@@ -144,12 +144,12 @@ def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | No
 def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
     """Return each collective's duration, from first start to last end of its transfers, and the part of it before its
     last rank entered: int64[collectives] each."""
-    chosen = np.flatnonzero((graph.kind == TRANSFER) & (graph.labels.collective >= 0))
-    which = graph.labels.collective[chosen]
+    transfers = np.flatnonzero((graph.kind == TRANSFER) & (graph.labels.collective >= 0))
+    collective = graph.labels.collective[transfers]
     first = np.full(len(graph.collectives), np.iinfo(np.int64).max)
     last = np.full(len(graph.collectives), -1, np.int64)
-    np.minimum.at(first, which, records.start_ps[chosen])
-    np.maximum.at(last, which, records.end_ps[chosen])
+    np.minimum.at(first, collective, records.start_ps[transfers])
+    np.maximum.at(last, collective, records.end_ps[transfers])
     first = np.minimum(first, last)
     return last - first, np.clip(_last_entries(graph, records), first, last) - first
 
@@ -158,10 +158,10 @@ def _last_entries(graph: TaskGraph, records: Records) -> Int64:
     """Return the time at which the last rank entered each collective: int64[collectives], 0 without joins."""
     num_ranks = max(len(graph.rank_names), 1)
     joins = np.flatnonzero((graph.kind == JOIN) & (graph.labels.collective >= 0) & (graph.rank >= 0))
-    which = graph.labels.collective[joins].astype(np.int64)
-    pairs, at = np.unique(which * num_ranks + graph.rank[joins], return_inverse=True)
+    collective = graph.labels.collective[joins].astype(np.int64)
+    pairs, pair_of_join = np.unique(collective * num_ranks + graph.rank[joins], return_inverse=True)
     entered = np.full(len(pairs), np.iinfo(np.int64).max)
-    np.minimum.at(entered, at, records.start_ps[joins])
+    np.minimum.at(entered, pair_of_join, records.start_ps[joins])
     latest = np.zeros(len(graph.collectives), np.int64)
     np.maximum.at(latest, pairs // num_ranks, entered)
     return latest
@@ -169,21 +169,21 @@ def _last_entries(graph: TaskGraph, records: Records) -> Int64:
 
 def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64) -> CollectiveUse:
     num_ranks = len(graph.rank_names)
-    count, time, waited = (np.zeros(num_ranks, np.int64) for _ in range(3))
+    count, time_by_rank, waiting_by_rank = (np.zeros(num_ranks, np.int64) for _ in range(3))
     labels: list[CollectiveLabel] = [graph.collectives[index] for index in members]
     for index, label in zip(members, labels, strict=True):
         ranks = np.array(label.ranks, np.int64)
         count[ranks] += 1
-        time[ranks] += durations[index]
-        waited[ranks] += waiting[index]
+        time_by_rank[ranks] += durations[index]
+        waiting_by_rank[ranks] += waiting[index]
     return CollectiveUse(
         kind=labels[0].kind,
         size_bytes=labels[0].size_bytes,
         group_size=labels[0].num_ranks,
         count=int(count.max(initial=0)),
         total=len(members),
-        time_ps=int(time.max(initial=0)),
+        time_ps=int(time_by_rank.max(initial=0)),
         axes=tuple(dict.fromkeys(label.axis for label in labels)),
         algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
-        waiting_ps=int(waited[time.argmax()]) if num_ranks else 0,
+        waiting_ps=int(waiting_by_rank[time_by_rank.argmax()]) if num_ranks else 0,
     )

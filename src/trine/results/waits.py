@@ -26,19 +26,19 @@ def releasers(graph: TaskGraph, records: Records) -> Int64:
     """
     owner = row_of(graph.predecessor_ptr)
     hit = np.flatnonzero(records.end_ps[graph.predecessor_idx] == records.ready_ps[owner])[::-1]
-    found = np.full(graph.num_tasks, -1, np.int64)
-    found[owner[hit]] = graph.predecessor_idx[hit]  # last write wins: the first predecessor stays
-    return found
+    released_by = np.full(graph.num_tasks, -1, np.int64)
+    released_by[owner[hit]] = graph.predecessor_idx[hit]  # last write wins: the first predecessor stays
+    return released_by
 
 
 def through_joins(graph: TaskGraph, released_by: Int64) -> Int64:
     """Replace each releasing join by the compute or transfer task that released it in turn: int64[tasks]."""
-    found = released_by.copy()
-    pending = np.flatnonzero((found >= 0) & (graph.kind[found] == JOIN))
+    releaser = released_by.copy()
+    pending = np.flatnonzero((releaser >= 0) & (graph.kind[releaser] == JOIN))
     while len(pending):
-        found[pending] = released_by[found[pending]]
-        pending = pending[(found[pending] >= 0) & (graph.kind[found[pending]] == JOIN)]
-    return found
+        releaser[pending] = released_by[releaser[pending]]
+        pending = pending[(releaser[pending] >= 0) & (graph.kind[releaser[pending]] == JOIN)]
+    return releaser
 
 
 def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.NDArray[np.int8]:
@@ -82,8 +82,8 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
     is_other = other_axis[graph.labels.collective]
-    at = is_other[active.task]  # among tasks that start at one instant, such a collective decides, whatever its number
-    collective = first_at(pauses, active.rank[at], active.start_ps[at], active.task[at])
+    late = is_other[active.task]  # of tasks that start at one instant, such a collective decides, whatever its number
+    collective = first_at(pauses, active.rank[late], active.start_ps[late], active.task[late])
     elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD))
     in_bubble: Bool = (ender < 0) | ~(elsewhere[ender] | (collective >= 0))
     return in_bubble
@@ -130,7 +130,7 @@ def path_times(graph: TaskGraph, records: Records, path: list[int], window: Wind
 def _previous_on_stream(graph: TaskGraph) -> Int64:
     """Return the task before each on its stream, or -1: int64[tasks]. A stream runs its tasks in order of number."""
     order = np.argsort(graph.stream, kind="stable")
-    before = np.full(graph.num_tasks, -1, np.int64)
-    same = (graph.stream[order[1:]] == graph.stream[order[:-1]]) & (graph.stream[order[1:]] >= 0)
-    before[order[1:][same]] = order[:-1][same]
-    return before
+    previous = np.full(graph.num_tasks, -1, np.int64)
+    is_same_stream = (graph.stream[order[1:]] == graph.stream[order[:-1]]) & (graph.stream[order[1:]] >= 0)
+    previous[order[1:][is_same_stream]] = order[:-1][is_same_stream]
+    return previous

@@ -43,17 +43,17 @@ def collectives(
     if report is not None and machine:
         raise InputError("the report is about all machines: leave out --machine", field="report")
     series = load_measurements()
-    found = validate_collectives(select(series, machine) if machine else series)
-    without, doubt = left_out(found)
-    found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
-    text = summary_text(found, None if every or details else SHOWN)
+    validation = validate_collectives(select(series, machine) if machine else series)
+    without_own_fit, note = left_out(validation)
+    validation = replace(validation, left_out=without_own_fit, notes=(note,) if note else ())
+    text = summary_text(validation, None if every or details else SHOWN)
     with to_terminal(json):
-        show(found.headline if brief else text if every or details else first_screen(text), json)
-    write_json(found, json, "validate collectives")
-    written(plot, lambda path: plot_errors(found, Path(path)), "drawn in {}")
+        show(validation.headline if brief else text if every or details else first_screen(text), json)
+    write_json(validation, json, "validate collectives")
+    written(plot, lambda path: plot_errors(validation, Path(path)), "drawn in {}")
     if report is not None:
         with writes():
-            for path in write_report(found, report):
+            for path in write_report(validation, report):
                 say(f"wrote {path}")
 
 
@@ -78,11 +78,11 @@ def loadstore(
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     rows, finished = until_stopped(map(compared_or_unread, points))
     faults = [row for row in read_fine_grained()[1] if not series or row.source in series]
-    found = KernelValidation(
+    validation = KernelValidation(
         compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
         unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
     )  # fmt: skip
-    _answer(found, json, brief, details)
+    _answer(validation, json, brief, details)
 
 
 Sample = Annotated[bool, Option("Replay a sample of cheap rows (about a minute).")]
@@ -120,16 +120,16 @@ def training(
 
     if report is not None and sources:
         raise InputError("the report is about all sources: leave out --source", field="report")
-    asked = {"sample": sample, "most_rows": most_rows, "software": software, "blind": blind, "jobs": jobs}
-    found = _report(load_stored_training, validate_training, again, asked | {"sources": sources})
-    _answer(found, json, brief, details)
+    options = {"sample": sample, "most_rows": most_rows, "software": software, "blind": blind, "jobs": jobs}
+    validation = _report(load_stored_training, validate_training, again, options | {"sources": sources})
+    _answer(validation, json, brief, details)
     if report is not None:
         from trine.validation.layouts import load_stored_layouts, validate_layouts
         from trine.validation.training_page import write_page
 
-        on_layouts = _report(load_stored_layouts, validate_layouts, again, asked)
+        layout_validation = _report(load_stored_layouts, validate_layouts, again, options)
         with writes():
-            for path in write_page(found, on_layouts, report):
+            for path in write_page(validation, layout_validation, report):
                 say(f"wrote {path}")
 
 
@@ -149,8 +149,8 @@ def layouts(
     """
     from trine.validation.layouts import load_stored_layouts, validate_layouts
 
-    asked = {"sample": sample, "software": software, "blind": blind, "jobs": jobs}
-    _answer(_report(load_stored_layouts, validate_layouts, again, asked), json, brief, details)
+    options = {"sample": sample, "software": software, "blind": blind, "jobs": jobs}
+    _answer(_report(load_stored_layouts, validate_layouts, again, options), json, brief, details)
 
 
 def _report(
@@ -161,9 +161,9 @@ def _report(
         return load()
     from trine.validation.replay_rows import Answers, user_answers
 
-    kept = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
+    cached = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
     with RowsLine() as progress:
-        return validate(**asked, **kept, progress=progress.rows)
+        return validate(**asked, **cached, progress=progress.rows)
 
 
 def memory(
@@ -180,8 +180,8 @@ def memory(
     """
     from trine.validation.memory import load_stored_memory, validate_memory
 
-    asked = {"sample": sample, "sources": sources}
-    _answer(_report(load_stored_memory, validate_memory, again, asked, is_kept=False), json, brief, details)
+    options = {"sample": sample, "sources": sources}
+    _answer(_report(load_stored_memory, validate_memory, again, options, is_kept=False), json, brief, details)
 
 
 def operators(
@@ -197,10 +197,10 @@ def operators(
     """
     from trine.validation.operators import SAMPLED, OperatorValidation, answers, steps
 
-    every = SAMPLED if sample else 1
-    errors, finished = until_stopped(answers(steps(gpu or (), every=every)))
-    found = OperatorValidation(errors=tuple(errors), every=every, finished=finished)
-    _answer(found, json, brief, details)
+    step = SAMPLED if sample else 1
+    errors, finished = until_stopped(answers(steps(gpu or (), every=step)))
+    validation = OperatorValidation(errors=tuple(errors), every=step, finished=finished)
+    _answer(validation, json, brief, details)
 
 
 def scaling(brief: Brief = False, details: Details = False, json: Json = None) -> None:
@@ -213,11 +213,11 @@ def scaling(brief: Brief = False, details: Details = False, json: Json = None) -
     _answer(validate_scaling(), json, brief, details)
 
 
-def _answer(found: Validation, json: str | None, brief: bool, details: bool) -> None:
+def _answer(validation: Validation, json: str | None, brief: bool, details: bool) -> None:
     """Show an answer and write its JSON; leave with the exit code of a run that was stopped, if it was."""
-    if brief and found.origin:
-        show(f"{found.headline}; {found.origin}", json)
+    if brief and validation.origin:
+        show(f"{validation.headline}; {validation.origin}", json)
     else:
-        show_answer(found, json, brief, details)
-    write_json(found, json, found.SCHEMA.replace("-", " "))
-    end(found.finished)
+        show_answer(validation, json, brief, details)
+    write_json(validation, json, validation.SCHEMA.replace("-", " "))
+    end(validation.finished)

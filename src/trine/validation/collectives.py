@@ -151,8 +151,8 @@ class CollectiveValidation(Validation):
 
     def tables(self) -> dict[str, Table]:
         """Return ``totals``, ``groups`` and ``points`` of :meth:`document`."""
-        found = self.document()
-        return {name: cast(list[Row], found[name]) for name in ("totals", "groups", "points")}
+        document = self.document()
+        return {name: cast(list[Row], document[name]) for name in ("totals", "groups", "points")}
 
     @property
     def counted(self) -> tuple[Compared, ...]:
@@ -162,7 +162,7 @@ class CollectiveValidation(Validation):
     def totals(self) -> list[tuple[str, str, Statistics]]:
         """Return (name, size band, statistics) for all, fitted and held-out machines, one and several nodes, and for
         points that do not count."""
-        chosen: list[tuple[str, Iterable[Compared]]] = [
+        groups: list[tuple[str, Iterable[Compared]]] = [
             ("all machines", self.counted),
             ("machines used for fitting", _of_split(self.counted, FIT)),
             ("held-out machines", _of_split(self.counted, HELD_OUT)),
@@ -172,16 +172,16 @@ class CollectiveValidation(Validation):
             (NOT_COUNTED, [x for x in self.compared if x.point.quality not in COUNTED]),
         ]
         return [
-            (name, band, found)
-            for name, points in chosen
+            (name, band, stats)
+            for name, points in groups
             for band in (BELOW, FROM)
-            if (found := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])) is not None
+            if (stats := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])) is not None
         ]
 
     def groups(self) -> list[tuple[str, str, str, Statistics]]:
         """Return (machine, op, size band, statistics) of counted points, worst median first."""
-        found = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
-        rows = [(*key, stats) for key, points in found.items() if (stats := statistics(points)) is not None]
+        members = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
+        rows = [(*key, stats) for key, points in members.items() if (stats := statistics(points)) is not None]
         return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
 
     def worst(self, count: int) -> list[Compared]:
@@ -198,13 +198,13 @@ def _totals_json(validation: CollectiveValidation) -> list[Row]:
     ]
 
 
-def _point_json(each: Compared) -> Row:
+def _point_json(pair: Compared) -> Row:
     return {
-        "series": each.series.name, "machine": each.series.machine.name, "op": each.series.op,
-        "num_gpus": each.series.num_gpus, "size_bytes": each.point.size_bytes, "measured_us": each.point.time_ps / 1e6,
-        "time_us": each.predicted.time_ps / 1e6, "low_us": each.predicted.low_ps / 1e6,
-        "high_us": each.predicted.high_ps / 1e6, "algorithm": each.predicted.algorithm,
-        "protocol": each.predicted.protocol, "quality": each.point.quality, "weight": each.weight,
+        "series": pair.series.name, "machine": pair.series.machine.name, "op": pair.series.op,
+        "num_gpus": pair.series.num_gpus, "size_bytes": pair.point.size_bytes, "measured_us": pair.point.time_ps / 1e6,
+        "time_us": pair.predicted.time_ps / 1e6, "low_us": pair.predicted.low_ps / 1e6,
+        "high_us": pair.predicted.high_ps / 1e6, "algorithm": pair.predicted.algorithm,
+        "protocol": pair.predicted.protocol, "quality": pair.point.quality, "weight": pair.weight,
     }  # fmt: skip
 
 
@@ -230,30 +230,30 @@ def validate_collectives(
     ``predictor``: a model to use instead of the library's.
     """
     series = load_measurements() if series is None else series
-    runs = Counter(each.weight_key for each in series)
+    runs = Counter(run.weight_key for run in series)
     compared: list[Compared] = []
     skipped = []
-    for each in series:
+    for run in series:
         try:
-            times = predictor(each)
+            times = predictor(run)
         except (InputError, SpecError) as error:
-            skipped.append((each, str(error)))
+            skipped.append((run, str(error)))
             continue
-        weight = 1 / runs[each.weight_key]
+        weight = 1 / runs[run.weight_key]
         compared += [
-            Compared(series=each, point=point, predicted=time, weight=weight)
-            for point, time in zip(each.points, times, strict=True)
+            Compared(series=run, point=point, predicted=time, weight=weight)
+            for point, time in zip(run.points, times, strict=True)
         ]
     return CollectiveValidation(compared=tuple(compared), skipped=tuple(skipped))
 
 
 def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
     """Return the series of some machines or families. Raises InputError for an unknown name."""
-    known = {each.machine.name for each in series} | {each.machine.family for each in series}
+    names = {run.machine.name for run in series} | {run.machine.family for run in series}
     for name in machines:
-        if name not in known:
-            raise InputError(f"no measurements of {name!r}{nearest(name, known)}", field="--machine")
-    return [each for each in series if {each.machine.name, each.machine.family} & set(machines)]
+        if name not in names:
+            raise InputError(f"no measurements of {name!r}{nearest(name, names)}", field="--machine")
+    return [run for run in series if {run.machine.name, run.machine.family} & set(machines)]
 
 
 def statistics(points: Sequence[Compared]) -> Statistics | None:
@@ -278,8 +278,8 @@ def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
     return tuple(range(series.num_gpus))
 
 
-def _size_band(each: Compared) -> str:
-    return next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
+def _size_band(compared: Compared) -> str:
+    return next(name for name, low, high in SIZE_BANDS if low <= compared.point.size_bytes < high)
 
 
 def _of_split(points: Iterable[Compared], split: str) -> list[Compared]:
@@ -311,18 +311,18 @@ def left_out(validation: CollectiveValidation, path: Path | None = None) -> tupl
         }
     except (KeyError, ValueError) as error:
         raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
-    times = [(each, table.get((each.series.number, each.point.size_bytes))) for each in validation.compared]
-    found = [(each, mine) for each, mine in times if mine is not None]
+    times = [(pair, table.get((pair.series.number, pair.point.size_bytes))) for pair in validation.compared]
+    with_time = [(pair, entry) for pair, entry in times if entry is not None]
     as_written = all(
-        _near(each.predicted.time_ps, usual_us) and _near(each.point.time_ps, measured_us)
-        for each, (_, usual_us, measured_us) in found
+        _near(pair.predicted.time_ps, usual_us) and _near(pair.point.time_ps, measured_us)
+        for pair, (_, usual_us, measured_us) in with_time
     )
     is_whole = all(
-        mine is not None or each.point.quality not in COUNTED or each.series.machine.split != FIT
-        for each, mine in times
+        entry is not None or pair.point.quality not in COUNTED or pair.series.machine.split != FIT
+        for pair, entry in times
     )
     stale = "" if as_written and is_whole else f"left-out predictions are of an older model: run {HOW}"
-    compared = tuple(_with_time(each, time_us) for each, (time_us, *_) in found)
+    compared = tuple(_with_time(pair, time_us) for pair, (time_us, *_) in with_time)
     return CollectiveValidation(compared=compared, skipped=()), stale
 
 
@@ -331,8 +331,8 @@ def _near(time_ps: int, time_us: float) -> bool:
     return abs(time_ps / 1e6 - time_us) <= 2e-5 * time_us
 
 
-def _with_time(each: Compared, time_us: float) -> Compared:
-    usual = each.predicted
+def _with_time(compared: Compared, time_us: float) -> Compared:
+    usual = compared.predicted
     factor = time_us * 1e6 / usual.time_ps
     times = {name: round(getattr(usual, name) * factor) for name in ("time_ps", "low_ps", "high_ps")}
-    return replace(each, predicted=replace(usual, **times))
+    return replace(compared, predicted=replace(usual, **times))

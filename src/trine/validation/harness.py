@@ -1,4 +1,4 @@
-"""The harness for predictions beside measurements: tables of rows, groups, errors, rows without a prediction, pages."""
+"""Shared parts of all comparisons with measurements: tables of rows, groups, errors, unpredicted rows, pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pictures = Mapping[str, Callable[[Path], None]]
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
-#: What reading a faulty row raises.
+#: Exceptions of a faulty row.
 ROW_ERRORS = (TrineError, ValueError, LookupError, TypeError, ArithmeticError)
 
 
@@ -63,26 +63,26 @@ def read_table(path: Path) -> list[dict[str, str]]:
 def read_each(
     rows: Iterable[Item], read: Callable[[Item], Read | None], name: Callable[[Item], tuple[str, str]]
 ) -> tuple[tuple[Read, ...], tuple[UnreadRow, ...]]:
-    """Return what ``read`` makes of the rows that are not about something else (None), and those that it cannot read.
+    """Return the results of ``read`` that are not None, and the rows that it cannot read.
 
-    name: source and name of a row.
+    read: returns None for a row on another subject. name: returns source and name of a row.
     """
-    found, unread = [], []
+    results, unread = [], []
     for row in rows:
         try:
-            found.append(read(row))
+            results.append(read(row))
         except ROW_ERRORS as error:
-            source, where = name(row)
-            unread.append(UnreadRow(source=source, name=where, why=why_unread(error)))
-    return tuple(each for each in found if each is not None), tuple(unread)
+            source, row_name = name(row)
+            unread.append(UnreadRow(source=source, name=row_name, why=why_unread(error)))
+    return tuple(result for result in results if result is not None), tuple(unread)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by key; keys and items in their order."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -109,16 +109,16 @@ class Errors:
         signed = np.asarray(errors)
         size, weight = np.abs(signed), np.ones(len(signed)) if weights is None else np.asarray(weights)
         weight = weight / weight.sum()
-        found: dict[str, Any] = {
+        statistics: dict[str, Any] = {
             "count": len(signed), "bias": float(signed @ weight), "mean": float(size @ weight),
             "median": quantile(size, weight, 0.5), "p90": quantile(size, weight, 0.9), "worst": float(size.max()),
             "within": float(weight[size <= 0.1].sum()),
         }  # fmt: skip
-        return cls(**{**found, **more})
+        return cls(**{**statistics, **more})
 
     @classmethod
     def interpolated(cls, errors: npt.ArrayLike, **more: Any) -> Self:
-        """Return the same of errors that weigh alike, with quantiles between neighbours, as numpy's."""
+        """Return :meth:`of` for equal weights, with quantiles interpolated between neighbours, as in numpy."""
         signed = np.asarray(errors)
         size = np.abs(signed)
         means: dict[str, Any] = {"bias": float(signed.mean()), "mean": float(size.mean())}
@@ -132,8 +132,8 @@ class Errors:
 
     def row(self) -> Row:
         """Return the errors as plain data."""
-        found = to_row(self, "bias mean_error median_error p90_error share_within_10_percent")
-        return {"num_rows": self.count, **found}
+        keys = "bias mean_error median_error p90_error share_within_10_percent"
+        return {"num_rows": self.count, **to_row(self, keys)}
 
 
 class Target(NamedTuple):
@@ -150,8 +150,8 @@ class Target(NamedTuple):
 
     def met(self, errors: Errors) -> bool | None:
         """Return whether the errors are within the limits; None without limits."""
-        asked = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
-        return all(asked) if asked else None
+        checks = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
+        return all(checks) if checks else None
 
 
 def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
@@ -193,7 +193,7 @@ def named_rows(name: str, errors: Iterable[tuple[str, Errors]]) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Validation(Report):
-    """Predictions beside measurements.
+    """Predictions and measurements, row by row.
 
     unread: rows without a prediction. is_sample: of some rows of each source only. finished: False: stopped before the
     last row. stored: the origin of a stored report; None after a replay.
@@ -231,7 +231,7 @@ class Validation(Report):
         return [{"row": row.name, "why": row.why} for row in self.unpredicted]
 
     def not_predicted_lines(self) -> list[str]:
-        """Return the same in words, with the source of each row."""
+        """Return :meth:`not_predicted` as lines of text, with the source of each row."""
         return [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unpredicted]
 
 

@@ -75,9 +75,9 @@ class LayoutGroup(Errors):
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Return the rank correlation (0 if one is constant); equal values share their mean rank."""
-    one, other = _ranks(first), _ranks(second)
-    spread = one.std() * other.std()
-    return float(((one - one.mean()) * (other - other.mean())).mean() / spread) if spread else 0.0
+    x, y = _ranks(first), _ranks(second)
+    spread = x.std() * y.std()
+    return float(((x - x.mean()) * (y - y.mean())).mean() / spread) if spread else 0.0
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -110,8 +110,8 @@ class LayoutValidation(StepValidation):
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
         """Return errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
-        found = errors_by(self.counted, lambda step: band(step.row), lambda step: step.rate_error)
-        return [(name, found[name]) for name in BANDS if name in found]
+        errors = errors_by(self.counted, lambda step: band(step.row), lambda step: step.rate_error)
+        return [(name, errors[name]) for name in BANDS if name in errors]
 
     def apart(self) -> list[tuple[str, Errors]]:
         """Return errors of the layouts that do not count, by reason."""
@@ -127,32 +127,32 @@ class LayoutValidation(StepValidation):
     def headline(self) -> str:
         """Errors, ranking and regret in one line."""
         groups, errors = self.groups(), self.by_nodes()
-        text = ", ".join(f"{name}: median {e.median:.1%}, p90 {e.p90:.1%}" for name, e in errors)
+        error_text = ", ".join(f"{name}: median {e.median:.1%}, p90 {e.p90:.1%}" for name, e in errors)
         sample = "sample: " if self.is_sample else ""
-        found = f"{sample}{len(self.counted)} layouts; error of tokens/s: {text or 'none'}"
+        text = f"{sample}{len(self.counted)} layouts; error of tokens/s: {error_text or 'none'}"
         if groups:
             regret = np.median([group.regret for group in groups])
-            found += (
+            text += (
                 f"; Spearman at least {min(g.spearman for g in groups):.2f} in {len(groups)} groups of {self.least} "
                 f"layouts or more, regret {regret:.1%} median, {max(g.regret for g in groups):.1%} at most"
             )
-        return found
+        return text
 
     def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by nodes, by group, and of the layouts that do not count."""
-        said = []
+        notes = []
         if self.num_fitted:
-            said.append(f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model")
-        if (alone := self.blind_errors) is not None:
-            said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
-        yield said
+            notes.append(f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model")
+        if (blind := self.blind_errors) is not None:
+            notes.append(f"nothing fitted, 1 node: median {blind.median:.1%}, p90 {blind.p90:.1%}, {blind.count} rows")
+        yield notes
         yield error_lines("error of tokens/s", self.by_nodes(), 24)
         if groups := self.groups():
             ranks = [(f"{g.spearman:.2f}", f"{g.regret:.1%}", f"{g.best_of_three:.1%}") for g in groups]
             rows = [(g.name, *cells(g), *rank) for g, rank in zip(groups, ranks, strict=True)]
             yield aligned([("group", *HEAD, "Spearman", "regret", "of three"), *rows], 24)
-        if apart := self.apart():
-            yield error_lines("apart, counted nowhere", apart, 24)
+        if errors_apart := self.apart():
+            yield error_lines("apart, counted nowhere", errors_apart, 24)
         yield [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed][:8]
 
     def document(self) -> Row:
@@ -160,7 +160,7 @@ class LayoutValidation(StepValidation):
         return {
             **self.replayed(), "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
-            "blind_one_node": alone.row() if (alone := self.blind_errors) is not None else None,
+            "blind_one_node": blind.row() if (blind := self.blind_errors) is not None else None,
             "errors": named_rows("nodes", self.by_nodes()), "apart": named_rows("why", self.apart()), **self.tables(),
         }  # fmt: skip
 
@@ -202,45 +202,45 @@ def validate_layouts(
     and number of nodes, chosen by the hash of their names. For the others, see
     :func:`trine.validation.training.validate_training`.
     """
-    everything = load_layouts()
-    rows = [row for row in everything if row.step_s is not None]
-    unread = compared_faults(everything)
+    all_rows = load_layouts()
+    rows = [row for row in all_rows if row.step_s is not None]
+    unread = compared_faults(all_rows)
     if most_rows is not None:
         rows = thinned(rows, most_rows, lambda row: f"{row.model} on {row.num_nodes}")
     usual = Ask.of(software)
     if sample:
-        near = [row for row in rows if row.num_nodes <= 16]
-        rows = sampled(near, SAMPLE_LAYOUTS, lambda row: (row.facts["model"], row.num_nodes))
+        few_nodes = [row for row in rows if row.num_nodes <= 16]
+        rows = sampled(few_nodes, SAMPLE_LAYOUTS, lambda row: (row.facts["model"], row.num_nodes))
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
-    again = [] if sample or blind else [*fitted_on, *fitted_on, *one_node]
-    work = ReplayProgress("layouts", (row.name for row in (*rows, *again)), progress)
-    ask = partial(replay, answers=answers, jobs=jobs, done=work)
+    refitted = [] if sample or blind else [*fitted_on, *fitted_on, *one_node]
+    count_row = ReplayProgress("layouts", (row.name for row in (*rows, *refitted)), progress)
+    ask = partial(replay, answers=answers, jobs=jobs, done=count_row)
     if sample or blind:
         steps = (*compared(rows, ask(rows, usual)), *unread)
         return LayoutValidation(steps=steps, is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
     first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
     fitting = replace(usual, names=FITTED_FACTORS)
-    known = refined([step for step in first if not step.answer.why_not], len(FITTED_FACTORS), ask, fitting)
-    known = refined(known, len(FITTED_FACTORS), ask, fitting)
-    factors = fit(known, len(FITTED_FACTORS))
-    asked = asked_factors(factors)
+    fitted_steps = refined([step for step in first if not step.answer.why_not], len(FITTED_FACTORS), ask, fitting)
+    fitted_steps = refined(fitted_steps, len(FITTED_FACTORS), ask, fitting)
+    factors = fit(fitted_steps, len(FITTED_FACTORS))
+    simulated_factors = asked_factors(factors)
     judged = [row for row in rows if not _is_fitted_on(row)]
     steps = tuple(
-        ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, asked))
-        for row, answer in zip(judged, ask(judged, replace(fitting, factors=asked)), strict=True)
+        ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, simulated_factors))
+        for row, answer in zip(judged, ask(judged, replace(fitting, factors=simulated_factors)), strict=True)
     )
-    alone = compared(one_node, ask(one_node, usual))
-    return LayoutValidation(steps=(*steps, *unread), blind=alone, factors=factors, num_fitted=len(known))
+    blind_steps = compared(one_node, ask(one_node, usual))
+    return LayoutValidation(steps=(*steps, *unread), blind=blind_steps, factors=factors, num_fitted=len(fitted_steps))
 
 
 def load_stored_layouts() -> LayoutValidation:
     """Return the stored report of all layouts, without a replay."""
     origin, content = read_stored("layouts")
     rows = load_layouts()
-    steps, alone = (read_steps(content[part], rows) for part in ("rows", "blind"))
+    steps, blind = (read_steps(content[part], rows) for part in ("rows", "blind"))
     return LayoutValidation(
-        steps=(*steps, *compared_faults(rows)), blind=alone, factors=tuple(content["factors"]),
+        steps=(*steps, *compared_faults(rows)), blind=blind, factors=tuple(content["factors"]),
         num_fitted=content["num_fitted"], stored=origin,
     )  # fmt: skip
 

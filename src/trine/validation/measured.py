@@ -81,8 +81,8 @@ class Series:
         """``machine op gpus``, plus version and settings that tell it from similar runs."""
         demanded = (self.options.algorithm, self.options.protocol)
         extra = [text for text in demanded if text != AUTO] + (["nvls off"] if self.options.nvls is False else [])
-        where = f"{self.num_gpus}" if self.num_nodes <= 1 else f"{self.num_gpus} on {self.num_nodes} nodes"
-        return " ".join([self.machine.name, self.op, where, *([self.version] if self.version else []), *extra])
+        size = f"{self.num_gpus}" if self.num_nodes <= 1 else f"{self.num_gpus} on {self.num_nodes} nodes"
+        return " ".join([self.machine.name, self.op, size, *([self.version] if self.version else []), *extra])
 
     @property
     def weight_key(self) -> tuple[str, str, int, int, CollectiveOptions]:
@@ -160,8 +160,8 @@ def _applies(rule: Mapping[str, Any], series: Series, size_bytes: int) -> bool:
 
 def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
     if entry["split"] not in SPLITS or entry["quality"] not in QUALITIES:
-        known = nearest(entry["quality"], QUALITIES)
-        raise SpecError(f"machines.yaml: {name}: split {entry['split']!r}, quality {entry['quality']!r}{known}")
+        hint = nearest(entry["quality"], QUALITIES)
+        raise SpecError(f"machines.yaml: {name}: split {entry['split']!r}, quality {entry['quality']!r}{hint}")
     cluster = entry["cluster"] or {}
     return MeasuredMachine(
         name=name, cluster=cluster.get("name"), nodes=cluster.get("nodes"),
@@ -174,8 +174,8 @@ def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
 def _cluster(name: str, nodes: int, gpus: int, gpus_per_node: int | None) -> Cluster:
     from trine.cluster import load_cluster
 
-    where = FOLDER / "clusters" / name if name.endswith(".yaml") else name
-    return load_cluster(where, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node)
+    file = FOLDER / "clusters" / name if name.endswith(".yaml") else name
+    return load_cluster(file, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node)
 
 
 @cache

@@ -35,12 +35,13 @@ from trine.validation.harness import (
     read_table,
 )
 from trine.validation.stored import ReplayProgress, read_stored
-from trine.validation.training_rows import FOLDER, ULTRASCALE, check_sources, layer_cuts
+from trine.validation.training_rows import FOLDER, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer, load_model
 
 MIB, GIB = 2**20, 2**30
 SIMUMAX, GOLDEN, TORCHTITAN, PUBLIC = "simumax", "megatron-golden", "torchtitan", "public"
+ULTRASCALE = "ultrascale"
 ALLOCATED, RESERVED, NEEDED = "allocated", "reserved", "needed"
 LAYOUTS_OPEN = (
     "which counter: reserved is inferred",
@@ -58,7 +59,7 @@ class MemoryRow:
     counter: quantity measured: ``allocated``, ``reserved``, or ``needed`` (reserved plus memory outside PyTorch).
     stages: possible pipeline stages of the measured rank. test: shared by rows of one test on several platforms.
     open: facts that the source does not state. structural: reason why a layout cannot run whatever its memory, else "".
-    nodes: 0 if unknown.
+    nodes: 0 if unknown. is_layout: the row belongs to a sweep over layouts; some of them have no result.
     """
 
     source: str
@@ -74,6 +75,12 @@ class MemoryRow:
     nodes: int = 0
     capacity_bytes: int = 0
     structural: str = ""
+    is_layout: bool = False
+
+    @property
+    def can_count(self) -> bool:
+        """Whether an error of the row would count: of layouts only on 1-2 nodes."""
+        return not self.is_layout or self.nodes <= COUNTED_NODES
 
 
 def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
@@ -201,6 +208,7 @@ def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
         software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,), nodes=int(facts["nodes"]),
         capacity_bytes=load_gpu("h100-sxm").memory_bytes,
         structural="" if facts["status"] == "measured" else structural(facts["flags"]), open=LAYOUTS_OPEN,
+        is_layout=True,
     )  # fmt: skip
 
 
@@ -227,14 +235,14 @@ def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
     arguments = json.loads(facts["model_args"])
     if not is_dense_gpt(facts, arguments):
         return None
-    asked = _Arguments(arguments, int(facts["gpus"]))
-    if not asked.micro_batches:
+    settings = _Arguments(arguments, int(facts["gpus"]))
+    if not settings.micro_batches:
         return None
     padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
     return MemoryRow(
         source=GOLDEN, name=f"{facts['test']}/{facts['platform']}", counter=ALLOCATED,
-        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=asked.model(), plan=asked.plan(),
-        software=asked.software(), stages=(asked.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
+        measured_bytes=round(float(facts["mem_max_allocated_bytes"])), model=settings.model(), plan=settings.plan(),
+        software=settings.software(), stages=(settings.pp - 1,), test=facts["test"], nodes=-(-int(facts["gpus"]) // 8),
         open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
     )  # fmt: skip
 
@@ -260,9 +268,9 @@ class _Arguments:
         self.dp = gpus // (self.tp * self.pp * self.cp)
         self.layers, self.hidden = int(self.get("num-layers")), int(self.get("hidden-size"))
         self.heads = int(self.get("num-attention-heads"))
-        each = self.get("num-layers-per-virtual-pipeline-stage")
+        chunk = self.get("num-layers-per-virtual-pipeline-stage")
         self.virtual = (
-            self.layers // self.pp // each if each else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
+            self.layers // self.pp // chunk if chunk else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
         )
         self.micro_batches = int(self.get("global-batch-size")) // int(self.get("micro-batch-size")) // self.dp
         self.is_unfused = self.get("attention-backend") == "unfused" or self.get("transformer-impl") == "local"
@@ -298,8 +306,8 @@ class _Arguments:
     def _cuts(self) -> tuple[str, ...]:
         chunks = self.pp * self.virtual
         if self.get("account-for-embedding-in-pipeline-split"):
-            each = (self.layers + 2) // chunks
-            return layer_cuts([each - 1, *[each] * (chunks - 2), each - 1])
+            inner = (self.layers + 2) // chunks
+            return layer_cuts([inner - 1, *[inner] * (chunks - 2), inner - 1])
         counts = [self.layers // chunks] * chunks
         first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
         if first and last and self.pp > 2:
@@ -360,8 +368,8 @@ class ComparedMemory:
     @property
     def predicted_bytes(self) -> int:
         assert self.use is not None
-        counted = {ALLOCATED: self.use.allocated_bytes, NEEDED: self.use.needed_bytes}
-        return counted.get(self.row.counter, self.use.reserved_bytes)
+        by_counter = {ALLOCATED: self.use.allocated_bytes, NEEDED: self.use.needed_bytes}
+        return by_counter.get(self.row.counter, self.use.reserved_bytes)
 
     @property
     def error(self) -> float:
@@ -375,8 +383,7 @@ class ComparedMemory:
 
     @property
     def counts(self) -> bool:
-        """Whether the error counts: layouts count on 1-2 nodes only, other rows always."""
-        return self.is_compared and (self.row.source != ULTRASCALE or self.row.nodes <= COUNTED_NODES)
+        return self.is_compared and self.row.can_count
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -404,16 +411,16 @@ class MemoryValidation(Validation):
 
     def confusion(self) -> dict[str, dict[str, int]]:
         """Return verdicts on layouts that ran, and on layouts that have neither a result nor a structural reason."""
-        found = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
+        counts = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
         for answer in self.answers:
-            if answer.row.source == ULTRASCALE and answer.verdict in VERDICTS and not answer.row.structural:
-                found["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
-        return found
+            if answer.row.is_layout and answer.verdict in VERDICTS and not answer.row.structural:
+                counts["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
+        return counts
 
     @property
     def under_capacity(self) -> tuple[int, int]:
         """Layouts that ran with a modelled need below the capacity, and all layouts that ran."""
-        ran = [a for a in self.answers if a.row.source == ULTRASCALE and a.is_compared]
+        ran = [a for a in self.answers if a.row.is_layout and a.is_compared]
         return sum(a.use is not None and a.use.needed_bytes <= a.row.capacity_bytes for a in ran), len(ran)
 
     @property
@@ -435,9 +442,9 @@ class MemoryValidation(Validation):
         return (*self.unread, *(UnreadRow(source=a.row.source, name=a.row.name, why=a.why_not) for a in rows))
 
     def _verdicts(self) -> list[str]:
-        found = self.confusion()
+        confusion = self.confusion()
         rows: list[tuple[str, ...]] = [("layouts", *VERDICTS, "of")]
-        for name, counts in found.items():
+        for name, counts in confusion.items():
             total = sum(counts.values())
             if total:
                 rows.append((name, *(f"{counts[v]} ({counts[v] / total:.1%})" for v in VERDICTS), str(total)))
@@ -487,13 +494,13 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found, work = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
+    model, answers, count_row = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
-        found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))
-        work(row.name)
+        answers.append(replace(model.compared(row), cpu_s=time.process_time() - began))
+        count_row(row.name)
     unread = [row for source in sources or SOURCES for row in read_memory_rows(source)[1]]
-    return MemoryValidation(answers=tuple(found), is_sample=sample, unread=tuple(unread))
+    return MemoryValidation(answers=tuple(answers), is_sample=sample, unread=tuple(unread))
 
 
 def load_stored_memory() -> MemoryValidation:
@@ -502,11 +509,11 @@ def load_stored_memory() -> MemoryValidation:
     rows = {row.name: row for source in SOURCES for row in load_memory_rows(source)}
     answers = tuple(
         ComparedMemory(
-            row=rows[one["row"]], use=one["use"] and MemoryUse(**one["use"]), verdict=one["verdict"],
-            why_not=one["why_not"], cpu_s=one["cpu_s"],
+            row=rows[record["row"]], use=record["use"] and MemoryUse(**record["use"]), verdict=record["verdict"],
+            why_not=record["why_not"], cpu_s=record["cpu_s"],
         )
-        for one in content["rows"]
-        if one["row"] in rows
+        for record in content["rows"]
+        if record["row"] in rows
     )  # fmt: skip
     unread = tuple(row for source in SOURCES for row in read_memory_rows(source)[1])
     return MemoryValidation(answers=answers, unread=unread, stored=origin)
@@ -515,15 +522,15 @@ def load_stored_memory() -> MemoryValidation:
 def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
     if not sample:
         return rows
-    near = [row for row in rows if not row.structural and (row.source != ULTRASCALE or row.nodes <= COUNTED_NODES)]
-    return near[:: max(len(near) // SAMPLE_ROWS, 1)]
+    counted = [row for row in rows if not row.structural and row.can_count]
+    return counted[:: max(len(counted) // SAMPLE_ROWS, 1)]
 
 
 class ModelledMemory:
     """Modelled peaks; layouts with the same memory are modelled once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], MemoryUse] = {}
+        self._by_key: dict[tuple[object, ...], MemoryUse] = {}
         self._workloads: dict[tuple[str, str], Workload] = {}
 
     def compared(self, row: MemoryRow) -> ComparedMemory:
@@ -532,11 +539,11 @@ class ModelledMemory:
             return ComparedMemory(row=row, use=None, verdict="", why_not="")
         try:
             use = self._largest(row, row.stages)
-            ends = () if row.source != ULTRASCALE else (row.plan.pp - 1,)
+            ends = (row.plan.pp - 1,) if row.is_layout else ()
             deciding = [use, self._largest(row, ends)] if ends and ends != row.stages else [use]
         except TrineError as error:
             return ComparedMemory(row=row, use=None, verdict="", why_not=str(error))
-        worst = max((one.verdict for one in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
+        worst = max((use.verdict for use in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
         return ComparedMemory(row=row, use=use, verdict=worst)
 
     def _largest(self, row: MemoryRow, stages: Iterable[int]) -> MemoryUse:
@@ -545,11 +552,11 @@ class ModelledMemory:
     def _use(self, row: MemoryRow, stage: int) -> MemoryUse:
         plan = plain(row.plan)
         key = (repr(row.model), row.software.model_dump_json(), shortened(plan, 1), stage, row.capacity_bytes)
-        if key not in self._known:
+        if key not in self._by_key:
             workload = self._workload(row.model, row.software)
             uses = rank_memory(workload, plan, row.software, stages=[stage], capacity_bytes=row.capacity_bytes)
-            self._known[key] = uses[0].use
-        return self._known[key]
+            self._by_key[key] = uses[0].use
+        return self._by_key[key]
 
     def _workload(self, model: Transformer, software: Software) -> Workload:
         key = (repr(model), software.operators.model_dump_json())

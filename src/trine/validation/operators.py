@@ -40,9 +40,9 @@ _INSTEAD = {
 }  # fmt: skip
 _PASSES = ("conv, layers", "conv, gradient of the input", "conv, gradient of the weight", "conv, both gradients")
 #: Minimum number of layers for leaving out a fifth of them at a time.
-_ENOUGH = 20
+_MIN_LAYERS = 20
 #: GPUs with float16 GEMMs in DeepBench, and the minimum m, n, k of large GEMMs there.
-_HALVES_BENCHED, _LARGE = ("v100", "t4"), 512
+_FLOAT16_BENCHED, _LARGE = ("v100", "t4"), 512
 _DTYPES = ("bfloat16", "float8", "float4")
 ALL = "all"
 
@@ -96,9 +96,9 @@ def errors_of(
     predicted: Float64, actual: Float64, about: OperatorQuestion, target: Target = NO_TARGET
 ) -> list[OperatorErrors]:
     """Return statistics of relative errors, for times in any unit; [] if all are NaN (not measured)."""
-    known = np.isfinite(predicted) & np.isfinite(actual)
-    signed = predicted[known] / actual[known] - 1
-    return [OperatorErrors.interpolated(signed, about=about, target=target)] if known.any() else []
+    is_measured = np.isfinite(predicted) & np.isfinite(actual)
+    signed = predicted[is_measured] / actual[is_measured] - 1
+    return [OperatorErrors.interpolated(signed, about=about, target=target)] if is_measured.any() else []
 
 
 Step = Callable[[], list[OperatorErrors]]
@@ -109,18 +109,18 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
 
     gpus: default all GPUs with measurements. Raises InputError for a GPU without measurements.
     """
-    known = known_gpus_measured()
+    measured_gpus = known_gpus_measured()
     for name in gpus:
-        if name not in known:
-            raise InputError(f"no operators of {name!r} were measured{nearest(name, known)}", field="--gpu")
-    chosen = gpus or known
+        if name not in measured_gpus:
+            raise InputError(f"no operators of {name!r} were measured{nearest(name, measured_gpus)}", field="--gpu")
+    chosen = gpus or measured_gpus
     found: list[Step] = [partial(_products, gpu, every) for gpu in sorted(known_tables()) if gpu in chosen]
     found += [partial(_shapes, gpu, table, every) for gpu, table in _tables(chosen)]
     found += [partial(_bench, gpu) for gpu in bench_gpus() if gpu in chosen]
     pairs = [(a, b) for a, b in permutations(MOVED, 2) if a in chosen or b in chosen]
     found += [partial(_pair, source, gpu, every) for source, gpu in pairs]
     found += [partial(_gpu_left_out, *names, every) for names in left_out.GPUS_LEFT_OUT if names[0] in chosen]
-    found += [partial(_bench_products, gpu) for gpu in _HALVES_BENCHED if gpu in chosen]
+    found += [partial(_bench_products, gpu) for gpu in _FLOAT16_BENCHED if gpu in chosen]
     found += [partial(_instead, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
     return found
 
@@ -130,9 +130,9 @@ def known_gpus_measured() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*sorted(known_tables()), *measured(NEUSIGHT, "bmm").times_us, *bench_gpus())))
 
 
-def answers(asked: Sequence[Step]) -> Iterator[OperatorErrors]:
+def answers(questions: Sequence[Step]) -> Iterator[OperatorErrors]:
     """Yield the errors of each step as soon as it ends."""
-    for step in asked:
+    for step in questions:
         yield from step()
 
 
@@ -151,34 +151,34 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
         target = _SHAPE_TARGETS.get((operator, dtype), NO_TARGET)
         return errors_of(*times, OperatorQuestion(SHAPES, operator, gpu, gpu, dtype), target)
 
-    names, found = read_arrays(gpu), []
+    names, all_errors = read_arrays(gpu), []
     for dtype in _DTYPES:
         if f"gemm_{dtype}" in names:
-            found += errors("gemm", dtype, left_out.gemm_shapes_left_out(gpu, dtype, every=every))
+            all_errors += errors("gemm", dtype, left_out.gemm_shapes_left_out(gpu, dtype, every=every))
     if "attention" in names:
-        found += errors("attention", "bfloat16", left_out.attention_shapes_left_out(gpu, every=every))
-    return found
+        all_errors += errors("attention", "bfloat16", left_out.attention_shapes_left_out(gpu, every=every))
+    return all_errors
 
 
 def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
     """Predict large GEMMs of a GPU from another GPU's table."""
-    about = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
-    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), about, _GPU_TARGETS[what])
+    question = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
+    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), question, _GPU_TARGETS[what])
 
 
 def _bench_products(gpu: str) -> list[OperatorErrors]:
     """Predict DeepBench's float16 GEMMs, which the tables do not contain (for T4 they have one sustained rate)."""
     rows = measured(DEEPBENCH, "gemm")
-    chosen = (rows.shapes[:, 0] == BENCH_DTYPES.index("float16")) & np.isfinite(rows.times_us[gpu])
+    is_float16 = (rows.shapes[:, 0] == BENCH_DTYPES.index("float16")) & np.isfinite(rows.times_us[gpu])
     tables = OperatorTables(load_gpu(gpu))
-    found = [tables.gemm(m, n, k, "float16") for m, n, k in rows.shapes[chosen, 1:4].tolist()]
-    times = [(each.us, each.source) for each in found if each is not None]
-    about = OperatorQuestion(GPU, "gemm of DeepBench", gpu, times[0][1], "float16")
-    large = (rows.shapes[chosen, 1:4] >= _LARGE).all(axis=1)
-    predicted, actual = np.array([us for us, _ in times]), rows.times_us[gpu][chosen]
-    name = f"large {about.operator}"
-    return errors_of(predicted, actual, about) + errors_of(
-        predicted[large], actual[large], about._replace(operator=name)
+    predictions = [tables.gemm(m, n, k, "float16") for m, n, k in rows.shapes[is_float16, 1:4].tolist()]
+    times = [(each.us, each.source) for each in predictions if each is not None]
+    question = OperatorQuestion(GPU, "gemm of DeepBench", gpu, times[0][1], "float16")
+    large = (rows.shapes[is_float16, 1:4] >= _LARGE).all(axis=1)
+    predicted, actual = np.array([us for us, _ in times]), rows.times_us[gpu][is_float16]
+    name = f"large {question.operator}"
+    return errors_of(predicted, actual, question) + errors_of(
+        predicted[large], actual[large], question._replace(operator=name)
     )
 
 
@@ -187,29 +187,29 @@ def _shapes(gpu: str, table: str, every: int) -> list[OperatorErrors]:
 
 
 def _bench(gpu: str) -> list[OperatorErrors]:
-    found: list[OperatorErrors] = []
+    errors: list[OperatorErrors] = []
     for dtype in BENCH_DTYPES:
         for direction, name in enumerate(_PASSES):
             predicted, actual = left_out.bench_left_out_us(gpu, dtype, direction)
-            if len(actual) >= _ENOUGH:
-                found += errors_of(predicted, actual, OperatorQuestion(SHAPES, name, gpu, gpu, dtype))
-    return found
+            if len(actual) >= _MIN_LAYERS:
+                errors += errors_of(predicted, actual, OperatorQuestion(SHAPES, name, gpu, gpu, dtype))
+    return errors
 
 
 def _pair(source: str, gpu: str, every: int) -> list[OperatorErrors]:
     """Validate a pair of GPUs on all tables together, then on each."""
-    moved, actual = [], []
+    predicted, actual = [], []
     for table in TABLES:
-        here, there = left_out.left_out_us(gpu, table, every), left_out.left_out_us(source, table, every)
-        moved.append(there[1] * here[0] / there[0])
-        actual.append(here[1])
-    found = errors_of(np.concatenate(moved), np.concatenate(actual), _about(ALL, source, gpu), MOVED_TARGET)
-    for table, one, other in zip(TABLES, moved, actual, strict=True):
-        found += errors_of(one, other, _about(table, source, gpu), MOVED_TARGET)
-    return found
+        on_gpu, on_source = left_out.left_out_us(gpu, table, every), left_out.left_out_us(source, table, every)
+        predicted.append(on_source[1] * on_gpu[0] / on_source[0])
+        actual.append(on_gpu[1])
+    errors = errors_of(np.concatenate(predicted), np.concatenate(actual), _moved(ALL, source, gpu), MOVED_TARGET)
+    for table, table_predicted, table_actual in zip(TABLES, predicted, actual, strict=True):
+        errors += errors_of(table_predicted, table_actual, _moved(table, source, gpu), MOVED_TARGET)
+    return errors
 
 
-def _about(table: str, source: str, gpu: str) -> OperatorQuestion:
+def _moved(table: str, source: str, gpu: str) -> OperatorQuestion:
     return OperatorQuestion(ANOTHER, table, gpu, source)
 
 
@@ -253,8 +253,8 @@ class OperatorValidation(Validation):
     def headline(self) -> str:
         """Number of predictions, and of GPU pairs that meet their target."""
         pairs = [each for each in self.of(ANOTHER) if each.about.operator == ALL]
-        asked = sum(each.count for each in self.of(SHAPES))
-        text = f"{asked} shapes predicted from others' measurements"
+        num_shapes = sum(each.count for each in self.of(SHAPES))
+        text = f"{num_shapes} shapes predicted from others' measurements"
         if pairs:
             worst = max(pairs, key=lambda each: each.mean)
             met = sum(each.meets is True for each in pairs)
@@ -294,8 +294,7 @@ class OperatorValidation(Validation):
 
     def tables(self) -> dict[str, Table]:
         """Return ``errors``, with one row per question, GPU, operator and dtype."""
-        rows: list[Row] = [each.row() for each in self.errors]
-        return {"errors": rows}
+        return {"errors": [each.row() for each in self.errors]}
 
 
 _TITLES = {
@@ -307,23 +306,23 @@ _TITLES = {
 
 def _table(rows: Sequence[OperatorErrors]) -> list[str]:
     """Return a line per GPU, operator and type; the column of sources only if some are other GPUs."""
-    is_moved = any(each.about.source != each.about.gpu for each in rows)
+    is_moved = any(errors.about.source != errors.about.gpu for errors in rows)
     head = ("GPU", "from", "operator", "dtype", "shapes", "median", "mean", "90 %", "worst", "")
     lines = [head]
-    for each in rows:
-        about, met = each.about, {None: "", True: "target met", False: "target missed"}[each.meets]
+    for errors in rows:
+        about, met = errors.about, {None: "", True: "target met", False: "target missed"}[errors.meets]
         source = "" if about.source == about.gpu else about.source
-        errors = (f"{each.median:.1%}", f"{each.mean:.1%}", f"{each.p90:.1%}", f"{each.worst:.0%}")
-        lines.append((about.gpu, source, about.operator, about.dtype, f"{each.count}", *errors, met))
+        percentages = (f"{errors.median:.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}", f"{errors.worst:.0%}")
+        lines.append((about.gpu, source, about.operator, about.dtype, f"{errors.count}", *percentages, met))
     return aligned(lines, 16, left=4) if is_moved else aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:
     """Return lines of mean absolute errors, one line per pair and one column per table."""
     names = [ALL, *(name for name in TABLES if any(each.about.operator == name for each in rows))]
-    found = {(each.about.source, each.about.gpu, each.about.operator): f"{each.mean:.1%}" for each in rows}
-    pairs = sorted({pair[:2] for pair in found})
-    cells = ((*pair, *(found.get((*pair, name), "") for name in names)) for pair in pairs)
+    means = {(each.about.source, each.about.gpu, each.about.operator): f"{each.mean:.1%}" for each in rows}
+    pairs = sorted({pair[:2] for pair in means})
+    cells = ((*pair, *(means.get((*pair, name), "") for name in names)) for pair in pairs)
     return aligned([("from", "to", *names), *cells], 16, left=2)
 
 

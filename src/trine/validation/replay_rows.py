@@ -69,12 +69,12 @@ def pace_of(result: Result, plan: Plan) -> float | None:
     filling = max(1, plan.pp - 1)
     inner = distances[: len(distances) - filling]
     for period in dict.fromkeys((1, 2, plan.pp)):
-        wanted = period + max(2, filling) if plan.virtual_stages == 1 else 2 * plan.pp
-        stretch = inner[-wanted:]
-        if stretch.size < wanted:
+        num_needed = period + max(2, filling) if plan.virtual_stages == 1 else 2 * plan.pp
+        stretch = inner[-num_needed:]
+        if stretch.size < num_needed:
             continue
-        off = np.abs(stretch[period:] - stretch[:-period])
-        if off.max() <= EQUAL * stretch.mean():
+        deviation = np.abs(stretch[period:] - stretch[:-period])
+        if deviation.max() <= EQUAL * stretch.mean():
             return float(stretch[-period:].mean())
     return None
 
@@ -82,9 +82,9 @@ def pace_of(result: Result, plan: Plan) -> float | None:
 def micro_batch_ends(result: Result) -> Int64:
     """Return the end of the last computation of each micro-batch: int64[micro-batches]."""
     number = result.graph.labels.microbatch
-    chosen = (number >= 0) & (result.graph.labels.phase >= 0) & (result.graph.labels.phase <= 1)
+    is_compute = (number >= 0) & (result.graph.labels.phase >= 0) & (result.graph.labels.phase <= 1)
     ends = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(ends, number[chosen], result.records.end_ps[chosen])
+    np.maximum.at(ends, number[is_compute], result.records.end_ps[is_compute])
     return np.sort(ends)
 
 
@@ -147,14 +147,14 @@ class Predicted:
     @staticmethod
     def read(record: Mapping[str, Any]) -> Predicted:
         """Return the prediction of a record, which may have other keys too. Raises KeyError for a missing key."""
-        known = {field.name: record[field.name] for field in fields(Predicted)}
-        return Predicted(**{**known, "shares": tuple(known["shares"])})
+        values = {field.name: record[field.name] for field in fields(Predicted)}
+        return Predicted(**{**values, "shares": tuple(values["shares"])})
 
-    def scaled(self, factors: Sequence[float], asked: Sequence[float] = ONES) -> float:
+    def scaled(self, factors: Sequence[float], simulated_factors: Sequence[float] = ONES) -> float:
         """Return the step in seconds with other factors, along the same critical path."""
-        rest = 1 - sum(self.shares)
-        moved = sum(s * f / a for s, f, a in zip(self.shares, factors, asked, strict=True))
-        return self.step_s * (rest + moved)
+        fixed_share = 1 - sum(self.shares)
+        scaled_share = sum(s * f / a for s, f, a in zip(self.shares, factors, simulated_factors, strict=True))
+        return self.step_s * (fixed_share + scaled_share)
 
 
 def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
@@ -163,12 +163,12 @@ def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
     if row.fault:
         return Predicted(row=row.name, why_not=row.fault)
     try:
-        return _predicted(row, ask or Ask(), began)
+        return _predict_sound_row(row, ask or Ask(), began)
     except TrineError as error:
         return Predicted(row=row.name, why_not=str(error), cpu_s=time.process_time() - began)
 
 
-def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
+def _predict_sound_row(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     from trine.training import simulate
     from trine.training.options import SimulateOptions
     from trine.workload import synthesize
@@ -191,12 +191,12 @@ def _shares(result: Result) -> Triple:
     """Return shares of the critical path by factor, or of the slowest rank's time if the path is too short."""
     step = max(1, result.step_time_ps)
     path = result.critical_path_times
-    found = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in USUAL_FACTORS]
-    if sum(found) < LEAST_PATH:
+    shares = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in USUAL_FACTORS]
+    if sum(shares) < LEAST_PATH:
         times, row = result.rank_times, result.slowest_row
         launch = times.waits[row, RANK_REASONS.index("launch")]
-        found = [float(part) / step for part in (times.compute[row], launch, times.exposed[row])]
-    return found[0], found[1], found[2]
+        shares = [float(part) / step for part in (times.compute[row], launch, times.exposed[row])]
+    return shares[0], shares[1], shares[2]
 
 
 def _software(row: TrainingRow, ask: Ask) -> Software | str:
@@ -213,7 +213,7 @@ class Answers:
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / "rows.jsonl"
-        self._known: dict[str, Predicted] = {}
+        self._by_key: dict[str, Predicted] = {}
         if self._path is not None and self._path.is_file():
             for line in self._path.read_text().splitlines():
                 self._take(line)
@@ -221,23 +221,23 @@ class Answers:
     def _take(self, line: str) -> None:
         try:
             entry = json.loads(line)
-            self._known[entry["key"]] = Predicted.read(entry["answer"])
+            self._by_key[entry["key"]] = Predicted.read(entry["answer"])
         except (ValueError, TypeError, KeyError):  # a line that is not whole: a kill in the middle of a write
             return
 
     @property
     def cpu_s(self) -> float:
         """CPU time of all kept answers, in seconds."""
-        return sum(answer.cpu_s for answer in self._known.values())
+        return sum(answer.cpu_s for answer in self._by_key.values())
 
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
         """Return the kept answer, or None."""
-        return self._known.get(_key(row, ask))
+        return self._by_key.get(_key(row, ask))
 
     def add(self, row: TrainingRow, ask: Ask, answer: Predicted) -> None:
         """Keep an answer, in one write."""
         key = _key(row, ask)
-        self._known[key] = answer
+        self._by_key[key] = answer
         if self._path is None:
             return
         try:
@@ -258,8 +258,8 @@ def user_answers() -> Answers:
 
 def _key(row: TrainingRow, ask: Ask) -> str:
     source = {name: str(getattr(row.source, name)) for name in _SOURCE_FIELDS}
-    asked = [hash_inputs(), dict(row.facts), source, asdict(ask)]
-    text = json.dumps(asked, sort_keys=True, default=Software.model_dump_json)
+    parts = [hash_inputs(), dict(row.facts), source, asdict(ask)]
+    text = json.dumps(parts, sort_keys=True, default=Software.model_dump_json)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -278,15 +278,15 @@ def replay(
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
-    found = {row.name: known for row in rows if (known := answers.get(row, ask)) is not None}
-    left = [row for row in rows if row.name not in found]
-    for name in found:
+    answers_by_row = {row.name: kept for row in rows if (kept := answers.get(row, ask)) is not None}
+    remaining = [row for row in rows if row.name not in answers_by_row]
+    for name in answers_by_row:
         done(name)
-    for row, answer in _answers(shuffled(left), ask, jobs or os.cpu_count() or 1):
+    for row, answer in _answers(shuffled(remaining), ask, jobs or os.cpu_count() or 1):
         answers.add(row, ask, answer)
-        found[row.name] = answer
+        answers_by_row[row.name] = answer
         done(row.name)
-    return [found[row.name] for row in rows]
+    return [answers_by_row[row.name] for row in rows]
 
 
 def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
@@ -304,10 +304,10 @@ def _answers(rows: Sequence[TrainingRow], ask: Ask, jobs: int) -> Iterator[tuple
     workers = min(jobs, len(rows))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_on_interrupt) as pool:
         with _interrupts_held():
-            waiting = {pool.submit(_by_name, row.name, ask): row for row in rows}
+            row_of = {pool.submit(_by_name, row.name, ask): row for row in rows}
         try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
+            for future in as_completed(row_of):
+                yield row_of[future], future.result()
         except BrokenExecutor:
             raise SimulationError(
                 "a worker process was killed, most likely for lack of memory: take fewer --jobs"

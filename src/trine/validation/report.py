@@ -76,9 +76,9 @@ def _numbers(stats: Statistics) -> str:
     return f"{' '.join(f'{cell:>6}' for cell in cells)} {width:>5}"
 
 
-def place(each: Compared) -> str:
+def place(pair: Compared) -> str:
     """Size and GPUs of a point."""
-    return f"{format_size(each.point.size_bytes)}, {each.series.num_gpus} GPUs"
+    return f"{format_size(pair.point.size_bytes)}, {pair.series.num_gpus} GPUs"
 
 
 def skipped(validation: CollectiveValidation) -> list[tuple[tuple[str, str], int]]:
@@ -92,12 +92,12 @@ def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
     Without the causes that are named after a part or an option: predicting those for every series takes minutes.
     """
 
-    def quality_of(each: Compared) -> str:
-        return "counted" if each.point.quality in COUNTED else each.point.quality
+    def quality_of(pair: Compared) -> str:
+        return "counted" if pair.point.quality in COUNTED else pair.point.quality
 
-    found = grouped(validation.compared, lambda each: (each.series.number, quality_of(each)))
+    points_by_series = grouped(validation.compared, lambda pair: (pair.series.number, quality_of(pair)))
     answers: dict[str, list[bool]] = {}
-    for (_, quality), points in found.items():
+    for (_, quality), points in points_by_series.items():
         expected = Expected(
             sizes=tuple(x.point.size_bytes for x in points), usual=tuple(x.predicted for x in points), causes=()
         )
@@ -142,7 +142,7 @@ def page(validation: CollectiveValidation) -> str:
         missed="; ".join(missed) or "none",
         not_counted=", ".join(f"{count} {name}" for name, count in qualities.most_common()) or "none",
         skipped=", ".join(f"{why} ({count})" for why, count in reasons.items()) or "none",
-        verdicts=", ".join(f"{wrong} of {every} {name} series" for name, wrong, every in verdicts(validation)),
+        verdicts=", ".join(f"{wrong} of {total} {name} series" for name, wrong, total in verdicts(validation)),
     )  # fmt: skip
 
 
@@ -173,21 +173,21 @@ def _worst_table(validation: CollectiveValidation) -> str:
 
 def _series_rows(validation: CollectiveValidation) -> list[Row]:
     """Return a row for each series, the largest error first, then the series without a prediction."""
-    found = grouped(validation.compared, lambda each: each.series.number)
-    ranked = sorted(found.values(), key=lambda points: -max(abs(x.error) for x in points))
-    both = [*((points[0].series, points, "") for points in ranked), *((s, [], why) for s, why in validation.skipped)]
+    points_by_series = grouped(validation.compared, lambda each: each.series.number)
+    ranked = sorted(points_by_series.values(), key=lambda points: -max(abs(x.error) for x in points))
+    pairs = [*((points[0].series, points, "") for points in ranked), *((s, [], why) for s, why in validation.skipped)]
     rows: list[Row] = []
-    for series, points, why in both:
+    for series, points, why in pairs:
         machine, stats = series.machine, statistics(points)
-        at = stats and stats.at
+        worst = stats and stats.at
         rows.append({
             "series": series.name, "machine": machine.name, "family": machine.family, "split": machine.split,
             "cluster": machine.cluster, "launch": machine.launch, "points": len(points),
             "counted_points": sum(x.point.quality in COUNTED for x in points),
-            "median_error": stats and stats.median, "worst_error": at and at.error,
-            "worst_size_bytes": at and at.point.size_bytes, "measured_us": at and at.point.time_ps / 1e6,
-            "predicted_us": at and at.predicted.time_ps / 1e6,
-            "predicted_choice": at and f"{at.predicted.algorithm}/{at.predicted.protocol}",
+            "median_error": stats and stats.median, "worst_error": worst and worst.error,
+            "worst_size_bytes": worst and worst.point.size_bytes, "measured_us": worst and worst.point.time_ps / 1e6,
+            "predicted_us": worst and worst.predicted.time_ps / 1e6,
+            "predicted_choice": worst and f"{worst.predicted.algorithm}/{worst.predicted.protocol}",
             "observed_choice": series.observed,
             "not_counted": "; ".join({x.point.reason: "" for x in points if x.point.quality not in COUNTED}),
             "not_predicted": why, "source": series.source,
@@ -230,12 +230,12 @@ def plot_errors(validation: CollectiveValidation, path: Path) -> None:
 
 def plot_curves(validation: CollectiveValidation, path: Path) -> None:
     """Draw bus bandwidth against size for some series: measured dots, predicted line and range."""
-    found = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
-    figure, axes = subplots(-(-max(1, len(found)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(found)) // 3)),
+    curves = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
+    figure, axes = subplots(-(-max(1, len(curves)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(curves)) // 3)),
                              squeeze=False)  # fmt: skip
-    for axis in axes.flat[len(found) :]:
+    for axis in axes.flat[len(curves) :]:
         axis.set_visible(False)
-    for axis, (series, points) in zip(axes.flat, found, strict=False):
+    for axis, (series, points) in zip(axes.flat, curves, strict=False):
         _curve(axis, points)
         axis.set_title(series.name, fontsize=9)
     axes.flat[0].legend(frameon=False, fontsize=8)
@@ -244,10 +244,10 @@ def plot_curves(validation: CollectiveValidation, path: Path) -> None:
 
 def _curve(axis: Any, points: list[Compared]) -> None:
     sizes = [x.point.size_bytes for x in points]
-    moved = [x.predicted.sent_bytes * x.predicted.bus_factor * 1e3 for x in points]
+    bus_bytes = [x.predicted.sent_bytes * x.predicted.bus_factor * 1e3 for x in points]
     times = ([x.predicted.high_ps for x in points], [x.predicted.low_ps for x in points],
              [x.predicted.time_ps for x in points], [x.point.time_ps for x in points])  # fmt: skip
-    low, high, predicted, measured = ([m / t for m, t in zip(moved, each, strict=True)] for each in times)
+    low, high, predicted, measured = ([m / t for m, t in zip(bus_bytes, series, strict=True)] for series in times)
     axis.fill_between(sizes, low, high, color="#56B4E9", alpha=0.3, lw=0, label="band")
     axis.plot(sizes, predicted, color="black", lw=1, label="predicted")
     colours = ["#009E73" if x.point.quality in COUNTED else "#BBBBBB" for x in points]
@@ -267,10 +267,10 @@ def series_named(
     validation: CollectiveValidation, machine: str, op: str, gpus: int
 ) -> tuple[Series, list[Compared]] | None:
     """Return the newest run and its points in ascending size, or None."""
-    asked = machine, op, gpus
-    mine = (x for x in validation.compared if (x.series.machine.name, x.series.op, x.series.num_gpus) == asked)
-    found = grouped(mine, lambda each: each.series.number)
-    if not found:
+    key = machine, op, gpus
+    points = (x for x in validation.compared if (x.series.machine.name, x.series.op, x.series.num_gpus) == key)
+    points_by_run = grouped(points, lambda each: each.series.number)
+    if not points_by_run:
         return None
-    newest = found[max(found)]
+    newest = points_by_run[max(points_by_run)]
     return newest[0].series, sorted(newest, key=lambda each: each.point.size_bytes)

@@ -157,8 +157,8 @@ def read_pairs(path: Path = ROWS) -> tuple[list[Pair], list[UnreadRow]]:
     names = ("model", "variant", "framework", "section", "precision", "batch_per_gpu", "batch_as_printed", "seq_len",
              "unit", "xla", "grad_accumulation")  # fmt: skip
     groups = grouped(read_table(path), lambda row: tuple(row[name] for name in names)).values()
-    found, unread = read_each(groups, _pairs, lambda group: (group[0]["model"], _place(group[0])))
-    return [pair for pairs in found for pair in pairs], list(unread)
+    pair_lists, unread = read_each(groups, _pairs, lambda group: (group[0]["model"], _place(group[0])))
+    return [pair for pairs in pair_lists for pair in pairs], list(unread)
 
 
 def _place(row: Mapping[str, str]) -> str:
@@ -171,7 +171,7 @@ def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
     cluster = next((name for part, name in MACHINES.items() if part in first["section"]), None)
     if 1 not in counts or batch is None or cluster is None:
         return []
-    found = [
+    pairs = [
         Pair(
             model=first["model"], variant=first["variant"].removeprefix("Model="), framework=first["framework"],
             cluster=cluster, machine=first["section"].rpartition(": ")[2], precision=first["precision"], batch=batch,
@@ -179,7 +179,7 @@ def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
         )
         for gpus, value in sorted(counts.items()) if gpus > 1
     ]  # fmt: skip
-    return [pair for pair in found if pair.measured <= MOST]
+    return [pair for pair in pairs if pair.measured <= MOST]
 
 
 def _batch(row: Mapping[str, str]) -> int | None:
@@ -187,9 +187,7 @@ def _batch(row: Mapping[str, str]) -> int | None:
     if row["batch_per_gpu"]:
         return int(row["batch_per_gpu"])
     printed = [int(number) for number in re.findall(r"(\d+) \(", row["batch_as_printed"])]
-    if not printed:
-        return None
-    return printed[-1] if row["precision"] == "amp" else printed[0]
+    return printed[-1 if row["precision"] == "amp" else 0] if printed else None
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------
@@ -210,9 +208,9 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
     """
     numbers = numbers or scaling_numbers()
     if pair.cluster not in numbers.host.machines:
-        known = ", ".join(numbers.host.machines)
+        machines = ", ".join(numbers.host.machines)
         raise InputError(
-            f"what processes lose to each other is known of {known}, not of {pair.cluster}", field="cluster"
+            f"what processes lose to each other is known of {machines}, not of {pair.cluster}", field="cluster"
         )
     slowest = slowest_of(pair.gpus, GPU_SPREAD)
     workload = measured_workload(pair, pair.step_s * (1 + slowest))
@@ -232,7 +230,7 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
 
 
 @cache
-def _predicted(pair: Pair) -> Scaled:
+def _predict_cached(pair: Pair) -> Scaled:
     return predict(pair)
 
 
@@ -250,12 +248,12 @@ def measured_workload(pair: Pair, step_s: float) -> Workload:
     name = SHAPES.get(pair.model, pair.model)
     if name not in known_models():
         raise InputError(f"trine has no shapes of {pair.model}{nearest(name, known_models())}", field="model")
-    written = synthesize(
+    workload = synthesize(
         name, gpu=_gpu(pair), batch=pair.batch, dtype=pair.precision, times="roofline", software="none"
     )
-    factor = step_s * 1e12 / sum(op.gpu_time_ps for op in written.operators)
-    operators = tuple(replace(op, gpu_time_ps=round(op.gpu_time_ps * factor)) for op in written.operators)
-    return replace(written, operators=operators)
+    factor = step_s * 1e12 / sum(op.gpu_time_ps for op in workload.operators)
+    operators = tuple(replace(op, gpu_time_ps=round(op.gpu_time_ps * factor)) for op in workload.operators)
+    return replace(workload, operators=operators)
 
 
 def _gpu(pair: Pair) -> str:
@@ -277,17 +275,17 @@ def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | 
     The latter have no collectives (EfficientNet's gradients are 21 and 77 MB), because trine lacks their shapes.
     Pairs that cannot be predicted are added to ``unread``; without ``unread`` they raise InputError.
     """
-    chosen = load_pairs() if pairs is None else list(pairs)
+    bundled = load_pairs() if pairs is None else list(pairs)
     numbers = scaling_numbers()
     judged = []
-    for pair in (pair for pair in chosen if pair.is_judged):
+    for pair in (pair for pair in bundled if pair.is_judged):
         try:
-            judged.append(_predicted(pair))
+            judged.append(_predict_cached(pair))
         except TrineError as error:
             if unread is None:
                 raise
             unread.append(UnreadRow(source=pair.model, name=pair.source, why=str(error)))
-    return judged + [without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
+    return judged + [without_collectives(pair, numbers.host) for pair in bundled if pair.is_fitted_on]
 
 
 def without_collectives(pair: Pair, host: HostFile) -> Scaled:
@@ -300,9 +298,9 @@ def without_collectives(pair: Pair, host: HostFile) -> Scaled:
 
 def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
     """Return all other pairs within one machine, by framework and model: not predicted, as trine lacks their shapes."""
-    chosen = load_pairs() if pairs is None else pairs
-    rest = (pair for pair in chosen if not pair.is_judged and not pair.is_fitted_on and pair.gpus <= 8)
-    return grouped(rest, lambda pair: f"{pair.framework}/{pair.model}")
+    candidates = load_pairs() if pairs is None else pairs
+    unasked = (pair for pair in candidates if not pair.is_judged and not pair.is_fitted_on and pair.gpus <= 8)
+    return grouped(unasked, lambda pair: f"{pair.framework}/{pair.model}")
 
 
 def scaling_errors(rows: Sequence[Scaled]) -> tuple[Errors, Errors]:
@@ -362,12 +360,12 @@ class ScalingValidation(Validation):
             head = (title, "batch", "measured", "trine", "error", "NCCL", "slowest", "software")
             yield aligned([head, *map(_cells, rows)], 30)
         yield self.not_predicted_lines()
-        rest = [
+        lines = [
             f"  {len(pairs):3d}  {name}: efficiency {min(p.measured for p in pairs):.2f} to "
             f"{max(p.measured for p in pairs):.2f}"
             for name, pairs in sorted(self.not_asked.items())
         ]
-        yield ["not asked, as trine has no shapes of them", *rest]
+        yield ["not asked, as trine has no shapes of them", *lines]
 
     def document(self) -> Row:
         """Return ``errors`` of judged pairs, ``targets``, ``rows``, ``fitted_on``, ``not_asked`` (pairs per model)."""

@@ -71,11 +71,11 @@ def compared(rows: Iterable[TrainingRow], answers: Iterable[Predicted]) -> tuple
 
 def read_steps(records: Iterable[Mapping[str, Any]], rows: Iterable[TrainingRow]) -> tuple[ComparedStep, ...]:
     """Return stored predictions with the rows of the same names; skip predictions whose row is not bundled any more."""
-    named = {row.name: row for row in rows}
+    row_of = {row.name: row for row in rows}
     return tuple(
-        ComparedStep(row=named[record["row"]], answer=Predicted.read(record), calibrated_s=record["calibrated_s"])
+        ComparedStep(row=row_of[record["row"]], answer=Predicted.read(record), calibrated_s=record["calibrated_s"])
         for record in records
-        if record["row"] in named
+        if record["row"] in row_of
     )
 
 
@@ -136,8 +136,8 @@ class AskedStep:
 
     def slopes(self, factors: Triple) -> Float64:
         """Return the derivative of the log step time by the log of each factor: float64[3]."""
-        moved = np.array([s * f / a for s, f, a in zip(self.answer.shares, factors, self.asked, strict=True)])
-        slopes: Float64 = moved / (1 - sum(self.answer.shares) + moved.sum())
+        scaled_shares = np.array([s * f / a for s, f, a in zip(self.answer.shares, factors, self.asked, strict=True)])
+        slopes: Float64 = scaled_shares / (1 - sum(self.answer.shares) + scaled_shares.sum())
         return slopes
 
 
@@ -149,13 +149,13 @@ def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
     logs = np.zeros(num_factors)
     prior = 1 / np.array(PRIORS[:num_factors])
     for _ in range(_STEPS):
-        here = _triple(logs)
-        errors = np.array([step.log_error(here) for step in steps]) / NOISE
-        slopes = np.array([step.slopes(here)[:num_factors] for step in steps]) / NOISE
+        factors = _triple(logs)
+        errors = np.array([step.log_error(factors) for step in steps]) / NOISE
+        slopes = np.array([step.slopes(factors)[:num_factors] for step in steps]) / NOISE
         weight = np.sqrt(np.minimum(1, HUBER / np.maximum(np.abs(errors), 1e-9)))
-        left = np.vstack([slopes * weight[:, None], np.diag(prior)])
-        right = np.concatenate([-errors * weight, -logs * prior])
-        move = np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -0.5, 0.5)
+        matrix = np.vstack([slopes * weight[:, None], np.diag(prior)])
+        targets = np.concatenate([-errors * weight, -logs * prior])
+        move = np.clip(np.linalg.lstsq(matrix, targets, rcond=None)[0], -0.5, 0.5)
         logs = logs + move
         if np.abs(move).max() < 1e-4:
             break
@@ -163,8 +163,8 @@ def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
 
 
 def _triple(logs: Float64) -> Triple:
-    found = [*np.exp(logs).tolist(), *[1.0] * (3 - len(logs))]
-    return found[0], found[1], found[2]
+    factors = [*np.exp(logs).tolist(), *[1.0] * (3 - len(logs))]
+    return factors[0], factors[1], factors[2]
 
 
 #: Predicts rows under the given settings.
@@ -178,24 +178,24 @@ def calibrated(
 
     again: simulates rows with factors instead of scaling critical paths only. usual: the earlier settings.
     """
-    found: dict[str, ComparedStep] = {}
+    calibrated_by_row: dict[str, ComparedStep] = {}
     counted = [step for step in steps if not step.row.apart and not step.answer.why_not]
     for members in grouped(counted, lambda step: (step.row.source.key, step.row.gpu)).values():
         num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
-        asked = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again, usual)
-        for step, seconds in zip(members, left_out(asked, num_factors), strict=True):
-            found[step.row.name] = replace(step, calibrated_s=seconds)
-    return tuple(found.get(step.row.name, step) for step in steps)
+        refined_steps = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again, usual)
+        for step, seconds in zip(members, left_out(refined_steps, num_factors), strict=True):
+            calibrated_by_row[step.row.name] = replace(step, calibrated_s=seconds)
+    return tuple(calibrated_by_row.get(step.row.name, step) for step in steps)
 
 
 def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual: Ask | None = None) -> list[AskedStep]:
     """Predict the rows again with factors fitted on all of them."""
     if again is None:
         return steps
-    asked = asked_factors(fit(steps, num_factors))
-    answers = again([step.row for step in steps], replace(usual or Ask(), factors=asked))
+    simulated_factors = asked_factors(fit(steps, num_factors))
+    answers = again([step.row for step in steps], replace(usual or Ask(), factors=simulated_factors))
     return [
-        step if answer.why_not else AskedStep(step.row, answer, asked)
+        step if answer.why_not else AskedStep(step.row, answer, simulated_factors)
         for step, answer in zip(steps, answers, strict=True)
     ]
 
@@ -208,13 +208,13 @@ def asked_factors(factors: Triple) -> Triple:
 def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]:
     """Return the step time of each row in seconds, with factors of the other groups; None without other groups."""
     groups = _groups([step.row for step in steps])
-    found: list[float | None] = [None] * len(steps)
-    for members, others in folds(groups):
-        if others:
-            factors = fit([steps[place] for place in others], num_factors)
+    times: list[float | None] = [None] * len(steps)
+    for members, rest in folds(groups):
+        if rest:
+            factors = fit([steps[place] for place in rest], num_factors)
             for place in members:
-                found[place] = steps[place].answer.scaled(factors, steps[place].asked)
-    return found
+                times[place] = steps[place].answer.scaled(factors, steps[place].asked)
+    return times
 
 
 def _groups(rows: Sequence[TrainingRow]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from trine.common.inputs import PRESETS, read_bytes
 
 FOLDER = PRESETS / "stored"
-#: Files that move no prediction: the command line, texts, and tables that are written from predictions.
+#: Files without effect on a prediction: the command line, texts, and tables that are written from predictions.
 _LEFT_OUT = (
     "cli/", "gpu/cli/", "decentralised/cli.py", "validation/cli.py", "validation/cases/cli.py", "docs/",
     "presets/stored/", "presets/pages/", "presets/measured/left_out.csv", "presets/measured/training/bands.yaml",
@@ -49,22 +49,22 @@ class Origin:
 def hash_inputs() -> str:
     """Return SHA-256 of the installed data and code: names and bytes of all Python files and presets.
 
-    Names are sorted. Files that move no prediction are left out: ``cli``, ``docs``, the stored reports, pages, trine's
-    version, and files written from predictions (``bands.yaml``, ``left_out.csv``).
+    Names are sorted. Files without effect on a prediction do not count: ``cli``, ``docs``, the stored reports, pages,
+    trine's version, and files written from predictions (``bands.yaml``, ``left_out.csv``).
     """
-    root, found = PRESETS.parent, hashlib.sha256()
+    root, digest = PRESETS.parent, hashlib.sha256()
     files = {path.relative_to(root).as_posix(): path for path in (*root.rglob("*.py"), *PRESETS.rglob("*.*"))}
     for name, path in sorted(files.items()):
         if path.is_file() and not name.startswith(_LEFT_OUT):
-            found.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def read_stored(name: str) -> tuple[Origin, dict[str, Any]]:
     """Return the origin and the content of a stored report: ``training``, ``layouts`` or ``memory``."""
     content = json.loads(gzip.decompress(read_bytes(FOLDER / f"{name}.json.gz")))
-    made = content.pop("made")
-    return Origin(**made, is_current=made["hash"] == hash_inputs()), content
+    origin = content.pop("made")
+    return Origin(**origin, is_current=origin["hash"] == hash_inputs()), content
 
 
 class ReplayProgress:
@@ -74,18 +74,18 @@ class ReplayProgress:
     """
 
     def __init__(self, report: str, rows: Iterable[str], progress: Callable[[int, int], None] | None) -> None:
-        self._costs = _row_costs(report)
-        self._mean = max(1, sum(self._costs.values()) // max(1, len(self._costs)))
-        self._done, self._total, self._progress = 0, sum(map(self._cost, rows)), progress
+        self._costs_ms = _row_costs(report)
+        self._mean_ms = max(1, sum(self._costs_ms.values()) // max(1, len(self._costs_ms)))
+        self._done_ms, self._total_ms, self._progress = 0, sum(map(self._cost_ms, rows)), progress
 
     def __call__(self, row: str) -> None:
         """Count a row as done."""
-        self._done = min(self._done + self._cost(row), self._total)
+        self._done_ms = min(self._done_ms + self._cost_ms(row), self._total_ms)
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(self._done_ms, self._total_ms)
 
-    def _cost(self, row: str) -> int:
-        return self._costs.get(row, self._mean)
+    def _cost_ms(self, row: str) -> int:
+        return self._costs_ms.get(row, self._mean_ms)
 
 
 def _row_costs(report: str) -> dict[str, int]:

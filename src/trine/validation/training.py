@@ -37,9 +37,9 @@ class TrainingValidation(StepValidation):
 
     def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
         """Return errors over sources, which weigh the same; None without steps."""
-        chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
-        errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in chosen]
-        return Errors.of_some(errors, source_weights(chosen))
+        counted = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
+        errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in counted]
+        return Errors.of_some(errors, source_weights(counted))
 
     def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
         """Return errors of counted rows by source, GPU, software or scale, the largest mean first."""
@@ -50,8 +50,8 @@ class TrainingValidation(StepValidation):
     def apart(self) -> list[tuple[str, str, Errors]]:
         """Return source, reason and errors of the rows that are shown apart and count nowhere."""
         steps = [step for step in self.compared if step.row.apart]
-        found = errors_by(steps, lambda step: (step.row.source.key, step.row.apart), lambda step: step.error)
-        return [(source, why, errors) for (source, why), errors in found.items()]
+        errors_by_reason = errors_by(steps, lambda step: (step.row.source.key, step.row.apart), lambda step: step.error)
+        return [(source, why, errors) for (source, why), errors in errors_by_reason.items()]
 
     @property
     def headline(self) -> str:
@@ -73,9 +73,9 @@ class TrainingValidation(StepValidation):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        apart = [step for step in self.compared if step.row.apart]
-        found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
-        return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
+        steps_apart = [step for step in self.compared if step.row.apart]
+        lines = [f"{len(steps_apart)} rows are shown apart and count nowhere"] if steps_apart else []
+        return (*lines, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
     def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
@@ -160,9 +160,9 @@ def validate_training(
         raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
-    again = [] if sample or blind else [row for row in rows if not row.apart]
-    work = ReplayProgress("training", (row.name for row in (*rows, *again)), progress)
-    ask = partial(replay, answers=answers, jobs=jobs, done=work)
+    refitted = [] if sample or blind else [row for row in rows if not row.apart]
+    count_row = ReplayProgress("training", (row.name for row in (*rows, *refitted)), progress)
+    ask = partial(replay, answers=answers, jobs=jobs, done=count_row)
     steps = compared(rows, ask(rows, usual))
     if sample or blind:
         return TrainingValidation(steps=steps, is_sample=sample)
@@ -190,13 +190,13 @@ def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRo
 
     Groups with fewer than two cheap rows also give their two cheapest others.
     """
-    found: list[TrainingRow] = []
+    sample: list[TrainingRow] = []
     for members in grouped((row for row in rows if not row.apart), group).values():
         ranked = shuffled(members)
         cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
-        others = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
-        found += cheap if len(cheap) > 1 else [*cheap, *others[:2]]
-    return found
+        expensive = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
+        sample += cheap if len(cheap) > 1 else [*cheap, *expensive[:2]]
+    return sample
 
 
 def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:

@@ -62,15 +62,15 @@ def band_document(found: TrainingValidation) -> dict[str, Any]:
 
 
 def _levels(errors: Sequence[tuple[ComparedStep, float]]) -> list[dict[str, Any]]:
-    found: dict[tuple[tuple[str, str], ...], list[tuple[ComparedStep, float]]] = {}
+    errors_by_level: dict[tuple[tuple[str, str], ...], list[tuple[ComparedStep, float]]] = {}
     for step, error in errors:
         facts = {
             "gpu": step.row.gpu, "software": step.answer.software, "scale": step.row.scale,
             "generation": step.row.generation,
         }  # fmt: skip
         for level in _LEVELS:
-            found.setdefault(tuple((name, facts[name]) for name in level), []).append((step, error))
-    return [{"of": dict(level), **_percentiles(members)} for level, members in sorted(found.items())]
+            errors_by_level.setdefault(tuple((name, facts[name]) for name in level), []).append((step, error))
+    return [{"of": dict(level), **_percentiles(members)} for level, members in sorted(errors_by_level.items())]
 
 
 def _percentiles(members: Sequence[tuple[ComparedStep, float]]) -> dict[str, float | int]:
@@ -87,24 +87,24 @@ def _public_mfu(steps: Sequence[ComparedStep]) -> dict[str, dict[str, Any]]:
         if step.answer.peak_flops:
             mfu = step.answer.model_flops / step.measured_s / step.answer.peak_flops
             if mfu > best.get(step.row.gpu, (0.0, ""))[0]:
-                where = f"{step.row.model} on {step.row.num_gpus} GPUs, {step.row.source.title}"
-                best[step.row.gpu] = mfu, where
+                description = f"{step.row.model} on {step.row.num_gpus} GPUs, {step.row.source.title}"
+                best[step.row.gpu] = mfu, description
     return {gpu: {"mfu": round(mfu, 4), "row": row} for gpu, (mfu, row) in sorted(best.items())}
 
 
 def share_inside(
-    found: TrainingValidation, document: Mapping[str, Any], is_fitted: bool = False
+    report: TrainingValidation, document: Mapping[str, Any], is_fitted: bool = False
 ) -> tuple[float, float]:
     """Return the share of rows inside their band, and the bands' median high / low; sources have equal weight."""
-    return _share([(step, document) for step in found.counted], is_fitted)
+    return _share([(step, document) for step in report.counted], is_fitted)
 
 
-def share_left_out(found: TrainingValidation, is_fitted: bool = False) -> tuple[float, float]:
-    """Return the same with bands that leave out the rows of the same model in the same source."""
+def share_left_out(report: TrainingValidation, is_fitted: bool = False) -> tuple[float, float]:
+    """Return :func:`share_inside` with bands fitted without the rows of the same model and source."""
     rows: list[tuple[ComparedStep, Mapping[str, Any]]] = []
-    for members in grouped(found.counted, lambda step: (step.row.source.key, step.row.model)).values():
+    for members in grouped(report.counted, lambda step: (step.row.source.key, step.row.model)).values():
         left_out = {step.row.name for step in members}
-        document = band_document(replace(found, steps=tuple(s for s in found.steps if s.row.name not in left_out)))
+        document = band_document(replace(report, steps=tuple(s for s in report.steps if s.row.name not in left_out)))
         rows += [(step, document) for step in members]
     return _share(rows, is_fitted)
 
@@ -118,8 +118,8 @@ def _share(steps: Sequence[tuple[ComparedStep, Mapping[str, Any]]], is_fitted: b
             rows.append((band.low <= step.measured_s / predicted <= band.high, band.high / band.low, weight))
     if not rows:
         return math.nan, math.nan
-    inside, widths, weights = (np.array(column) for column in zip(*rows, strict=True))
-    return float(np.average(inside, weights=weights)), quantile(widths, weights, 0.5)
+    is_inside, widths, weights = (np.array(column) for column in zip(*rows, strict=True))
+    return float(np.average(is_inside, weights=weights)), quantile(widths, weights, 0.5)
 
 
 PAGE = "training-accuracy.md"
@@ -134,7 +134,7 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
         STEPS_PICTURE: lambda path: plot_steps(steps, path),
         LAYOUTS_PICTURE: lambda path: plot_layouts(layouts, path),
     }
-    apart = (step for step in steps.compared if step.row.apart)
+    steps_apart = (step for step in steps.compared if step.row.apart)
     tables: dict[str, Table] = {
         "training-accuracy-groups.csv": [
             {"by": by, "group": name, "is_fitted": is_fitted, **errors.row()}
@@ -142,7 +142,7 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
             for is_fitted in (False, True)
             for name, errors in steps.grouped(by, is_fitted)
         ],
-        "training-accuracy-rows.csv": [step_row(step) for step in (*steps.worst(), *apart)],
+        "training-accuracy-rows.csv": [step_row(step) for step in (*steps.worst(), *steps_apart)],
         "training-accuracy-sources.csv": _sources(steps),
         "training-accuracy-layout-groups.csv": layouts.tables()["groups"],
         "training-accuracy-layouts.csv": layouts.tables()["rows"],
@@ -155,78 +155,78 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     return page_text(
         PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
         worst=_worst(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
-        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart(steps),
+        ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart_list(steps),
         constant_mfu=_constant_mfu(steps),
     )  # fmt: skip
 
 
-def _edition(found: TrainingValidation) -> str:
-    every, sources = sum(not row.apart for row in chosen_rows(None, False)), {s.group("source") for s in found.counted}
-    version = __version__ if found.stored is None else found.stored.version
-    return f"{len(found.counted)} of {every} published steps that count, of {len(sources)} sources (trine {version})."
+def _edition(report: TrainingValidation) -> str:
+    total, sources = sum(not row.apart for row in chosen_rows(None, False)), {s.group("source") for s in report.counted}
+    version = __version__ if report.stored is None else report.stored.version
+    return f"{len(report.counted)} of {total} published steps that count, of {len(sources)} sources (trine {version})."
 
 
-def _totals(found: TrainingValidation) -> str:
+def _totals(report: TrainingValidation) -> str:
     rows = []
     for name, is_fitted, target in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
-        errors = found.errors(found.counted, is_fitted)
+        errors = report.errors(report.counted, is_fitted)
         if errors is not None:
-            wanted = ", ".join(f"{name} {most:.0%}" for name, most in target.limits("{}").items())
-            rows.append((name, *cells(errors), wanted, "met" if target.met(errors) else "not met"))
+            limits = ", ".join(f"{name} {most:.0%}" for name, most in target.limits("{}").items())
+            rows.append((name, *cells(errors), limits, "met" if target.met(errors) else "not met"))
     return markdown(("over all sources", *_HEAD, "target (at most)", "result"), rows)
 
 
-def _bands(found: TrainingValidation) -> str:
-    document, parts = band_document(found), []
+def _bands(report: TrainingValidation) -> str:
+    document, parts = band_document(report), []
     for name, is_fitted in (("blind", False), ("fitted", True)):
-        (inside, width), (left_out, _) = share_inside(found, document, is_fitted), share_left_out(found, is_fitted)
-        if inside == inside:
-            parts.append(f"{inside:.0%} of {name} rows ({left_out:.0%} without the model's rows; width {width:.2f})")
+        (part, width), (left_out, _) = share_inside(report, document, is_fitted), share_left_out(report, is_fitted)
+        if part == part:
+            parts.append(f"{part:.0%} of {name} rows ({left_out:.0%} without the model's rows; width {width:.2f})")
     return f"The likely range holds {', '.join(parts)}. The target is 80 %; width is the median of high / low."
 
 
-def _groups(found: TrainingValidation) -> str:
-    fitted = dict(found.grouped("source", True))
-    rows = [(name, *cells(errors), *fitted_cells(fitted.get(name))) for name, errors in found.grouped("source")]
+def _groups(report: TrainingValidation) -> str:
+    fitted = dict(report.grouped("source", True))
+    rows = [(name, *cells(errors), *fitted_cells(fitted.get(name))) for name, errors in report.grouped("source")]
     return markdown(("source", *_HEAD, "fitted: bias", "mean", "p90"), rows)
 
 
-def _worst(found: TrainingValidation) -> str:
+def _worst(report: TrainingValidation) -> str:
     rows = [
         (
             step.row.name, step.row.model, f"{step.row.num_gpus} x {step.row.gpu}",
             layout_words(step.row, " ") or "one GPU", f"{step.measured_s:.4g} s", f"{step.answer.step_s:.4g} s",
             f"{step.error:+.1%}", "" if step.calibrated_error is None else f"{step.calibrated_error:+.1%}",
         )
-        for step in found.worst()[:NUM_WORST]
+        for step in report.worst()[:NUM_WORST]
     ]  # fmt: skip
     return markdown(("row", "model", "GPUs", "layout", "measured", "predicted", "blind error", "fitted error"), rows)
 
 
-def _apart(found: TrainingValidation) -> str:
-    failed = Counter((s.row.source.key, s.row.apart or s.answer.why_not) for s in found.failed)
-    lines = [f"- {key}: {e.count} rows, mean error {e.mean:.1%}: {why}." for key, why, e in found.apart()]
+def _apart_list(report: TrainingValidation) -> str:
+    failed = Counter((s.row.source.key, s.row.apart or s.answer.why_not) for s in report.failed)
+    lines = [f"- {key}: {e.count} rows, mean error {e.mean:.1%}: {why}." for key, why, e in report.apart()]
     return "\n".join([*lines, *(f"- {key}, not predicted ({n}): {why}." for (key, why), n in failed.items())])
 
 
-def _layout_errors(found: LayoutValidation) -> str:
-    rows = [(name, *cells(errors)) for name, errors in found.by_nodes()]
-    if (alone := found.blind_errors) is not None:
-        rows.insert(0, ("1 node, nothing fitted", *cells(alone)))
-    rows += [(f"apart: {why}", *cells(errors)) for why, errors in found.apart()]
+def _layout_errors(report: LayoutValidation) -> str:
+    rows = [(name, *cells(errors)) for name, errors in report.by_nodes()]
+    if (blind := report.blind_errors) is not None:
+        rows.insert(0, ("1 node, nothing fitted", *cells(blind)))
+    rows += [(f"apart: {why}", *cells(errors)) for why, errors in report.apart()]
     return markdown(("nodes", *_HEAD), rows)
 
 
-def _constant_mfu(found: TrainingValidation) -> str:
+def _constant_mfu(report: TrainingValidation) -> str:
     """Return the error of half of the data sheet's peak as every step's rate."""
-    answers = ((step, step.answer) for step in found.counted if step.answer.peak_flops)
+    answers = ((step, step.answer) for step in report.counted if step.answer.peak_flops)
     steps = [replace(step, calibrated_s=answer.model_flops / (0.5 * answer.peak_flops)) for step, answer in answers]
-    errors = found.errors(steps, True)
+    errors = report.errors(steps, True)
     return "unknown" if errors is None else f"{errors.mean:.1%} mean, {errors.p90:.1%} p90"
 
 
-def _sources(found: TrainingValidation) -> list[Row]:
-    count = Counter(step.row.source.key for step in found.steps)
+def _sources(report: TrainingValidation) -> list[Row]:
+    count = Counter(step.row.source.key for step in report.steps)
     return [
         {"source": key, "title": source.title, "licence": source.licence, "software": source.software,
          "rows": count[key], "open": list(source.open)}
@@ -235,18 +235,18 @@ def _sources(found: TrainingValidation) -> list[Row]:
     ]  # fmt: skip
 
 
-def plot_steps(found: TrainingValidation, path: Path) -> None:
+def plot_steps(report: TrainingValidation, path: Path) -> None:
     """Predicted over measured step time against measured, by source; blind to the left, fitted to the right."""
     figure, axes = subplots(1, 2, figsize=(11, 4.6), sharey=True)
-    names = sorted({step.group("source") for step in found.counted})
+    names = sorted({step.group("source") for step in report.counted})
     colours = (*COLOURS, "black")
     for axis, title, is_fitted in ((axes[0], "blind", False), (axes[1], "factors fitted on other rows", True)):
         for number, name in enumerate(names):
-            chosen = [s for s in found.counted if s.group("source") == name and (s.calibrated_s or not is_fitted)]
-            ratios = [((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s for s in chosen]
+            steps = [s for s in report.counted if s.group("source") == name and (s.calibrated_s or not is_fitted)]
+            ratios = [((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s for s in steps]
             marker = "os^vD*PX"[number % 8]
-            axis.scatter([s.measured_s for s in chosen], ratios, s=16, lw=0, alpha=0.75, marker=marker,
-                         color=colours[number % len(colours)], label=f"{name} ({len(chosen)})")  # fmt: skip
+            axis.scatter([s.measured_s for s in steps], ratios, s=16, lw=0, alpha=0.75, marker=marker,
+                         color=colours[number % len(colours)], label=f"{name} ({len(steps)})")  # fmt: skip
         _ratio_axis(axis, title)
     axes[0].set_ylabel("predicted / measured step time")
     axes[0].legend(frameon=False, fontsize=8, ncols=2)
@@ -267,18 +267,18 @@ def _ratio_axis(axis: Any, title: str) -> None:
     axis.set_title(title, fontsize=10)
 
 
-def plot_layouts(found: LayoutValidation, path: Path) -> None:
+def plot_layouts(report: LayoutValidation, path: Path) -> None:
     """Predicted against measured tokens/s of a GPU, a panel a model, colours by nodes."""
-    models = sorted({step.row.facts["model"] for step in found.counted})
+    models = sorted({step.row.facts["model"] for step in report.counted})
     figure, axes = subplots(1, max(1, len(models)), figsize=(11, 4.2), squeeze=False)
     for axis, model in zip(axes.flat, models, strict=False):
-        chosen = [step for step in found.counted if step.row.facts["model"] == model]
-        for number, nodes in enumerate(sorted({step.row.num_nodes for step in chosen})):
-            _dots(axis, [step for step in chosen if step.row.num_nodes == nodes], nodes, number)
+        steps = [step for step in report.counted if step.row.facts["model"] == model]
+        for number, nodes in enumerate(sorted({step.row.num_nodes for step in steps})):
+            _dots(axis, [step for step in steps if step.row.num_nodes == nodes], nodes, number)
         ends = np.array(axis.get_xlim())
         axis.plot(ends, ends, color="black", lw=0.8)
         axis.set_xlabel("measured tokens/s a GPU")
-        axis.set_title(f"{model}, {len(chosen)} layouts", fontsize=10)
+        axis.set_title(f"{model}, {len(steps)} layouts", fontsize=10)
         axis.legend(frameon=False, fontsize=8)
     axes.flat[0].set_ylabel("predicted tokens/s a GPU")
     save(figure, path)

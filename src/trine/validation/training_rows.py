@@ -22,18 +22,11 @@ from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
 
 FOLDER = PRESETS / "measured" / "training"
-ULTRASCALE = "ultrascale"
 GPUS_PER_NODE = 8
 #: Columns that decide the step's time; :attr:`TrainingRow.open` lists the blank ones.
 DECISIVE = ("vocab", "sequence", "micro_batch", "recompute", "sequence_parallel", "sharding")
-#: Column names in layouts.csv.gz -> in steps.csv.gz.
-_LAYOUT_NAMES = {
-    "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "iteration_s": "step_s",
-    "tied_embeddings": "tied",
-}  # fmt: skip
-CLEAN, SLOW = "clean", "slow"
 #: Stage starts after the last transformer layer; the head and the loss share a stage.
-_BEHIND = ("final_norm", "head")
+_HEAD_STARTS = ("final_norm", "head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +46,8 @@ class TrainingSource:
     fill: Mapping[str, Any]
     open: tuple[str, ...]
     why: str
+    fabric: Mapping[str, str] | None
+    layouts: Mapping[str, Any] | None
 
     def cluster_of(self, gpu: str) -> str:
         """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
@@ -68,13 +63,13 @@ class TrainingSource:
         return _of_gpu(self.generation, gpu)
 
 
-def _of_gpu(known: str | Mapping[str, str], gpu: str) -> str:
+def _of_gpu(values: str | Mapping[str, str], gpu: str) -> str:
     """Return the value for a GPU as its source names it; a single value holds for all of them."""
-    if isinstance(known, str):
-        return known
-    if gpu not in known:
-        raise InputError(f"unknown GPU {gpu[:40]!r}{nearest(gpu, known)}", field="gpu")
-    return known[gpu]
+    if isinstance(values, str):
+        return values
+    if gpu not in values:
+        raise InputError(f"unknown GPU {gpu[:40]!r}{nearest(gpu, values)}", field="gpu")
+    return values[gpu]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,21 +165,20 @@ class TrainingRow:
         sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
         batch = self.whole("global_batch") // sizes["dp"]
         micro_batch = min(batch, self.whole("micro_batch", batch))
-        given: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
-        if micro_batches is not None:
-            given["batch"] = micro_batch * micro_batches
+        batch = batch if micro_batches is None else micro_batch * micro_batches
+        options: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
         if sizes["pp"] > 1:
-            given["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
-            given["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
-        given["sequence_parallel"] = sizes["tp"] > 1 and self.facts.get("sequence_parallel") in ("1", "true")
-        given["recompute"] = self.facts.get("recompute") or "none"
+            options["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
+            options["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
+        options["sequence_parallel"] = sizes["tp"] > 1 and self.facts.get("sequence_parallel") in ("1", "true")
+        options["recompute"] = self.facts.get("recompute") or "none"
         if sizes["dp"] > 1:
-            given |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
-            given["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
+            options |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
+            options["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
             ways = self.facts.get("shard_ways")
-            if ways and given["sharding"] != "none" and whole_number(ways, "shard_ways") < sizes["dp"]:
-                given["shard_ways"] = int(ways)
-        return Plan(**given, inputs="none")
+            if ways and options["sharding"] != "none" and whole_number(ways, "shard_ways") < sizes["dp"]:
+                options["shard_ways"] = int(ways)
+        return Plan(**options, inputs="none")
 
     @property
     def micro_batches(self) -> int:
@@ -201,9 +195,10 @@ class TrainingRow:
 
     def load_cluster(self) -> Cluster:
         """Return the machine, with the bandwidth between nodes from its source if published."""
-        name, has_fabric = self.source.cluster_of(self.facts["gpu"]), self.source.key == ULTRASCALE
+        name, fabric = self.source.cluster_of(self.facts["gpu"]), self.source.fabric
         kind = "reduce_scatter" if self.facts.get("sharding") == "zero1" else "all_reduce"
-        return _cluster(name, self.num_gpus, fabric_bandwidth(kind, self.replica_nodes) if has_fabric else 0)
+        bytes_per_s = fabric_bandwidth(kind, self.replica_nodes, fabric["table"]) if fabric else 0
+        return _cluster(name, self.num_gpus, fabric["medium"] if fabric else "", bytes_per_s)
 
     @property
     def replica_nodes(self) -> int:
@@ -229,23 +224,23 @@ def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
     numbers = [whole_number(count, "stage_layers", least=0) for count in stated]
     layers, starts = sum(numbers), list(accumulate(numbers[:-1]))
     empty = sum(start >= layers for start in starts)
-    behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
-    if empty not in behind:
+    tail = {0: (), 1: _HEAD_STARTS[:1], 2: _HEAD_STARTS, 3: (f"layers.{layers - 1}.mlp.add", *_HEAD_STARTS)}
+    if empty not in tail:
         return ()
-    return (*(f"layers.{start}.attention.norm" for start in starts if start < layers), *behind[empty])
+    return (*(f"layers.{start}.attention.norm" for start in starts if start < layers), *tail[empty])
 
 
 def even_layers(layers: int, parts: int) -> list[int]:
     """Return the layers per part: equal, or one fewer in the first and last (embedding, head), or larger first."""
     if layers % parts and not (layers + 2) % parts and parts > 1:
-        each = (layers + 2) // parts
-        return [each - 1, *[each] * (parts - 2), each - 1]
+        inner = (layers + 2) // parts
+        return [inner - 1, *[inner] * (parts - 2), inner - 1]
     return [layers // parts + (part < layers % parts) for part in range(parts)]
 
 
-def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
+def check_sources(names: Sequence[str] | None, known: Sequence[str]) -> None:
     """Raise InputError for a source without bundled rows."""
-    for name in asked or ():
+    for name in names or ():
         if name not in known:
             raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
@@ -257,7 +252,7 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "open": (), "why": ""}
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
     return {
         key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()
@@ -265,24 +260,29 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
 
 def load_rows() -> tuple[TrainingRow, ...]:
-    """Return all measured steps except the layouts of Ultra-Scale, in the order of the file."""
+    """Return all measured steps except :func:`load_layouts`, in the order of the file."""
     return tuple(_row(facts["source"], facts) for facts in read_table(FOLDER / "steps.csv"))
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
-    """Return all layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
-    return tuple(_row(ULTRASCALE, facts) for facts in read_table(FOLDER / "layouts.csv"))
+    """Return all layouts of sources that have their own table, measured or not, in the order of the file."""
+    return tuple(
+        _row(key, facts, source.layouts)
+        for key, source in load_sources().items()
+        if source.layouts is not None
+        for facts in read_table(FOLDER / source.layouts["table"])
+    )
 
 
-def _row(key: str, facts: Mapping[str, str]) -> TrainingRow:
-    """Return a row; if it cannot be read, its ``fault`` gives the reason."""
-    known = load_sources()
-    source = known.get(key) or replace(known[ULTRASCALE], key=key, title="unknown source")
+def _row(key: str, facts: Mapping[str, str], layouts: Mapping[str, Any] | None = None) -> TrainingRow:
+    """Return a row; if it cannot be read, its ``fault`` gives the reason. layouts: the table that the row is from."""
+    sources = load_sources()
+    source = sources.get(key) or replace(next(iter(sources.values())), key=key, title="unknown source")
     try:
-        if key not in known:
-            raise InputError(f"unknown source {key[:40]!r}{nearest(key, known)}", field="source")
-        if key == ULTRASCALE:
-            facts = _layout(facts)
+        if key not in sources:
+            raise InputError(f"unknown source {key[:40]!r}{nearest(key, sources)}", field="source")
+        if layouts is not None:
+            facts = _translated(facts, key, layouts)
         apart = facts.get("apart", "") or ("" if source.counts else source.why)
         step = _seconds(facts.get("step_s", ""))
         row = TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
@@ -311,24 +311,19 @@ def _check(row: TrainingRow) -> None:
         whole_number(row.facts.get("gpus", ""), "gpus")
 
 
-def _layout(facts: Mapping[str, str]) -> dict[str, str]:
-    found = {_LAYOUT_NAMES.get(name, name): value for name, value in facts.items()}
-    found |= {"source": ULTRASCALE, "gpu": "h100", "precision": "bf16", "recompute": "none"}
-    found |= {"sequence_parallel": "1", "sharding": "zero1" if facts["zero_stage"] == "1" else "none"}
-    found["apart"] = _layout_apart(facts)
-    return found
+def _translated(row: Mapping[str, str], source: str, layouts: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row of a source's own table with the columns of steps.csv; ``sources.yaml`` documents ``layouts``."""
+    facts = {layouts["columns"].get(name, name): cell for name, cell in row.items()}
+    facts |= {name: cells.get(facts[name], facts[name]) for name, cells in layouts["cells"].items()}
+    apart = next((rule["why"] for rule in layouts["apart"] if _applies(rule, row)), "")
+    return {**facts, **layouts["facts"], "source": source, "apart": apart}
 
 
-def _layout_apart(facts: Mapping[str, str]) -> str:
-    """Return the reason a layout does not count, or an empty string if it counts."""
-    if facts["status"] != "measured":
-        return "without a result"
-    if facts["population"] != CLEAN:
-        return "slow: nanotron polls pipeline sends" if facts["population"] == SLOW else "of neither population"
-    if whole_number(facts["nodes"], "nodes") >= 64:
-        return "64 nodes: the network decides"
-    wide = whole_number(facts["TP"], "TP") > GPUS_PER_NODE
-    return "tensor parallelism over more than 8 GPUs" if wide else ""
+def _applies(rule: Mapping[str, Any], row: Mapping[str, str]) -> bool:
+    column, cell = rule["column"], row[rule["column"]]
+    if "above" in rule:
+        return whole_number(cell, column) > int(rule["above"])
+    return cell == str(rule["is"]) if "is" in rule else cell != str(rule["is_not"])
 
 
 @cache
@@ -339,33 +334,33 @@ def gpu_of(cluster: str) -> str:
 
 
 def _cluster_file(name: str) -> str:
-    own = FOLDER / "clusters" / f"{name}.yaml"
-    return str(own) if own.exists() else name
+    file = FOLDER / "clusters" / f"{name}.yaml"
+    return str(file) if file.exists() else name
 
 
 @cache
-def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
-    """Return whole nodes of a machine; 0 bytes/s keeps its fabric's bandwidth."""
+def _cluster(name: str, gpus: int, medium: str, fabric_bytes_per_s: float) -> Cluster:
+    """Return a machine with ``gpus`` GPUs; on several nodes, links of ``medium`` have a measured bandwidth."""
     path = _cluster_file(name)
     if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
         return load_cluster(path, gpus=gpus)
     cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
-    return _with_fabric(cluster, fabric_bytes_per_s) if fabric_bytes_per_s else cluster
+    return _with_fabric(cluster, medium, fabric_bytes_per_s) if fabric_bytes_per_s else cluster
 
 
-def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
-    """Return the cluster with the EFA ports of a node capped at ``bytes_per_s`` together."""
-    reached = round(bytes_per_s / GPUS_PER_NODE)
+def _with_fabric(cluster: Cluster, medium: str, bytes_per_s: float) -> Cluster:
+    """Return the cluster with the ports of ``medium`` of a node capped at ``bytes_per_s`` together."""
+    per_gpu = round(bytes_per_s / GPUS_PER_NODE)
     links = cluster.link_table
     numbers = tuple(
-        replace(each, bytes_per_s=min(each.bytes_per_s, reached)) if (each.medium or "").startswith("efa") else each
-        for each in links.numbers
+        replace(link, bytes_per_s=min(link.bytes_per_s, per_gpu)) if (link.medium or "").startswith(medium) else link
+        for link in links.numbers
     )
     return replace(cluster, links=replace(links, numbers=numbers))
 
 
 @cache
-def fabric_bandwidth(kind: str, nodes: int) -> float:
+def fabric_bandwidth(kind: str, nodes: int, table: str = "fabric.csv") -> float:
     """Return the bytes/s of a node's ports in 1 GiB collectives over ``nodes`` nodes: the 95th percentile measured.
 
     The mean includes hours with other traffic on the fabric and is a third of this percentile on 32 nodes.
@@ -373,8 +368,8 @@ def fabric_bandwidth(kind: str, nodes: int) -> float:
     nodes: the nodes of a stage; between measured numbers, the next smaller one applies. Transfers between stages
     connect two nodes and are faster still. A ring over nodes sends (ranks - 1) / ranks of the payload through each
     node's ports, or twice that amount; bus bandwidth counts these bytes.
-    Source: ``presets/measured/training/fabric.csv``.
+    Source: ``table`` in ``presets/measured/training``.
     """
-    rows = (row for row in read_table(FOLDER / "fabric.csv") if row["collective"] == kind)
-    known = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
-    return known[max(count for count in known if count <= max(nodes, 2))]
+    rows = (row for row in read_table(FOLDER / table) if row["collective"] == kind)
+    bandwidths = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
+    return bandwidths[max(count for count in bandwidths if count <= max(nodes, 2))]

@@ -1,6 +1,6 @@
 """Reading and writing traces: one step of a job on one GPU, from the formats that profilers write.
 
-What only some runs need is imported when it is first used: the tracer, comparison, and writing.
+The tracer, the comparison of traces and writing are imported on first use: most runs do without them.
 """
 
 from __future__ import annotations

@@ -120,5 +120,5 @@ def read_json(path: Path, *, strict: bool = False) -> object:
 def short(value: object) -> str:
     """``value`` for an error message, at most 60 characters long, whatever its size."""
     text = value[:60] if isinstance(value, str) else value
-    shown = repr(text) if not isinstance(value, list | dict) else f"a {type(value).__name__} of {len(value)}"
-    return shown if len(shown) <= 64 else shown[:60] + "..."
+    text_form = repr(text) if not isinstance(value, list | dict) else f"a {type(value).__name__} of {len(value)}"
+    return text_form if len(text_form) <= 64 else text_form[:60] + "..."

@@ -105,9 +105,9 @@ def scaled_shape(tensor: Tensor, batch: int) -> str:
 
 
 def _total(name: str, phase: str, operators: tuple[Operator, ...] | list[Operator], total: int) -> Total:
-    chosen = [op for op in operators if op.phase == phase]
-    time = sum(op.gpu_time_ps for op in chosen)
-    return Total(name=name, phase=phase, count=len(chosen), gpu_time_ps=time, share=time / total if total else 0.0)
+    members = [op for op in operators if op.phase == phase]
+    time = sum(op.gpu_time_ps for op in members)
+    return Total(name=name, phase=phase, count=len(members), gpu_time_ps=time, share=time / total if total else 0.0)
 
 
 def _by_name(workload: Workload, total: int) -> tuple[Total, ...]:
@@ -144,36 +144,36 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
     Compared: the sequence of operators, phases, forward links, layers; roles, batch dimensions and shapes (with B for
     the batch) of inputs and outputs, absent tensors left out; parameters. Times are not compared.
     """
-    found: list[Difference] = []
+    differences: list[Difference] = []
     if len(first.operators) != len(second.operators):
-        found.append(_difference(None, "operators", "count", len(first.operators), len(second.operators)))
+        differences.append(_difference(None, "operators", "count", len(first.operators), len(second.operators)))
     places = [{op.id: i for i, op in enumerate(w.operators)} for w in (first, second)]
     for index, (a, b) in enumerate(zip(first.operators, second.operators, strict=False)):
-        both = zip((a, b), places, strict=True)
-        forward = [None if op.forward_id is None else place[op.forward_id] for op, place in both]
+        pair = zip((a, b), places, strict=True)
+        forward = [None if op.forward_id is None else place[op.forward_id] for op, place in pair]
         pairs: list[tuple[str, object, object]] = [
             ("name", a.name, b.name),
             ("phase", a.phase, b.phase),
             ("layer", a.layer, b.layer),
             ("forward", forward[0], forward[1]),
-            ("inputs", _seen(first, a.inputs), _seen(second, b.inputs)),
-            ("outputs", _seen(first, a.outputs), _seen(second, b.outputs)),
+            ("inputs", _scaled_shapes(first, a.inputs), _scaled_shapes(second, b.inputs)),
+            ("outputs", _scaled_shapes(first, a.outputs), _scaled_shapes(second, b.outputs)),
         ]
-        found += [_difference(index, a.name, what, x, y) for what, x, y in pairs if x != y]
+        differences += [_difference(index, a.name, field, x, y) for field, x, y in pairs if x != y]
     lists = [[_parameter(w, i, place) for i in range(len(w.parameters))]
              for w, place in zip((first, second), places, strict=True)]  # fmt: skip
     if len(lists[0]) != len(lists[1]):
-        found.append(_difference(None, "parameters", "count", len(lists[0]), len(lists[1])))
-    found += [_difference(None, f"parameter {i}", "shape, bytes, operator of the gradient", x, y)
+        differences.append(_difference(None, "parameters", "count", len(lists[0]), len(lists[1])))
+    differences += [_difference(None, f"parameter {i}", "shape, bytes, operator of the gradient", x, y)
               for i, (x, y) in enumerate(zip(*lists, strict=False)) if x != y]  # fmt: skip
-    return tuple(found)
+    return tuple(differences)
 
 
-def _difference(operator: int | None, name: str, what: str, first: object, second: object) -> Difference:
-    return Difference(operator=operator, name=name, what=what, first=str(first), second=str(second))
+def _difference(operator: int | None, name: str, field: str, first: object, second: object) -> Difference:
+    return Difference(operator=operator, name=name, what=field, first=str(first), second=str(second))
 
 
-def _seen(workload: Workload, tensors: tuple[int, ...]) -> list[str]:
+def _scaled_shapes(workload: Workload, tensors: tuple[int, ...]) -> list[str]:
     present = [workload.tensors[i] for i in tensors if workload.tensors[i].size_bytes]
     return [f"{tensor.role}{scaled_shape(tensor, workload.batch)}" for tensor in present]
 

@@ -37,31 +37,31 @@ Item = TypeVar("Item", Tensor, Operator, Parameter, RecordedCollective)
 class JsonFields:
     """Fields of the object at ``where`` in ``path``. Every method raises TraceError with that place."""
 
-    def __init__(self, value: object, path: Path, where: str) -> None:
+    def __init__(self, value: object, path: Path, field: str) -> None:
         self._path = path
-        self._where = where
+        self._field = field
         if not isinstance(value, dict):
             self._fail("", f"must be an object, got {short(value)}")
         self._values: dict[str, object] = value
-        self._taken: list[str] = []
+        self._read_names: list[str] = []
 
     def _fail(self, name: str, message: str) -> NoReturn:
-        raise TraceError(message, file=self._path, field=".".join(part for part in (self._where, name) if part) or None)
+        raise TraceError(message, file=self._path, field=".".join(part for part in (self._field, name) if part) or None)
 
     def _take(self, name: str, default: object = _REQUIRED) -> object:
-        self._taken.append(name)
+        self._read_names.append(name)
         value = self._values.get(name, default)
         if value is _REQUIRED:
-            left = [key for key in self._values if key not in self._taken]
-            hint = nearest(name, left) if left else ""
+            unread = [key for key in self._values if key not in self._read_names]
+            hint = nearest(name, unread) if unread else ""
             self._fail(name, "is missing" + (hint if hint.startswith("; did") else ""))
         return value
 
     def done(self) -> None:
         """Raise TraceError if the object has a field that no method read."""
         for key in self._values:
-            if key not in self._taken:
-                self._fail(key[:80], f"is not a field of this format{nearest(key[:80], self._taken)}")
+            if key not in self._read_names:
+                self._fail(key[:80], f"is not a field of this format{nearest(key[:80], self._read_names)}")
 
     def text(self, name: str, default: object = _REQUIRED) -> str:
         value = self._take(name, default)
@@ -199,9 +199,9 @@ def _json(value: object) -> str:
 def load_native(path: Path) -> Workload:
     """Read a file that :func:`save` wrote. Raises TraceError naming the field at fault."""
     document = JsonFields(read_json(path, strict=True), path, "")
-    found = document.text("format"), document.number("version")
-    if found != (FORMAT, VERSION):
-        message = f"is {found[0][:40]!r} version {found[1]}; this trine reads {FORMAT!r} version {VERSION}"
+    identity = document.text("format"), document.number("version")
+    if identity != (FORMAT, VERSION):
+        message = f"is {identity[0][:40]!r} version {identity[1]}; this trine reads {FORMAT!r} version {VERSION}"
         raise TraceError(message, file=path)
     tensors = [_read_as(Tensor, fields) for fields in document.objects("tensors")]
     by_id = {tensor.id: tensor for tensor in tensors}
@@ -272,53 +272,53 @@ def check_workload(workload: Workload, path: Path) -> None:
         raise TraceError(f"must be at least 1, got {workload.batch}", file=path, field="batch")
     for tensor in workload.tensors.values():
         _check_tensor(tensor, path)
-    seen: dict[int, Operator] = {}
+    earlier: dict[int, Operator] = {}
     for op in workload.operators:
-        where = f"operator {op.id}"
-        if op.id in seen:
-            raise TraceError("an operator with this id comes before", file=path, field=where)
+        field = f"operator {op.id}"
+        if op.id in earlier:
+            raise TraceError("an operator with this id comes before", file=path, field=field)
         if op.phase not in PHASES:
-            raise TraceError(f"has the phase {op.phase!r}{nearest(op.phase, PHASES)}", file=path, field=where)
+            raise TraceError(f"has the phase {op.phase!r}{nearest(op.phase, PHASES)}", file=path, field=field)
         for tensor_id in (*op.inputs, *op.outputs):
             if tensor_id not in workload.tensors:
-                raise TraceError(f"uses tensor {tensor_id}, which does not exist", file=path, field=where)
+                raise TraceError(f"uses tensor {tensor_id}, which does not exist", file=path, field=field)
         if op.forward_id is not None:
-            forward = seen.get(op.forward_id)
+            forward = earlier.get(op.forward_id)
             if op.phase != BACKWARD or forward is None or forward.phase != FORWARD:
                 message = "must be an earlier forward operator, and the operator itself a backward one"
-                raise TraceError(f"has the forward_id {op.forward_id}: that {message}", file=path, field=where)
-        seen[op.id] = op
-    _check_parameters(workload, seen, path)
+                raise TraceError(f"has the forward_id {op.forward_id}: that {message}", file=path, field=field)
+        earlier[op.id] = op
+    _check_parameters(workload, earlier, path)
 
 
 def _check_tensor(tensor: Tensor, path: Path) -> None:
-    where = f"tensor {tensor.id}"
+    field = f"tensor {tensor.id}"
     if tensor.role not in ROLES:
-        raise TraceError(f"has the role {tensor.role!r}{nearest(tensor.role, ROLES)}", file=path, field=where)
-    each = ITEM_BYTES.get(tensor.dtype)
-    if each is not None and tensor.size_bytes != each * math.prod(tensor.shape):
+        raise TraceError(f"has the role {tensor.role!r}{nearest(tensor.role, ROLES)}", file=path, field=field)
+    item_bytes = ITEM_BYTES.get(tensor.dtype)
+    if item_bytes is not None and tensor.size_bytes != item_bytes * math.prod(tensor.shape):
         raise TraceError(f"has {tensor.size_bytes} bytes, but {list(tensor.shape)} of {tensor.dtype} are "
-                         f"{each * math.prod(tensor.shape)}", file=path, field=where)  # fmt: skip
+                         f"{item_bytes * math.prod(tensor.shape)}", file=path, field=field)  # fmt: skip
     dims = tensor.batch_dims
     if list(dims) != sorted(set(dims)) or any(dim >= len(tensor.shape) for dim in dims):
         raise TraceError(f"has the batch_dims {list(dims)}, which must rise and be dimensions of {list(tensor.shape)}",
-                         file=path, field=where)  # fmt: skip
+                         file=path, field=field)  # fmt: skip
 
 
 def _check_parameters(workload: Workload, operators: dict[int, Operator], path: Path) -> None:
     weights: set[int] = set()
     for parameter in workload.parameters:
-        where = f"parameter of tensor {parameter.weight}"
+        field = f"parameter of tensor {parameter.weight}"
         weight = workload.tensors.get(parameter.weight)
         if weight is None or parameter.weight in weights:
-            raise TraceError("the tensor does not exist, or is a parameter already", file=path, field=where)
+            raise TraceError("the tensor does not exist, or is a parameter already", file=path, field=field)
         weights.add(parameter.weight)
         if weight.size_bytes != parameter.size_bytes:
             message = f"has {parameter.size_bytes} bytes, the tensor {weight.size_bytes}"
-            raise TraceError(message, file=path, field=where)
+            raise TraceError(message, file=path, field=field)
         if parameter.gradient is not None and parameter.gradient not in workload.tensors:
-            raise TraceError(f"has the gradient {parameter.gradient}, which does not exist", file=path, field=where)
+            raise TraceError(f"has the gradient {parameter.gradient}, which does not exist", file=path, field=field)
         operator = parameter.gradient_operator
         if operator is not None and (operator not in operators or operators[operator].phase != BACKWARD):
             message = f"has the gradient_operator {operator}, which is no backward operator"
-            raise TraceError(message, file=path, field=where)
+            raise TraceError(message, file=path, field=field)

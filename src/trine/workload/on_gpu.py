@@ -26,13 +26,13 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
     """
     if workload.format == SYNTHESISED or workload.has_gpu_times:
         return workload
-    used = {op.forward_id for op in workload.operators if not _is_idle(op)}
+    differentiated = {op.forward_id for op in workload.operators if not _is_idle(op)}
     has_backward = any(op.phase == BACKWARD and not _is_idle(op) for op in workload.operators)
-    kept = [
+    launching = [
         op for op in workload.operators
-        if not _is_idle(op) or op.id in used or (op.phase == BACKWARD and not has_backward)
+        if not _is_idle(op) or op.id in differentiated or (op.phase == BACKWARD and not has_backward)
     ]  # fmt: skip
-    steps = [op for op in kept if op.phase == OPTIMIZER]
+    steps = [op for op in launching if op.phase == OPTIMIZER]
     loops = [
         replace(op, inputs=lists)
         for op in steps
@@ -43,16 +43,16 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
     if not merged:
         style, merged = "foreach", _foreach(loops, workload)
     single = [op for op in loops if not any(op.name == other.name for other in loops if other is not op)]
-    others = [_as_lists(op, workload) for op in steps if family_of(kind_of(op)) == "optimizer"]
-    behind = sorted([*merged, *(single if style == "foreach" else ()), *others], key=lambda op: op.id)
-    operators = (*(op for op in kept if op.phase != OPTIMIZER), *behind)
+    looped = [_as_lists(op, workload) for op in steps if family_of(kind_of(op)) == "optimizer"]
+    optimizer = sorted([*merged, *(single if style == "foreach" else ()), *looped], key=lambda op: op.id)
+    operators = (*(op for op in launching if op.phase != OPTIMIZER), *optimizer)
     notes = list(workload.assumptions)
     if len(loops) > len(merged) + len(single):
         launches = sum(float(str(op.attributes.get("kernels", 1))) for op in merged)
-        whose = "without a software profile" if software is None else f"as {software.name} runs them on a GPU"
+        source = "without a software profile" if software is None else f"as {software.name} runs them on a GPU"
         notes.append(
             f"{len(steps)} optimizer operators, one for each tensor as a CPU runs them, became "
-            f"{len(merged)} {style} operator{'s' * (len(merged) > 1)} ({launches:g} kernel launches), {whose}"
+            f"{len(merged)} {style} operator{'s' * (len(merged) > 1)} ({launches:g} kernel launches), {source}"
         )
     return replace(workload, operators=operators, parameters=_relinked(workload, operators), assumptions=tuple(notes))
 
@@ -72,18 +72,18 @@ def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:
     groups: dict[str, list[Operator]] = {}
     for op in loops:
         groups.setdefault(op.name, []).append(op)
-    made = []
+    operators = []
     for name, group in groups.items():
         if len(group) < 2:
             continue
         depth = max(len(op.inputs) for op in group)
         inputs = tuple(op.inputs[place] for place in range(depth) for op in group if place < len(op.inputs))
         outputs = tuple(i for op in group for i in (op.outputs or op.inputs[:1]))
-        written = [workload.tensors[i] for i in outputs]
+        tensors = [workload.tensors[i] for i in outputs]
         in_place = name.endswith("_")
         merged = f"aten::_foreach_{call_kind(name)}{'_' if in_place else ''}"
-        made.append(_merged(group, merged, inputs, outputs, _launches(written, depth + (not in_place))))
-    return made
+        operators.append(_merged(group, merged, inputs, outputs, _launches(tensors, depth + (not in_place))))
+    return operators
 
 
 def _fused(loops: list[Operator], workload: Workload) -> list[Operator]:
@@ -113,8 +113,8 @@ def _merged(
 
 def _as_lists(op: Operator, workload: Workload) -> Operator:
     """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside."""
-    written = [workload.tensors[i] for i in op.outputs or op.inputs]
-    return replace(op, attributes={**op.attributes, "kernels": _launches(written, 1)})
+    tensors = [workload.tensors[i] for i in op.outputs or op.inputs]
+    return replace(op, attributes={**op.attributes, "kernels": _launches(tensors, 1)})
 
 
 def _launches(tensors: list[Tensor], depth: int) -> int:
@@ -126,15 +126,15 @@ def _launches(tensors: list[Tensor], depth: int) -> int:
 
 def _relinked(workload: Workload, operators: tuple[Operator, ...]) -> tuple[Parameter, ...]:
     """Return the parameters; if a gradient's last operator launches no kernel, the one before it finishes it."""
-    kept = {op.id for op in operators}
+    ids = {op.id for op in operators}
     before: dict[int, int] = {}
     latest: int | None = None
     for op in workload.operators:
-        if op.phase == BACKWARD and op.id in kept:
+        if op.phase == BACKWARD and op.id in ids:
             latest = op.id
         if latest is not None:
             before[op.id] = latest
     return tuple(
-        p if (last := p.gradient_operator) is None or last in kept else replace(p, gradient_operator=before.get(last))
+        p if (last := p.gradient_operator) is None or last in ids else replace(p, gradient_operator=before.get(last))
         for p in workload.parameters
     )

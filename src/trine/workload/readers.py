@@ -16,8 +16,8 @@ from trine.graph.workload import Workload
 class TraceReader:
     """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
 
-    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for`` says in
-    words what ``find`` looks for.
+    ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for``
+    describes the files of the format, for errors.
     """
 
     name: str
@@ -59,5 +59,5 @@ def read_trace(place: Path, batch: int | None) -> Workload:
         files_found = reader.find(place)
         if files_found is not None:
             return reader.read(files_found, batch)
-    sought = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
-    raise TraceError(f"is no trace that trine knows. It looks for: {sought}", file=place)
+    formats = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
+    raise TraceError(f"is no trace that trine knows. It looks for: {formats}", file=place)

@@ -49,9 +49,9 @@ def read_triosim(folder: Path) -> RawTrace:
     if not rows:
         raise TraceError("holds no operator", file=trace_file)
     storages = _allocations(rows, tensors)
-    used = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
-    kept = {i: _with_storage(tensors[i], storages[i]) for i in used}
-    calls = tuple(_call(op, index, kept) for index, op in enumerate(rows))
+    ids = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
+    used_tensors = {i: _with_storage(tensors[i], storages[i]) for i in ids}
+    calls = tuple(_call(op, index, used_tensors) for index, op in enumerate(rows))
     return RawTrace(
         name=folder.name,
         source=str(folder),
@@ -59,7 +59,7 @@ def read_triosim(folder: Path) -> RawTrace:
         gpu=None,
         operators=tuple(rows),
         calls=calls,
-        tensors=kept,
+        tensors=used_tensors,
         missing=(*(() if any(row.gpu_time_ps for row in rows) else (GPU_KERNELS,)),
                  "CPU launch times", "dtypes (only bytes per element)", "operator attributes (stride, padding, ...)",
                  "the GPU's name", "kernels of each operator"),
@@ -95,45 +95,45 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str
         pick = itemgetter(*(header.index(column) for column in columns))
         name = str(path)
         for cells in reader:
-            where = f"{name}:{reader.line_num}"
+            line = f"{name}:{reader.line_num}"
             if len(cells) != len(header):
-                raise TraceError(f"has {len(cells)} cells, the header {len(header)}: is it cut off?", file=where)
-            yield where, pick(cells)
+                raise TraceError(f"has {len(cells)} cells, the header {len(header)}: is it cut off?", file=line)
+            yield line, pick(cells)
     except csv.Error as error:
         raise TraceError(f"is not CSV: {error}", file=f"{path}:{reader.line_num}") from None
     finally:
         csv.field_size_limit(limit)
 
 
-def _integer(text: str, what: str, where: str) -> int:
+def _integer(text: str, column: str, line: str) -> int:
     text = text.strip()
     if text.isdecimal() and text.isascii() and len(text) < 19:  # nearly always; below 2^63
         return int(text)
     if len(text) > MAX_DIGITS or not _INTEGER.fullmatch(text):
-        raise TraceError(f"must be a whole number, got {short(text)}", file=where, field=what)
+        raise TraceError(f"must be a whole number, got {short(text)}", file=line, field=column)
     number = int(text)
     if not 0 <= number <= MAX_INT64:
-        raise TraceError(f"must be between 0 and 2^63-1, got {number}", file=where, field=what)
+        raise TraceError(f"must be between 0 and 2^63-1, got {number}", file=line, field=column)
     return number
 
 
-def _microseconds(text: str, what: str, where: str) -> int:
+def _microseconds(text: str, column: str, line: str) -> int:
     """Return a time in whole or decimal microseconds as picoseconds, rounded up."""
-    whole, _, decimals = text.strip().partition(".")
+    integer_part, _, decimals = text.strip().partition(".")
     if len(text) > MAX_DIGITS or not (decimals or "0").isdecimal() or not decimals.isascii():
-        raise TraceError(f"must be a time in microseconds, got {short(text)}", file=where, field=what)
+        raise TraceError(f"must be a time in microseconds, got {short(text)}", file=line, field=column)
     digits = 6  # decimals down to a picosecond
-    ps = _integer(whole, what, where) * PS_PER_US + int(decimals[:digits].ljust(digits, "0"))
+    ps = _integer(integer_part, column, line) * PS_PER_US + int(decimals[:digits].ljust(digits, "0"))
     ps += bool(decimals[digits:].strip("0"))
     if ps > MAX_INT64:
-        raise TraceError("is too long", file=where, field=what)
+        raise TraceError("is too long", file=line, field=column)
     return ps
 
 
-def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ...]:
+def _integers(text: str, separator: str, column: str, line: str) -> tuple[int, ...]:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
-        raise TraceError(f"must be a list in brackets, got {short(text)}", file=where, field=what)
+        raise TraceError(f"must be a list in brackets, got {short(text)}", file=line, field=column)
     body = text[1:-1].strip()
     if not body:
         return ()
@@ -141,39 +141,39 @@ def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ..
     if body.isascii() and body.replace(separator, "").replace(" ", "").isdecimal() and max(map(len, parts)) < 19:
         with suppress(ValueError):  # nearly always; below 2^63. The loop below reports the fault of an odd one
             return tuple(map(int, parts))
-    return tuple([_integer(part, what, where) for part in parts])
+    return tuple([_integer(part, column, line) for part in parts])
 
 
 def _read_tensors(path: Path) -> dict[int, RawTensor]:
     tensors: dict[int, RawTensor] = {}
     read: set[tuple[str, ...]] = set()
-    for where, cells in _rows(path, TENSOR_COLUMNS):
+    for line, cells in _rows(path, TENSOR_COLUMNS):
         if (content := cells[1:7]) in read:  # most tensors are listed at each use
             continue
         read.add(content)
-        _, id_, shape_, count_, each_, type_, storage_, _ = cells
-        id_number = _integer(id_, "TensorID", where)
-        shape = _integers(shape_, ",", "TensorShape", where)
-        count = _integer(count_, "TensorNumElement", where)
-        each = _integer(each_, "TensorEachByte", where)
-        if each not in _DTYPES or (each == 0 and count):
-            raise TraceError(f"must be 1, 2, 4 or 8, got {each}", file=where, field="TensorEachByte")
-        if count != _product(shape) and not (each == 0 and count == 0):
+        _, id_, shape_, count_, item_bytes_, type_, storage_, _ = cells
+        id_number = _integer(id_, "TensorID", line)
+        shape = _integers(shape_, ",", "TensorShape", line)
+        count = _integer(count_, "TensorNumElement", line)
+        item_bytes = _integer(item_bytes_, "TensorEachByte", line)
+        if item_bytes not in _DTYPES or (item_bytes == 0 and count):
+            raise TraceError(f"must be 1, 2, 4 or 8, got {item_bytes}", file=line, field="TensorEachByte")
+        if count != _product(shape) and not (item_bytes == 0 and count == 0):
             raise TraceError(
-                f"is {count}, but the shape {list(shape)} has {_product(shape)}", file=where, field="TensorNumElement"
+                f"is {count}, but the shape {list(shape)} has {_product(shape)}", file=line, field="TensorNumElement"
             )
-        storage = _integer(storage_, "TensorStorgeid", where)
-        shape = (0,) if each == 0 else shape
+        storage = _integer(storage_, "TensorStorgeid", line)
+        shape = (0,) if item_bytes == 0 else shape
         hint = _HINTS.get(type_.strip(), "")
-        tensor = RawTensor(id_number, shape, _DTYPES[each], count * each, storage, hint)
-        known = tensors.setdefault(id_number, tensor)
-        if (known.shape, known.size_bytes, known.storage) != (tensor.shape, tensor.size_bytes, tensor.storage):
+        tensor = RawTensor(id_number, shape, _DTYPES[item_bytes], count * item_bytes, storage, hint)
+        earlier = tensors.setdefault(id_number, tensor)
+        if (earlier.shape, earlier.size_bytes, earlier.storage) != (tensor.shape, tensor.size_bytes, tensor.storage):
             raise TraceError(
                 f"tensor {id_number} is {list(shape)} with {tensor.size_bytes} bytes in storage {storage} here, "
-                f"{list(known.shape)} with {known.size_bytes} bytes in storage {known.storage} before",
-                file=where, field="TensorShape",
+                f"{list(earlier.shape)} with {earlier.size_bytes} bytes in storage {earlier.storage} before",
+                file=line, field="TensorShape",
             )  # fmt: skip
-        if hint and not known.hint:
+        if hint and not earlier.hint:
             tensors[id_number] = tensor
     return tensors
 
@@ -186,38 +186,38 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path) -> Iterator[Operator]:
-    seen: dict[int, str] = {}
-    for where, cells in _rows(path, TRACE_COLUMNS):
+    line_of: dict[int, str] = {}
+    for line, cells in _rows(path, TRACE_COLUMNS):
         id_, name, inputs_, outputs_, time_, in_sizes, out_sizes, stage = cells
-        id_number = _integer(id_, "OperatorID", where)
-        if id_number in seen:
-            raise TraceError(f"{id_number} was used before, at {seen[id_number]}", file=where, field="OperatorID")
-        seen[id_number] = where
+        id_number = _integer(id_, "OperatorID", line)
+        if id_number in line_of:
+            raise TraceError(f"{id_number} was used before, at {line_of[id_number]}", file=line, field="OperatorID")
+        line_of[id_number] = line
         if not name.strip() or len(name) > 1000:
-            raise TraceError(f"must be a name, got {short(name)}", file=where, field="OperatorName")
+            raise TraceError(f"must be a name, got {short(name)}", file=line, field="OperatorName")
         if stage not in PHASES:
-            raise TraceError(f"must be one of {', '.join(PHASES)}, got {short(stage)}", file=where, field="stage")
-        inputs = _integers(inputs_, ";", "Operator_input", where)
-        outputs = _integers(outputs_, ";", "Operator_output", where)
+            raise TraceError(f"must be one of {', '.join(PHASES)}, got {short(stage)}", file=line, field="stage")
+        inputs = _integers(inputs_, ";", "Operator_input", line)
+        outputs = _integers(outputs_, ";", "Operator_output", line)
         for column, ids, sizes in (("InputSize", inputs, in_sizes), ("OutputSize", outputs, out_sizes)):
-            _check_sizes(column, ids, _integers(sizes, ";", column, where), tensors, where, tensor_file)
-        time = _microseconds(time_, "Operator_cudatimenooverlap", where)
+            _check_sizes(column, ids, _integers(sizes, ";", column, line), tensors, line, tensor_file)
+        time = _microseconds(time_, "Operator_cudatimenooverlap", line)
         yield Operator(id=id_number, name=name.strip(), phase=stage, inputs=inputs, outputs=outputs, gpu_time_ps=time)
 
 
 def _check_sizes(
-    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, RawTensor], where: str, other: Path
+    column: str, ids: tuple[int, ...], sizes: tuple[int, ...], tensors: dict[int, RawTensor], line: str, file: Path
 ) -> None:
     if len(ids) != len(sizes):
-        raise TraceError(f"lists {len(sizes)} sizes for {len(ids)} tensors", file=where, field=column)
+        raise TraceError(f"lists {len(sizes)} sizes for {len(ids)} tensors", file=line, field=column)
     for id_number, size in zip(ids, sizes, strict=True):
         tensor = tensors.get(id_number)
         if tensor is None:
-            raise TraceError(f"tensor {id_number} is not in {other}", file=where, field=column)
+            raise TraceError(f"tensor {id_number} is not in {file}", file=line, field=column)
         if size != _product(tensor.shape):
             raise TraceError(
-                f"tensor {id_number} has {size} elements here, {_product(tensor.shape)} in {other.name}",
-                file=where, field=column,
+                f"tensor {id_number} has {size} elements here, {_product(tensor.shape)} in {file.name}",
+                file=line, field=column,
             )  # fmt: skip
 
 
@@ -236,17 +236,17 @@ def _allocations(operators: list[Operator], tensors: dict[int, RawTensor]) -> di
             tensor = tensors[id_number]
             if id_number in allocation:
                 continue
-            held = holder.get(tensor.storage)
-            if held is None or held[1] != tensor.size_bytes:
+            holding = holder.get(tensor.storage)
+            if holding is None or holding[1] != tensor.size_bytes:
                 count += 1
-                held = holder[tensor.storage] = (count, tensor.size_bytes)
-            allocation[id_number] = held[0]
-        mine = {tensors[i].storage for i in op.inputs}
+                holding = holder[tensor.storage] = (count, tensor.size_bytes)
+            allocation[id_number] = holding[0]
+        input_storages = {tensors[i].storage for i in op.inputs}
         for id_number in op.outputs:
             tensor = tensors[id_number]
             if id_number in allocation:
                 continue
-            if tensor.storage not in mine or tensor.storage not in holder:
+            if tensor.storage not in input_storages or tensor.storage not in holder:
                 count += 1
                 holder[tensor.storage] = (count, tensor.size_bytes)
             allocation[id_number] = holder[tensor.storage][0]

@@ -1,6 +1,6 @@
-"""Chakra execution traces, as ASTRA-sim takes them: read and simulated, and written from any job.
+"""Chakra execution traces, the input format of ASTRA-sim: read, simulate, and write them for any job.
 
-What runs is imported when it is first asked for: the options of a help page import none of it.
+Modules are imported on first use, so that help pages stay fast.
 """
 
 from typing import TYPE_CHECKING

@@ -38,10 +38,10 @@ class ChakraExport(Section):
         """Print a summary of the written traces and their notes."""
         if self._files is None:
             return
-        beside = f", groups in {self._files.groups}" if self._files.groups is not None else ""
+        groups_text = f", groups in {self._files.groups}" if self._files.groups is not None else ""
         say(
             f"{self._files.num_nodes} nodes written to {self._files.prefix}.<rank>.et, {self._files.num_ranks} ranks, "
-            f"{format_bytes(self._files.num_bytes)}{beside}"
+            f"{format_bytes(self._files.num_bytes)}{groups_text}"
         )
         for note in self._files.notes:
             say(f"note: {note}")

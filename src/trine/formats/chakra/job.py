@@ -83,13 +83,13 @@ def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
 
     The groups must be axes of one rank grid, or several joined.
     """
-    found = _axes(trace)
-    if found is None:
+    axes = _axes(trace)
+    if axes is None:
         return None, "the groups are not axes of one rank grid"
-    grid = RankGrid(found)
+    grid = RankGrid(axes)
     names = {group: group_axis(grid, ranks) for group, ranks in trace.groups.items()}
     assert all(names.values())
-    return _Rewriter(trace, found, grid, {group: str(name) for group, name in names.items()}).job(), ""
+    return _Rewriter(trace, axes, grid, {group: str(name) for group, name in names.items()}).job(), ""
 
 
 def _axes(trace: ChakraTrace) -> Axes | None:
@@ -135,12 +135,12 @@ class _Rewriter:
         if program in self._shared:
             return self._shared[program]
         steps = self._trace.programs[program].steps
-        own = tuple(self._placed(rank, step) for step in steps)
+        placed = tuple(self._place_step(rank, step) for step in steps)
         if not any(isinstance(step, Send | Recv) for step in steps):
-            self._shared[program] = own
-        return own
+            self._shared[program] = placed
+        return placed
 
-    def _placed(self, rank: int, step: Step) -> Step:
+    def _place_step(self, rank: int, step: Step) -> Step:
         """Return a step with its peer or group expressed by axes."""
         if isinstance(step, Send | Recv):
             # The axis that separates the two ranks; several are joined.

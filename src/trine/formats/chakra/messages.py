@@ -44,21 +44,21 @@ class Attributes(Mapping[str, Any]):
 
     def __init__(self, messages: Any, file: Path, owner: str) -> None:
         self._file, self._owner = file, owner
-        self._found: dict[str, tuple[str | None, Any]] = {}
+        self._values: dict[str, tuple[str | None, Any]] = {}
         for message in messages:
             kind = message.WhichOneof("value")
-            if message.name in self._found:
+            if message.name in self._values:
                 self.fail(message.name, "is there twice")
-            self._found[message.name] = (kind, None if kind is None else getattr(message, kind))
+            self._values[message.name] = (kind, None if kind is None else getattr(message, kind))
 
     def __getitem__(self, name: str) -> Any:
-        return self._found[name][1]
+        return self._values[name][1]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._values)
 
     def fail(self, name: str, why: str) -> None:
         """Raise TraceError about one attribute."""
@@ -66,11 +66,11 @@ class Attributes(Mapping[str, Any]):
 
     def integer(self, name: str, default: int | None = None, most: int = 2**53) -> int:
         """Return a whole number from 0 to ``most``, of any integer type."""
-        if name not in self._found:
+        if name not in self._values:
             if default is None:
                 self.fail(name, "is missing")
             return int(default or 0)
-        kind, value = self._found[name]
+        kind, value = self._values[name]
         if kind not in _INTEGERS:
             self.fail(name, f"must be a whole number, is {kind}")
         if not 0 <= value <= most:
@@ -79,7 +79,7 @@ class Attributes(Mapping[str, Any]):
 
     def text(self, name: str, default: str = "") -> str:
         """Return a text, or ``default`` if missing."""
-        kind, value = self._found.get(name, ("string_val", default))
+        kind, value = self._values.get(name, ("string_val", default))
         if kind != "string_val":
             self.fail(name, f"must be a text, is {kind}")
         return str(value)
@@ -97,9 +97,9 @@ class Attributes(Mapping[str, Any]):
         return self._list(name, ("bool_list",), "truth values")
 
     def _list(self, name: str, kinds: Collection[str], words: str) -> tuple[Any, ...]:
-        if name not in self._found:
+        if name not in self._values:
             return ()
-        kind, value = self._found[name]
+        kind, value = self._values[name]
         if kind not in kinds:
             self.fail(name, f"must be a list of {words}, is {kind}")
         return tuple(value.values)
@@ -121,9 +121,9 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
     Raises TraceError: names the file and the node.
     """
     data = read_bytes(path) if content is None else content
-    made = classes()
+    schema_classes = classes()
     parts = _messages(data, path)
-    head = made.metadata()
+    head = schema_classes.metadata()
     first = next(parts, None)
     if first is None:
         raise TraceError("is empty: a Chakra trace begins with its metadata", file=path)
@@ -135,18 +135,18 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
 
 def _nodes(parts: Iterator[bytes], path: Path, known: dict[bytes, RawNode]) -> list[RawNode]:
     nodes: list[RawNode] = []
-    seen: set[int] = set()
+    ids: set[int] = set()
     for number, part in enumerate(parts):
         node = known.get(part)
         if node is None:
             node = _raw(part, number, path)
             if len(known) < MAX_KNOWN:
                 known[part] = node
-        if node.id in seen:
+        if node.id in ids:
             raise TraceError(f"node {node.id} is there twice", file=path)
         if len(nodes) >= MAX_NODES:
             raise TraceError(f"has more than {MAX_NODES} nodes", file=path)
-        seen.add(node.id)
+        ids.add(node.id)
         nodes.append(node)
     return nodes
 
@@ -167,11 +167,11 @@ def _raw(part: bytes, number: int, path: Path) -> RawNode:
     )
 
 
-def _parse(message: Any, part: bytes, path: Path, what: str) -> None:
+def _parse(message: Any, part: bytes, path: Path, subject: str) -> None:
     try:
         message.ParseFromString(part)
     except DecodeError as error:
-        raise TraceError(f"{what} is no message of the Chakra schema: {short(str(error))}", file=path) from None
+        raise TraceError(f"{subject} is no message of the Chakra schema: {short(str(error))}", file=path) from None
 
 
 def _messages(data: bytes, path: Path) -> Iterator[bytes]:
@@ -223,10 +223,10 @@ def node_groups(node: RawNode, num_ranks: int, path: Path) -> dict[str, tuple[in
         return {}
     try:
         items = json.loads(node.values[2:-2])
-        named = [(item["pg_name"], item.get("ranks") or list(range(num_ranks))) for item in items]
+        groups = [(item["pg_name"], item.get("ranks") or list(range(num_ranks))) for item in items]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise TraceError(f"node {node.id}: its process groups cannot be read: {short(str(error))}", file=path) from None
-    return {str(name): _ranks(ranks, str(name), num_ranks, path) for name, ranks in named}
+    return {str(name): _ranks(ranks, str(name), num_ranks, path) for name, ranks in groups}
 
 
 def group_text(groups: Groups) -> str:
@@ -261,12 +261,12 @@ def merged(first: Groups, second: Groups, path: Path) -> dict[str, tuple[int, ..
 
 
 def _ranks(ranks: Any, name: str, num_ranks: int, path: Path) -> tuple[int, ...]:
-    what = f"process group {name[:60]!r}"
+    group = f"process group {name[:60]!r}"
     if not isinstance(ranks, Sequence) or isinstance(ranks, str) or not ranks:
-        raise TraceError(f"{what} must be a list of ranks, got {short(ranks)}", file=path)
+        raise TraceError(f"{group} must be a list of ranks, got {short(ranks)}", file=path)
     for rank in ranks:
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < num_ranks:
-            raise TraceError(f"{what} names rank {short(rank)}, the traces have ranks 0 to {num_ranks - 1}", file=path)
+            raise TraceError(f"{group} names rank {short(rank)}, the traces have ranks 0 to {num_ranks - 1}", file=path)
     if len(set(ranks)) != len(ranks):
-        raise TraceError(f"{what} names a rank twice", file=path)
+        raise TraceError(f"{group} names a rank twice", file=path)
     return tuple(ranks)

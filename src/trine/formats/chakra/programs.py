@@ -157,8 +157,8 @@ def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own
 class _StepWriter:
     """Converter of one trace's nodes into steps."""
 
-    def __init__(self, path: Path, known: messages.Groups, tables: Tables, own: bool) -> None:
-        self._path, self._known, self._tables, self._own = path, known, tables, own
+    def __init__(self, path: Path, known_groups: messages.Groups, tables: Tables, is_own: bool) -> None:
+        self._path, self._known_groups, self._tables, self._is_own = path, known_groups, tables, is_own
         self._steps: list[Step] = []
         self._nodes: list[int] = []
         self._tensor_bytes: list[int] = []
@@ -201,7 +201,7 @@ class _StepWriter:
     # -- one node ------------------------------------------------------------------------------------------------
 
     def _compute(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Compute:
-        key = id(node), self._own, after
+        key = id(node), self._is_own, after
         if key not in self._tables.computes:
             self._tables.computes[key] = node, self._new_compute(node, attributes, after)
         return self._tables.computes[key][1]
@@ -209,7 +209,7 @@ class _StepWriter:
     def _new_compute(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Compute:
         on_cpu = bool(attributes.integer("is_cpu_op", 0, 1))
         stream = LAUNCH_STREAM if on_cpu else COMPUTE_STREAM
-        if self._own:
+        if self._is_own:
             stream = attributes.text("stream_name", stream)
         return Compute(stream, self._duration_ps(node, attributes, on_cpu), after, self._label(node, attributes))
 
@@ -226,7 +226,7 @@ class _StepWriter:
             return roofline.duration_ps(attributes.integer("num_ops", 0, 2**63), size_bytes)
         if node.duration_micros > MAX_MICROS:
             self._fail(node, f"takes {node.duration_micros} us, more than a run may take")
-        if self._own and "duration_ps" in attributes:
+        if self._is_own and "duration_ps" in attributes:
             return attributes.integer("duration_ps", most=2**63 - 1)
         if not node.duration_micros:
             self._notes["some compute nodes have no duration: they take no time (ASTRA-sim takes 1 ns)"] = None
@@ -245,20 +245,20 @@ class _StepWriter:
         return Recv(Peer(RANK, source), tag, after, self._label(node, attributes))
 
     def _message(
-        self, node: RawNode, attributes: Attributes, peer: str, own: str
+        self, node: RawNode, attributes: Attributes, peer: str, own_rank_key: str
     ) -> tuple[int, int, tuple[int | str, ...]]:
         """Return peer, bytes and a tag unique among the messages to, or from, this peer: (tag, bytes, number)."""
         self._on_gpu(node, attributes)
-        other = attributes.integer(peer, most=_MAX_RANK)
-        if own in attributes:
-            self._owners.setdefault(attributes.integer(own, most=_MAX_RANK), node.id)
-        if other >= self._tables.num_ranks:
-            self._fail(node, f"{peer} is {other}, the traces have ranks 0 to {self._tables.num_ranks - 1}")
+        peer_rank = attributes.integer(peer, most=_MAX_RANK)
+        if own_rank_key in attributes:
+            self._owners.setdefault(attributes.integer(own_rank_key, most=_MAX_RANK), node.id)
+        if peer_rank >= self._tables.num_ranks:
+            self._fail(node, f"{peer} is {peer_rank}, the traces have ranks 0 to {self._tables.num_ranks - 1}")
         size, tag = attributes.integer("comm_size"), attributes.integer("comm_tag", 0, 2**32 - 1)
-        key = (node.type, other, tag, size)
+        key = (node.type, peer_rank, tag, size)
         number = self._counts[key]
         self._counts[key] += 1
-        return other, size, (tag, size, number)
+        return peer_rank, size, (tag, size, number)
 
     def _collective(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Collective | None:
         self._on_gpu(node, attributes)
@@ -277,9 +277,9 @@ class _StepWriter:
         size = self._payload(kind, len(ranks), attributes)
         root = self._root(kind, len(ranks), attributes)
         algorithm = self._tables.algorithms.get(kind)
-        if algorithm is None and self._own:
+        if algorithm is None and self._is_own:
             algorithm = attributes.text("algorithm") or None
-        queue = attributes.text("queue") if self._own else ""
+        queue = attributes.text("queue") if self._is_own else ""
         return Collective(kind, axis, (turn,), size, root, algorithm, after, self._label(node, attributes), queue)
 
     # -- attributes ----------------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ class _StepWriter:
         if attributes.integer("comm_priority", 0):
             self._notes["priorities of collectives are not used"] = None
         name = attributes.text("pg_name")
-        return messages.resolve(name, self._known, self._tables.num_ranks, node, self._path)
+        return messages.resolve(name, self._known_groups, self._tables.num_ranks, node, self._path)
 
     def _payload(self, kind: str, num_ranks: int, attributes: Attributes) -> int:
         """Return bytes as nccl-tests counts them: for a gather the output; its ``comm_size`` is one rank's part."""
-        if self._own and "payload_bytes" in attributes:
+        if self._is_own and "payload_bytes" in attributes:
             return attributes.integer("payload_bytes")
         if kind == "barrier":
             return attributes.integer("comm_size", 0)
@@ -305,7 +305,7 @@ class _StepWriter:
     def _root(self, kind: str, num_ranks: int, attributes: Attributes) -> int:
         if kind not in ROOTED:
             return -1
-        if not self._own:
+        if not self._is_own:
             self._notes["traces do not name the root: trine takes the first rank of the group"] = None
             return 0
         return attributes.integer("root", 0, num_ranks - 1)
@@ -316,7 +316,7 @@ class _StepWriter:
 
     def _label(self, node: RawNode, attributes: Attributes) -> Label:
         operator = self._tables.operator(node.name or schema.NODE_TYPES[node.type])
-        if not self._own or "label" not in attributes:
+        if not self._is_own or "label" not in attributes:
             return Label(operator=operator)
         fields = attributes.numbers("label")
         if len(fields) != len(Label._fields) or min(fields) < -1:

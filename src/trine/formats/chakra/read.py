@@ -64,12 +64,12 @@ def read_chakra(
     """
     text = os.fspath(prefix)
     files = _files(text)
-    known: Groups = {}
-    beside = groups_file(text)
-    if comm_groups is not None or beside.exists():
-        known = read_groups(beside if comm_groups is None else Path(comm_groups), len(files))
+    known_groups: Groups = {}
+    default_groups = groups_file(text)
+    if comm_groups is not None or default_groups.exists():
+        known_groups = read_groups(default_groups if comm_groups is None else Path(comm_groups), len(files))
     tables = Tables(len(files), roofline, algorithms or {})
-    trace = _JobReader(text, files, known, tables).trace()
+    trace = _JobReader(text, files, known_groups, tables).trace()
     _check_used(trace, tables)
     return trace
 
@@ -91,54 +91,54 @@ def _numbered(prefix: str) -> dict[int, Path]:
     pattern = re.compile(re.escape(place.name) + _RANK)
     if not place.name or not place.parent.is_dir():
         return {}
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     for path in sorted(place.parent.iterdir()):
         match = pattern.fullmatch(path.name)
         if match is None:
             continue
         rank = int(match[1])
-        if rank in found:
-            raise TraceError(f"is the trace of rank {rank}, like {found[rank].name}", file=path)
-        found[rank] = path
-    return found
+        if rank in files:
+            raise TraceError(f"is the trace of rank {rank}, like {files[rank].name}", file=path)
+        files[rank] = path
+    return files
 
 
-def _check_list(place: Path, found: Mapping[int, Path]) -> None:
+def _check_list(place: Path, files: Mapping[int, Path]) -> None:
     """Compare the ranks of the traces with the list that trine writes beside them, if it exists."""
     sums = manifest_file(place)
     if not is_file(sums):
         return
     lines = read_text(sums, error=TraceError).splitlines()
     listed = {int(match[1]) for line in lines if (match := re.search(rf"  {re.escape(place.name)}{_RANK}$", line))}
-    for ranks, problem in ((listed - set(found), "are missing"), (set(found) - listed, "are of another set")):
+    for ranks, problem in ((listed - set(files), "are missing"), (set(files) - listed, "are of another set")):
         if ranks:
-            shown = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
-            what = f"the traces of ranks {shown} {problem}: {sums.name} lists {len(listed)} ranks"
-            raise TraceError(what, file=place)
+            rank_list = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
+            problem_text = f"the traces of ranks {rank_list} {problem}: {sums.name} lists {len(listed)} ranks"
+            raise TraceError(problem_text, file=place)
 
 
 def _files(prefix: str) -> tuple[Path, ...]:
-    found = _numbered(prefix)
-    if not found:
+    files = _numbered(prefix)
+    if not files:
         place = Path(prefix)
         names = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
         prefixes = {match[1] for name in names if (match := re.fullmatch(r"(.+)\.\d+\.et(\.gz)?", name))}
         hint = nearest(place.name, prefixes) if prefixes else ""
         raise TraceError(f"there is no {place.name}.0.et: give the path up to .<rank>.et{hint}", file=prefix)
-    missing = next((rank for rank in range(len(found)) if rank not in found), None)
+    missing = next((rank for rank in range(len(files)) if rank not in files), None)
     if missing is not None:
-        raise TraceError(f"rank {missing} has no trace, but rank {max(found)} has", file=prefix)
-    _check_list(Path(prefix), found)
-    if len(found) > MAX_RANKS:
-        raise TraceError(f"has traces of {len(found)} ranks, more than {MAX_RANKS}", file=prefix)
-    return tuple(found[rank] for rank in range(len(found)))
+        raise TraceError(f"rank {missing} has no trace, but rank {max(files)} has", file=prefix)
+    _check_list(Path(prefix), files)
+    if len(files) > MAX_RANKS:
+        raise TraceError(f"has traces of {len(files)} ranks, more than {MAX_RANKS}", file=prefix)
+    return tuple(files[rank] for rank in range(len(files)))
 
 
 class _JobReader:
     """Reader of a job's files; files of equal content share a program."""
 
-    def __init__(self, prefix: str, files: tuple[Path, ...], known: Groups, tables: Tables) -> None:
-        self._prefix, self._files, self._known, self._tables = prefix, files, known, tables
+    def __init__(self, prefix: str, files: tuple[Path, ...], known_groups: Groups, tables: Tables) -> None:
+        self._prefix, self._files, self._known_groups, self._tables = prefix, files, known_groups, tables
         self._programs: list[Program] = []
         self._number_of: dict[bytes, int] = {}
         self._nodes: dict[bytes, RawNode] = {}
@@ -174,9 +174,9 @@ class _JobReader:
         if digest not in self._number_of:
             file = read_file(path, content, self._nodes)
             self._head = self._head or file
-            own = file.attributes.get("writer") == WRITER
+            is_own = file.attributes.get("writer") == WRITER
             self._number_of[digest] = len(self._programs)
-            self._programs.append(make_program(file, self._known, self._tables, own=own))
+            self._programs.append(make_program(file, self._known_groups, self._tables, own=is_own))
         number = self._number_of[digest]
         self._check_rank(rank, self._programs[number])
         return number
@@ -265,13 +265,13 @@ def _check_messages(trace: ChakraTrace) -> None:
                 received[_Message(step.peer.position, rank, step.tag)] = rank, node
     for message in sent:
         if message not in received:
-            raise _alone(trace, message, sent, received, "sends", "has no receive for it")
+            raise _unmatched(trace, message, sent, received, "sends", "has no receive for it")
     for message in received:
         if message not in sent:
-            raise _alone(trace, message, received, sent, "receives", "does not send it")
+            raise _unmatched(trace, message, received, sent, "receives", "does not send it")
 
 
-def _alone(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends, verb: str, other: str) -> TraceError:
+def _unmatched(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends, verb: str, lack: str) -> TraceError:
     """Return the error for a message with one end, with a near match between the same ranks as a hint."""
     rank, node = ours[message]
     peer = message.target if rank == message.source else message.source
@@ -280,7 +280,7 @@ def _alone(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends, ve
     hint = "" if near is None else f"; its node {near[1]} has {near[0]} bytes under this tag"
     return TraceError(
         f"node {node}: rank {rank} {verb} {size} bytes under tag {tag} ({int(turn) + 1}. such message), but rank "
-        f"{peer} {other}{hint}",
+        f"{peer} {lack}{hint}",
         file=trace.files[rank],
     )
 
@@ -293,16 +293,16 @@ def _check_collectives(trace: ChakraTrace) -> None:
             mine = calls[trace.program_of[rank]].get(axis, [])
             if mine is first:
                 continue
-            for turn, (wanted, call) in enumerate(zip(first, mine, strict=False)):
-                if wanted[:-1] != call[:-1]:
+            for turn, (expected, call) in enumerate(zip(first, mine, strict=False)):
+                if expected[:-1] != call[:-1]:
                     raise TraceError(
-                        f"node {call.node}: collective {turn + 1} of group {_shown(ranks)} is {_said(call)} on rank "
-                        f"{rank}, but {_said(wanted)} on rank {ranks[0]} (node {wanted.node})",
+                        f"node {call.node}: collective {turn + 1} of group {_listed(ranks)} is {_text(call)} on rank "
+                        f"{rank}, but {_text(expected)} on rank {ranks[0]} (node {expected.node})",
                         file=trace.files[rank],
                     )
             if len(mine) != len(first):
                 raise TraceError(
-                    f"rank {rank} has {len(mine)} collectives of group {_shown(ranks)}, but rank {ranks[0]} has "
+                    f"rank {rank} has {len(mine)} collectives of group {_listed(ranks)}, but rank {ranks[0]} has "
                     f"{len(first)}",
                     file=trace.files[rank],
                 )
@@ -310,12 +310,12 @@ def _check_collectives(trace: ChakraTrace) -> None:
 
 def _calls(trace: ChakraTrace, number: int) -> dict[str, list[_Call]]:
     """Return the collectives of one program, by group."""
-    found: dict[str, list[_Call]] = defaultdict(list)
+    calls_by_group: dict[str, list[_Call]] = defaultdict(list)
     program = trace.programs[number]
     for step, node in zip(program.steps, program.nodes, strict=True):
         if isinstance(step, Collective):
-            found[step.axis].append(_Call(step.kind, step.size_bytes, step.root, step.algorithm, node))
-    return dict(found)
+            calls_by_group[step.axis].append(_Call(step.kind, step.size_bytes, step.root, step.algorithm, node))
+    return dict(calls_by_group)
 
 
 def _first_ranks(trace: ChakraTrace) -> Iterator[tuple[int, int]]:
@@ -324,11 +324,11 @@ def _first_ranks(trace: ChakraTrace) -> Iterator[tuple[int, int]]:
         yield trace.program_of.index(number), number
 
 
-def _said(call: _Call) -> str:
+def _text(call: _Call) -> str:
     root = f" from {call.root}" if call.root >= 0 else ""
     by = f" by {call.algorithm}" if call.algorithm else ""
     return f"{call.kind} of {call.size_bytes} bytes{root}{by}"
 
 
-def _shown(ranks: tuple[int, ...]) -> str:
+def _listed(ranks: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}]"

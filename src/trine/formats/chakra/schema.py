@@ -106,8 +106,8 @@ class _Tokens:
     def next(self) -> str | None:
         return next(self._words, None)
 
-    def expect(self, wanted: str) -> None:
-        if (word := self.next()) != wanted:
+    def expect(self, expected: str) -> None:
+        if (word := self.next()) != expected:
             self.fail(word)
 
     def fail(self, word: str | None) -> None:

@@ -159,12 +159,12 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
     Raises PlanError: a missing host, a schedule that needs switches that reduce, or more tasks than fit into memory.
     """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
-    made = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
-    made.ranks()
-    made.match()
+    tasks = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
+    tasks.ranks()
+    tasks.match()
     for axis, ranks in trace.groups.items():
-        made.collectives(axis, ranks)
-    return made.graph()
+        tasks.collectives(axis, ranks)
+    return tasks.graph()
 
 
 class _TraceInstantiation:

@@ -183,21 +183,21 @@ class Encoder:
         size = step.size_bytes
         if step.kind in ("all_gather", "gather"):  # there, comm_size is one rank's contribution
             size = -(-size // num_ranks)
-        found = [
+        attributes = [
             template.boolean("is_cpu_op", False),
             template.int64("comm_type", NUMBERS[step.kind]),
             template.int64("comm_size", size),
             template.int64("payload_bytes", step.size_bytes),
         ]
         if num_ranks == self._grid.num_ranks:
-            found.append(template.string("pg_name", "0"))
+            attributes.append(template.string("pg_name", "0"))
         if step.root >= 0:
-            found.append(template.int32("root", step.root))
+            attributes.append(template.int32("root", step.root))
         if step.algorithm is not None:
-            found.append(template.string("algorithm", step.algorithm))
+            attributes.append(template.string("algorithm", step.algorithm))
         if step.queue:
-            found.append(template.string("queue", step.queue))
-        return found
+            attributes.append(template.string("queue", step.queue))
+        return attributes
 
     def _name(self, step: Step) -> str:
         if step.label.operator >= 0:
@@ -228,16 +228,16 @@ def _order(steps: Sequence[Step]) -> list[list[int]]:
 def _micros(steps: Sequence[Step]) -> list[int]:
     """Return durations in whole us; each rounding remainder carries over to the next step of the stream."""
     exact: dict[str, int] = defaultdict(int)
-    written: dict[str, int] = defaultdict(int)
-    found = []
+    written_us: dict[str, int] = defaultdict(int)
+    durations = []
     for step in steps:
         micros = 0
         if isinstance(step, Compute):
             exact[step.stream] += step.duration_ps
-            micros = (exact[step.stream] + PS_PER_US // 2) // PS_PER_US - written[step.stream]
-            written[step.stream] += micros
-        found.append(micros)
-    return found
+            micros = (exact[step.stream] + PS_PER_US // 2) // PS_PER_US - written_us[step.stream]
+            written_us[step.stream] += micros
+        durations.append(micros)
+    return durations
 
 
 class Sizes:

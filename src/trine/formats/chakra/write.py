@@ -55,11 +55,11 @@ def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
 
 
 def _check_schema(steps: list[Step]) -> None:
-    known = set(COLLECTIVES.values())
+    kinds = set(COLLECTIVES.values())
     for step in steps:
         if not isinstance(step, Compute | Send | Recv | Collective | HostCopy):
             raise PlanError(f"a {type(step).__name__} step has no node type in Chakra")
-        if isinstance(step, Collective) and step.kind not in known:
+        if isinstance(step, Collective) and step.kind not in kinds:
             raise PlanError(f"{step.kind} is no collective of Chakra: {', '.join(dict.fromkeys(COLLECTIVES.values()))}")
 
 
@@ -246,8 +246,8 @@ class _JobWriter:
 
     def num_nodes(self, rank: int) -> int:
         """Return the number of nodes in the file of a rank."""
-        own = self._templates[self._job.program_of[rank]].num_nodes
-        return own + (1 if self._has_metadata and self._members else 0)
+        num_template_nodes = self._templates[self._job.program_of[rank]].num_nodes
+        return num_template_nodes + (1 if self._has_metadata and self._members else 0)
 
     def groups(self) -> dict[str, list[int]]:
         """Return all process groups by name."""
@@ -261,9 +261,9 @@ class _JobWriter:
         """Yield the file of one rank, part by part."""
         yield self._head
         if self._has_metadata and self._members:
-            own = {str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members}
+            groups = {str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members}
             head = template.node(0, GROUPS_NODE, schema.METADATA, (), ())
-            yield template.framed(head + template.node_inputs(group_text(own)))
+            yield template.framed(head + template.node_inputs(group_text(groups)))
         names = {
             axis: template.node_attribute(template.string("pg_name", str(numbers[rank])))
             for axis, numbers in self._group_of.items()
@@ -281,12 +281,12 @@ class _JobWriter:
         """Encode both ends of a message, and a receive's bytes; ``ends`` caches the encoded ends for this rank."""
         key = step.peer, isinstance(step, Send)
         if key not in ends:
-            other = self._grid.resolve(rank, step.peer)
-            source, target = (rank, other) if isinstance(step, Send) else (other, rank)
+            peer_rank = self._grid.resolve(rank, step.peer)
+            source, target = (rank, peer_rank) if isinstance(step, Send) else (peer_rank, rank)
             fields = template.int32("comm_src", source), template.int32("comm_dst", target)
-            ends[key] = other, b"".join(map(template.node_attribute, fields))
-        other, encoded = ends[key]
+            ends[key] = peer_rank, b"".join(map(template.node_attribute, fields))
+        peer_rank, encoded = ends[key]
         if isinstance(step, Send):
             return encoded
-        size = template.int64("comm_size", self._sizes.of(other, rank, step))
+        size = template.int64("comm_size", self._sizes.of(peer_rank, rank, step))
         return encoded + template.node_attribute(size)

@@ -121,47 +121,47 @@ class _Expander:
                 out.instances.extend([prefix] * len(kind.nodes))
                 out.edges.extend([Edge(a + offset, b + offset, link) for a, b, link in kind.edges])
         for number, edge in enumerate(self.spec.edges):
-            where = f"edges[{number}]"
+            field = f"edges[{number}]"
             ends = [
-                self.instance_end(end.instance, end.component, starts, f"{where}.{side}")
+                self.instance_end(end.instance, end.component, starts, f"{field}.{side}")
                 for side, end in (("ep1", edge.ep1), ("ep2", edge.ep2))
             ]
-            link = self.link("", edge.link, f"{where}.link")
-            out.edges.extend(self.pairs(edge, ends[0], ends[1], link, where))
+            link = self.link("", edge.link, f"{field}.link")
+            out.edges.extend(self.pairs(edge, ends[0], ends[1], link, field))
         return out
 
-    def error(self, message: str, where: str) -> SpecError:
-        return SpecError(message, file=self.file, field=where)
+    def error(self, message: str, field: str) -> SpecError:
+        return SpecError(message, file=self.file, field=field)
 
-    def bound(self, nodes: int, where: str) -> None:
+    def bound(self, nodes: int, field: str) -> None:
         if nodes > MAX_DEVICES:
-            raise self.error(f"makes more than {MAX_DEVICES} nodes", where)
+            raise self.error(f"makes more than {MAX_DEVICES} nodes", field)
 
-    def count_edges(self, more: int, where: str) -> None:
-        self.num_edges += more
+    def count_edges(self, count: int, field: str) -> None:
+        self.num_edges += count
         if self.num_edges > MAX_WIRES:
-            raise self.error(f"makes more than {MAX_WIRES} edges", where)
+            raise self.error(f"makes more than {MAX_WIRES} edges", field)
 
-    def link(self, scope: str, name: str, where: str) -> tuple[str, str]:
+    def link(self, scope: str, name: str, field: str) -> tuple[str, str]:
         """Return the key of a link; a device's edges may use its links, and the links of the infrastructure."""
         for key in ((scope, name), ("", name)):
             if key in self.links:
                 return key
-        known = [link for owner, link in self.links if owner in (scope, "")]
-        raise self.error(f"unknown link {name!r}{nearest(name, known)}", where)
+        links = [link for owner, link in self.links if owner in (scope, "")]
+        raise self.error(f"unknown link {name!r}{nearest(name, links)}", field)
 
-    def type_of(self, name: str, inside: tuple[str, ...] = ()) -> _ExpandedType:
+    def type_of(self, name: str, outer: tuple[str, ...] = ()) -> _ExpandedType:
         if name in self.types:
             return self.types[name]
-        if name in inside or len(inside) > MAX_NESTING:
-            raise self.error(f"is inside itself: {' in '.join((name, *reversed(inside)))}", self.positions[name])
-        device, where = self.devices[name], self.positions[name]
+        if name in outer or len(outer) > MAX_NESTING:
+            raise self.error(f"is inside itself: {' in '.join((name, *reversed(outer)))}", self.positions[name])
+        device, field = self.devices[name], self.positions[name]
         kind = _ExpandedType(name)
-        for number, component in enumerate(_by_name(device.components, self.file, f"{where}.components").values()):
-            field_name = f"{where}.components[{number}]"
+        for number, component in enumerate(_by_name(device.components, self.file, f"{field}.components").values()):
+            field_name = f"{field}.components[{number}]"
             inner = None
             if component.choice == "device":
-                inner = self.inner_type(component.name, (*inside, name), field_name)
+                inner = self.inner_type(component.name, (*outer, name), field_name)
             stride = 1 if inner is None else len(inner.nodes)
             kind.components[component.name] = _Component(len(kind.nodes), component.count, stride, inner)
             self.bound(len(kind.nodes) + component.count * stride, f"{field_name}.count")
@@ -173,19 +173,19 @@ class _Expander:
                     kind.nodes.append(Node(path, choice, text, index, (("", name),)))
                 else:
                     _nest(kind, inner, path)
-        self.device_edges(device, kind, where)
+        self.device_edges(device, kind, field)
         self.types[name] = kind
         return kind
 
-    def inner_type(self, name: str, inside: tuple[str, ...], where: str) -> _ExpandedType:
+    def inner_type(self, name: str, outer: tuple[str, ...], field: str) -> _ExpandedType:
         """Return the type of a component that is a device; the component has the device's name."""
         if name not in self.devices:
-            raise self.error(f"is a device, but there is no device {name!r}{nearest(name, self.devices)}", where)
-        return self.type_of(name, inside)
+            raise self.error(f"is a device, but there is no device {name!r}{nearest(name, self.devices)}", field)
+        return self.type_of(name, outer)
 
-    def device_edges(self, device: DeviceFile, kind: _ExpandedType, where: str) -> None:
+    def device_edges(self, device: DeviceFile, kind: _ExpandedType, field: str) -> None:
         for number, edge in enumerate(device.edges):
-            field_name = f"{where}.edges[{number}]"
+            field_name = f"{field}.edges[{number}]"
             ends = []
             for side, end in (("ep1", edge.ep1), ("ep2", edge.ep2)):
                 path = end.component if end.device is None else f"{end.device}.{end.component}"
@@ -193,66 +193,66 @@ class _Expander:
             link = self.link(device.name, edge.link, f"{field_name}.link")
             kind.edges.extend(self.pairs(edge, ends[0], ends[1], link, field_name))
 
-    def component_end(self, text: str, kind: _ExpandedType, where: str) -> list[int]:
+    def component_end(self, text: str, kind: _ExpandedType, field: str) -> list[int]:
         """Return node indices within a device type of an endpoint such as ``cx5[0:2].port[0]``."""
         bases, inner = [0], kind
         parts = text.split(".")
         for position, part in enumerate(parts):
-            name, indices_text = self.split(part, where)
+            name, indices_text = self.split(part, field)
             if name not in inner.components:
                 hint = nearest(name, inner.components)
-                raise self.error(f"device {inner.name!r} has no component {name!r}{hint}", where)
+                raise self.error(f"device {inner.name!r} has no component {name!r}{hint}", field)
             component = inner.components[name]
-            indices = self.indices(indices_text, component.count, part, where)
-            self.bound(len(bases) * len(indices), where)
+            indices = self.indices(indices_text, component.count, part, field)
+            self.bound(len(bases) * len(indices), field)
             bases = [base + component.first + index * component.stride for base in bases for index in indices]
             if component.inner is None:
                 if position + 1 < len(parts):
-                    raise self.error(f"{name!r} has no components", where)
+                    raise self.error(f"{name!r} has no components", field)
                 return bases
             inner = component.inner
-        known = ", ".join(list(inner.components)[:20])
-        raise self.error(f"{text!r} is a device; add one of its components ({known})", where)
+        names = ", ".join(list(inner.components)[:20])
+        raise self.error(f"{text!r} is a device; add one of its components ({names})", field)
 
     def instance_end(
-        self, instance: str, component: str, starts: Mapping[str, tuple[int, int, _ExpandedType]], where: str
+        self, instance: str, component: str, starts: Mapping[str, tuple[int, int, _ExpandedType]], field: str
     ) -> list[int]:
-        head, _, rest = instance.partition(".")
-        name, indices_text = self.split(head, f"{where}.instance")
+        head, _, path = instance.partition(".")
+        name, indices_text = self.split(head, f"{field}.instance")
         if name not in starts:
-            raise self.error(f"unknown instance {name!r}{nearest(name, starts)}", f"{where}.instance")
+            raise self.error(f"unknown instance {name!r}{nearest(name, starts)}", f"{field}.instance")
         first, count, kind = starts[name]
-        chosen = self.indices(indices_text, count, head, f"{where}.instance")
-        local = self.component_end(f"{rest}.{component}" if rest else component, kind, f"{where}.component")
-        self.bound(len(chosen) * len(local), where)
-        return [first + index * len(kind.nodes) + node for index in chosen for node in local]
+        indices = self.indices(indices_text, count, head, f"{field}.instance")
+        local = self.component_end(f"{path}.{component}" if path else component, kind, f"{field}.component")
+        self.bound(len(indices) * len(local), field)
+        return [first + index * len(kind.nodes) + node for index in indices for node in local]
 
-    def split(self, part: str, where: str) -> tuple[str, str]:
+    def split(self, part: str, field: str) -> tuple[str, str]:
         match = _PART.fullmatch(part)
         if match is None:
-            raise self.error(f"cannot read {part!r}; write a name, 'name[2]' or 'name[0:4]'", where)
+            raise self.error(f"cannot read {part!r}; write a name, 'name[2]' or 'name[0:4]'", field)
         return match[1], match[2] or ""
 
-    def indices(self, text: str, count: int, part: str, where: str) -> Sequence[int]:
+    def indices(self, text: str, count: int, part: str, field: str) -> Sequence[int]:
         """Return the indices that a Python slice selects of ``count``; an index or bound outside is an error."""
         try:
             numbers = [int(piece) if piece.strip() else None for piece in text.split(":")]
         except ValueError:
-            raise self.error(f"cannot read the index in {part!r}; write '[2]' or '[0:4]'", where) from None
+            raise self.error(f"cannot read the index in {part!r}; write '[2]' or '[0:4]'", field) from None
         if len(numbers) == 1:
             if numbers[0] is None:
                 return range(count)
             index = numbers[0] + (count if numbers[0] < 0 else 0)
             if not 0 <= index < count:
-                raise self.error(f"{part!r} is out of range, there are {count}", where)
+                raise self.error(f"{part!r} is out of range, there are {count}", field)
             return (index,)
         if len(numbers) > 3 or (len(numbers) == 3 and numbers[2] == 0):
-            raise self.error(f"cannot read the slice in {part!r}; write '[start:stop]' or '[start:stop:step]'", where)
+            raise self.error(f"cannot read the slice in {part!r}; write '[start:stop]' or '[start:stop:step]'", field)
         if any(bound is not None and not -count <= bound <= count for bound in numbers[:2]):
-            raise self.error(f"{part!r} is out of range, there are {count}", where)
+            raise self.error(f"{part!r} is out of range, there are {count}", field)
         picked = range(*slice(*numbers).indices(count))
         if not picked:
-            raise self.error(f"{part!r} selects none, of {count}", where)
+            raise self.error(f"{part!r} selects none, of {count}", field)
         return picked
 
     def pairs(
@@ -261,45 +261,45 @@ class _Expander:
         left: Sequence[int],
         right: Sequence[int],
         link: tuple[str, str],
-        where: str,
+        field: str,
     ) -> Iterable[Edge]:
         """Return the edges of a scheme. Each entry joins a pair of nodes once; several entries make parallel links."""
         if edge.scheme == "one2one":
-            left, right = self.matched(edge, left, right, where)
+            left, right = self.matched(edge, left, right, field)
             if any(a == b for a, b in zip(left, right, strict=True)):
-                raise self.error("joins a node to itself", where)
-            self.count_edges(len(left), where)
+                raise self.error("joins a node to itself", field)
+            self.count_edges(len(left), field)
             return [Edge(a, b, link) for a, b in zip(left, right, strict=True)]
         if edge.scheme == "many2many":
-            self.count_edges(len(left) * len(right), where)
+            self.count_edges(len(left) * len(right), field)
             return _cross(left, right, link)
         members = list(dict.fromkeys((*left, *right)))
-        self.count_edges(len(members), where)
+        self.count_edges(len(members), field)
         return _ring(members, link)
 
     def matched(
-        self, edge: DeviceEdge | InstanceEdge, left: Sequence[int], right: Sequence[int], where: str
+        self, edge: DeviceEdge | InstanceEdge, left: Sequence[int], right: Sequence[int], field: str
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Return the ends of one2one in equal numbers; a component without a slice may have more than needed."""
         if len(left) == len(right):
             return left, right
         longer = edge.ep1 if len(left) > len(right) else edge.ep2
         if longer.component.endswith("]"):
-            raise self.error(f"one2one joins equal numbers, got {len(left)} and {len(right)}", where)
+            raise self.error(f"one2one joins equal numbers, got {len(left)} and {len(right)}", field)
         count = min(len(left), len(right))
-        self.notes.append(f"{where}: {longer.component!r} has more than the other end, the first {count} are joined")
+        self.notes.append(f"{field}: {longer.component!r} has more than the other end, the first {count} are joined")
         return left[:count], right[:count]
 
 
 def _cross(left: Sequence[int], right: Sequence[int], link: tuple[str, str]) -> Iterable[Edge]:
     if not set(left) & set(right):
         return [Edge(a, b, link) for a in left for b in right]
-    found: dict[tuple[int, int], Edge] = {}
+    edges: dict[tuple[int, int], Edge] = {}
     for a in left:
         for b in right:
             if a != b:
-                found.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
-    return found.values()
+                edges.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
+    return edges.values()
 
 
 def _ring(members: Sequence[int], link: tuple[str, str]) -> Iterator[Edge]:
@@ -317,10 +317,10 @@ def _nest(kind: _ExpandedType, inner: _ExpandedType, path: str) -> None:
     kind.edges.extend([Edge(a + offset, b + offset, link) for a, b, link in inner.edges])
 
 
-def _by_name(entries: Sequence[Named], file: str, where: str) -> dict[str, Named]:
-    found: dict[str, Named] = {}
+def _by_name(entries: Sequence[Named], file: str, field: str) -> dict[str, Named]:
+    by_name: dict[str, Named] = {}
     for number, entry in enumerate(entries):
-        if entry.name in found:
-            raise SpecError(f"the name {entry.name!r} is given twice", file=file, field=f"{where}[{number}].name")
-        found[entry.name] = entry
-    return found
+        if entry.name in by_name:
+            raise SpecError(f"the name {entry.name!r} is given twice", file=file, field=f"{field}[{number}].name")
+        by_name[entry.name] = entry
+    return by_name

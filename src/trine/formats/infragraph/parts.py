@@ -40,16 +40,16 @@ def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, 
 
     if gpu is not None:
         load_gpu(gpu)
-    own_instances = {entry.name: own_part(entry.description, OwnInstance, file) for entry in spec.instances}
-    own_components: dict[str, OwnComponent | None] = {}
+    exported_instances = {entry.name: own_part(entry.description, OwnInstance, file) for entry in spec.instances}
+    exported_components: dict[str, OwnComponent | None] = {}
     surroundings = _surroundings(expanded.nodes)
     devices = []
     for name, node, instance in zip(expanded.names, expanded.nodes, expanded.instances, strict=True):
-        if node.description not in own_components:
-            own_components[node.description] = own_part(node.description, OwnComponent, file)
-        own = own_components[node.description]
-        if own is not None:
-            devices.append(_as_exported(node, own, own_instances[instance.rpartition(".")[0]], file))
+        if node.description not in exported_components:
+            exported_components[node.description] = own_part(node.description, OwnComponent, file)
+        exported = exported_components[node.description]
+        if exported is not None:
+            devices.append(_as_exported(node, exported, exported_instances[instance.rpartition(".")[0]], file))
             continue
         kind, forwards, below = surroundings[id(node)]
         host = None if below is None else f"{instance}.{below}" if below else instance
@@ -57,19 +57,19 @@ def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, 
     return devices
 
 
-def _as_exported(node: Node, own: OwnComponent, instance: OwnInstance | None, file: str) -> Device:
-    for name, values in (("names", own.names), ("node", own.node), ("rail", own.rail)):
+def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | None, file: str) -> Device:
+    for name, values in (("names", exported.names), ("node", exported.node), ("rail", exported.rail)):
         if values is not None and node.number >= len(values):
             raise SpecError(f"component {node.path!r}: '{name}' after {MARK!r} is too short", file=file)
     prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
     return Device(
-        name=prefix + own.names[node.number],
-        kind=own.kind,
-        gpu=own.gpu,
-        node=host if own.node is None else own.node[node.number],
-        forwards=own.forwards,
-        reduces=own.reduces,
-        rail=None if own.rail is None else own.rail[node.number],
+        name=prefix + exported.names[node.number],
+        kind=exported.kind,
+        gpu=exported.gpu,
+        node=host if exported.node is None else exported.node[node.number],
+        forwards=exported.forwards,
+        reduces=exported.reduces,
+        rail=None if exported.rail is None else exported.rail[node.number],
     )
 
 
@@ -79,15 +79,15 @@ def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | Non
     The key is the node's identity: the instances of a device type share its nodes.
     """
     distinct = {id(node): node for node in nodes}
-    inside: dict[tuple[str, str], set[str]] = {}
+    choices_by_path: dict[tuple[str, str], set[str]] = {}
     for node in distinct.values():
         for path, _ in node.owners:
-            inside.setdefault((node.owners[0][1], path), set()).add(node.choice)
-    found = {}
+            choices_by_path.setdefault((node.owners[0][1], path), set()).add(node.choice)
+    surroundings = {}
     for key, node in distinct.items():
-        around = [(path, inside[node.owners[0][1], path]) for path, _ in node.owners]
-        found[key] = (*_kind(node.choice, around), _host_path(around))
-    return found
+        around = [(path, choices_by_path[node.owners[0][1], path]) for path, _ in node.owners]
+        surroundings[key] = (*_kind(node.choice, around), _host_path(around))
+    return surroundings
 
 
 def _kind(choice: str, around: list[tuple[str, set[str]]]) -> tuple[str, bool]:
@@ -122,14 +122,14 @@ class _Numbers:
         self.own = own_part(link.description, OwnLink, file)
         self.bytes_per_s, self.latency_ps = _bandwidth(link, file), _latency(link, file)
         self.choice = None
-        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _given(choices, key)):
+        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _is_given(choices, key)):
             self.choice = choices.choice(key[0], key[1], f"{link.description} {_nominal(key, self.bytes_per_s)}")
 
     @property
     def missing(self) -> list[str]:
-        known = self.choice is not None
+        is_chosen = self.choice is not None
         parts = (("bandwidth", self.bytes_per_s), ("latency", self.latency_ps))
-        return [name for name, value in parts if value is None and not known]
+        return [name for name, value in parts if value is None and not is_chosen]
 
     def rates(self, a: Device, b: Device, share: int) -> Link:
         """Return the link of one edge, preferring the file's numbers; ``share`` links share a GPU's usual lanes."""
@@ -153,15 +153,15 @@ class _Numbers:
             return Link(bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps, link_class=link_class)
         shared = self.choice.entry is not None and self.choice.entry.link_class == SCALE_UP
         between_switches = a.kind == b.kind == SWITCH
-        chosen = self.choice.rates(link_class, share if shared else 1, hop=between_switches)
+        usual = self.choice.rates(link_class, share if shared else 1, hop=between_switches)
         return replace(
-            chosen,
-            bytes_per_s=self.bytes_per_s or chosen.bytes_per_s,
-            latency_ps=chosen.latency_ps if self.latency_ps is None else self.latency_ps,
+            usual,
+            bytes_per_s=self.bytes_per_s or usual.bytes_per_s,
+            latency_ps=usual.latency_ps if self.latency_ps is None else self.latency_ps,
         )
 
 
-def _given(choices: LinkChoices, key: tuple[str, str]) -> bool:
+def _is_given(choices: LinkChoices, key: tuple[str, str]) -> bool:
     """Return whether the user chose numbers for this link by name."""
     return key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
 
@@ -174,24 +174,24 @@ def _nominal(key: tuple[str, str], bytes_per_s: int | None) -> str:
 
 def _bandwidth(link: LinkFile, file: str) -> int | None:
     """Return bytes/s in each direction; None if missing, or in transfers, whose width the format lacks."""
-    given = None if link.physical is None else link.physical.bandwidth
-    if given is None or given.choice is None or given.choice == "gigatransfers_per_second":
+    bandwidth = None if link.physical is None else link.physical.bandwidth
+    if bandwidth is None or bandwidth.choice is None or bandwidth.choice == "gigatransfers_per_second":
         return None
-    value = getattr(given, given.choice)
+    value = getattr(bandwidth, bandwidth.choice)
     if value is None:
         return None
-    bytes_per_s = round(Fraction(repr(value)) * _BYTES_PER_S[given.choice])
+    bytes_per_s = round(Fraction(repr(value)) * _BYTES_PER_S[bandwidth.choice])
     if not 0 < bytes_per_s <= MAX_INT64:
         raise SpecError(f"a bandwidth must be positive, got {value!r}", file=file, field=f"link {link.name!r}")
     return bytes_per_s
 
 
 def _latency(link: LinkFile, file: str) -> int | None:
-    given = None if link.physical is None else link.physical.latency
-    value = None if given is None or given.choice is None else getattr(given, given.choice)
-    if given is None or value is None:
+    latency = None if link.physical is None else link.physical.latency
+    value = None if latency is None or latency.choice is None else getattr(latency, latency.choice)
+    if latency is None or value is None:
         return None
-    latency_ps = round(Fraction(repr(value)) * _LATENCY_PS[str(given.choice)])
+    latency_ps = round(Fraction(repr(value)) * _LATENCY_PS[str(latency.choice)])
     if latency_ps > MAX_INT64:
         raise SpecError(f"the latency {value!r} is too large", file=file, field=f"link {link.name!r}")
     return latency_ps
@@ -202,8 +202,8 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
 
     Raises SpecError: links without numbers (lists all, and the options that supply them); a choice for an unknown link.
     """
-    used = dict.fromkeys(edge.link for edge in expanded.edges)
-    numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in used}
+    link_keys = dict.fromkeys(edge.link for edge in expanded.edges)
+    numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in link_keys}
     choices.check_all_used({name for key in expanded.links for name in (key[1], f"{key[0]}.{key[1]}")})
     shares = _shares(expanded, devices)
     inner = _inner_keys(expanded, numbers) if choices.from_catalogue else set()
@@ -218,10 +218,10 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
             continue
         share = max(shares.get((a, link), 1), shares.get((b, link), 1))
         first, second = devices[a], devices[b]
-        alike = (link, share, first.kind, second.kind, first.node is None, first.node == second.node)
-        if alike not in memo:
-            memo[alike] = numbers[link].rates(first, second, share)
-        wires.append(Cable(a, b, memo[alike]))
+        kinds = (link, share, first.kind, second.kind, first.node is None, first.node == second.node)
+        if kinds not in memo:
+            memo[kinds] = numbers[link].rates(first, second, share)
+        wires.append(Cable(a, b, memo[kinds]))
     for key in inner:
         choices.used[f"link {key[0]}.{key[1]}"] = "inside a switch or NIC: as fast as the next link, no latency"
     return _with_inner_speeds(wires, len(devices), file) if inner else wires
@@ -239,8 +239,8 @@ def _shares(expanded: Expanded, devices: Sequence[Device]) -> dict[tuple[int, tu
 
 def _inner_keys(expanded: Expanded, numbers: dict[tuple[str, str], _Numbers]) -> set[tuple[str, str]]:
     """Return links without numbers inside switches and NICs: device types that hold neither GPUs nor whole NICs."""
-    whole = {owner for node in expanded.nodes if node.choice in ("xpu", "nic") for _, owner in node.owners}
-    return {key for key, entry in numbers.items() if entry.missing and key[0] and key[0] not in whole}
+    holders = {owner for node in expanded.nodes if node.choice in ("xpu", "nic") for _, owner in node.owners}
+    return {key for key, entry in numbers.items() if entry.missing and key[0] and key[0] not in holders}
 
 
 def _with_inner_speeds(wires: list[Cable], num_devices: int, file: str) -> list[Cable]:

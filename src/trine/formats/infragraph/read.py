@@ -54,7 +54,7 @@ def infragraph_cluster(
 
     if links_from not in (None, "catalogue"):
         raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
-    data, inside = _parts(data, file)
+    data, inner = _parts(data, file)
     spec = _infrastructure(data, file)
     expanded = expand(spec, file)
     devices = node_devices(expanded, spec, gpu, file)
@@ -63,25 +63,25 @@ def infragraph_cluster(
     sources = {"links": f"{Path(file).name}, bandwidths taken as what transfers reach in each direction"}
     notes = [spec.description] if spec.description and not spec.description.startswith(MARK) else []
     notes.extend(expanded.notes)
-    own = own_part(spec.description, OwnFile, file)
-    if annotations is not None or inside is not None:
-        spoken = read_annotations(file if annotations is None else annotations, inside if annotations is None else None)
+    exported = own_part(spec.description, OwnFile, file)
+    if annotations is not None or inner is not None:
+        spoken = read_annotations(file if annotations is None else annotations, inner if annotations is None else None)
         devices, wires, unused = apply_annotations(*spoken, expanded, devices, wires)
         notes.extend(unused)
-    merged, fewer, gone = merge_parallel_switches(devices, wires)
+    merged, fewer, num_merged = merge_parallel_switches(devices, wires)
     if merge_switches:
         devices, wires = merged, fewer
-        notes.append(f"{gone} switches merged into others that join the same devices; their bandwidths add up")
-    elif gone:
+        notes.append(f"{num_merged} switches merged into others that join the same devices; their bandwidths add up")
+    elif num_merged:
         notes.append(
             "several switches join the same GPUs, and messages use all of them at once: --merge-switches "
             "(merge_switches=True) makes one of each group"
         )
     cluster = assemble(
         spec.name or Path(file).stem, devices, wires, file=file, sources={**sources, **choices.used}, notes=notes,
-        says_who_forwards=own is not None,
+        says_who_forwards=exported is not None,
     )  # fmt: skip
-    return cluster if own is None else restored(cluster, own, file)
+    return cluster if exported is None else restored(cluster, exported, file)
 
 
 def _parts(data: object, file: str) -> tuple[object, object]:
@@ -105,15 +105,15 @@ def _infrastructure(data: object, file: str) -> InfrastructureFile:
     return check(InfrastructureFile, data, file)
 
 
-def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
+def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
     """Return the exported cluster. Raises SpecError: an invalid order, or values that a cluster refuses."""
-    order = device_order(cluster.devices, own.devices, file)
+    order = device_order(cluster.devices, exported.devices, file)
     place = {old: new for new, old in enumerate(order)}
     links = [link.between(place[link.source], place[link.target], link.name) for link in cluster.links]
-    if own.links is not None:
-        _check_order(own.links, len(links), "links", file)
-        links = [links[old] for old in own.links]
-    for number, name in own.link_names.items():
+    if exported.links is not None:
+        _check_order(exported.links, len(links), "links", file)
+        links = [links[old] for old in exported.links]
+    for number, name in exported.link_names.items():
         link = whole_number(number, most=len(links) - 1)
         if link is None:
             raise SpecError(f"names link {number!r}, there are {len(links)}", file=file)
@@ -123,32 +123,32 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
             cluster,
             devices=tuple(cluster.devices[old] for old in order),
             links=tuple(links),
-            evidence=own.evidence,
-            sources=own.sources,
-            notes=own.notes,
-            library=own.library,
-            routing=own.routing,
-            routing_reason=("", "") if own.routing == SHORTEST else (own.routing, "set in its file"),
-            grid=tuple(own.grid),
-            fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
+            evidence=exported.evidence,
+            sources=exported.sources,
+            notes=exported.notes,
+            library=exported.library,
+            routing=exported.routing,
+            routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
+            grid=tuple(exported.grid),
+            fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
         )
     except SpecError as error:
         raise SpecError(str(error), file=file) from None
 
 
-def device_order(devices: Sequence[Device], given: str | list[int] | None, file: str) -> list[int]:
+def device_order(devices: Sequence[Device], order: str | list[int] | None, file: str) -> list[int]:
     """Return positions in the file, in the order of the cluster."""
-    if given is None:
+    if order is None:
         return list(range(len(devices)))
-    if isinstance(given, str):
+    if isinstance(order, str):
         return sorted(range(len(devices)), key=lambda i: devices[i].kind != GPU)
-    _check_order(given, len(devices), "devices", file)
-    return given
+    _check_order(order, len(devices), "devices", file)
+    return order
 
 
-def _check_order(order: list[int], count: int, what: str, file: str) -> None:
+def _check_order(order: list[int], count: int, subject: str, file: str) -> None:
     if sorted(order) != list(range(count)):
-        raise SpecError(f"the order of {what} must have each of 0 to {count - 1} once", file=file)
+        raise SpecError(f"the order of {subject} must have each of 0 to {count - 1} once", file=file)
 
 
 # InfraGraph's annotations: ``rank`` orders the GPUs; trine lists all unused annotations in the notes.
@@ -184,14 +184,14 @@ def apply_annotations(
         return list(devices), list(wires), unused
     order = _order(ranks, devices, file)
     position = {old: new for new, old in enumerate(order)}
-    moved = [wire._replace(a=position[wire.a], b=position[wire.b]) for wire in wires]
-    return [devices[old] for old in order], moved, unused
+    moved_wires = [wire._replace(a=position[wire.a], b=position[wire.b]) for wire in wires]
+    return [devices[old] for old in order], moved_wires, unused
 
 
-def _rank(text: str, file: str, where: str) -> int:
+def _rank(text: str, file: str, field: str) -> int:
     rank = whole_number(text, most=10**9)
     if rank is None:
-        raise SpecError(f"a rank is a whole number from 0, got {text[:80]!r}", file=file, field=where)
+        raise SpecError(f"a rank is a whole number from 0, got {text[:80]!r}", file=file, field=field)
     return rank
 
 
@@ -221,35 +221,35 @@ def _unused(spec: AnnotationFile) -> list[str]:
         ("links", [note.attributes for note in spec.links]),
         ("the graph", [spec.graph]),
     )
-    for what, notes in groups:
+    for carrier, notes in groups:
         for attribute in (attribute for attributes in notes for attribute in attributes):
-            if (what, attribute.attribute) != ("nodes", "rank"):
-                key = (what, attribute.attribute)
+            if (carrier, attribute.attribute) != ("nodes", "rank"):
+                key = (carrier, attribute.attribute)
                 counts[key] = counts.get(key, 0) + 1
-    return [f"{name!r} of {what} ({count} entries)" for (what, name), count in counts.items()]
+    return [f"{name!r} of {carrier} ({count} entries)" for (carrier, name), count in counts.items()]
 
 
-def _matches(text: str, index: dict[str, int], expanded: Expanded, file: str, where: str) -> list[int]:
+def _matches(text: str, index: dict[str, int], expanded: Expanded, file: str, field: str) -> list[int]:
     """Return node indices of ``node.0.xpu.3``, of ``node[:]xpu[0:4]``, or of all nodes below ``node.0``."""
-    found: list[int] = []
-    for name in [text] if text in index else _written_out(text, expanded, file, where):
+    indices: list[int] = []
+    for name in [text] if text in index else _written_out(text, expanded, file, field):
         if name in index:
-            found.append(index[name])
+            indices.append(index[name])
             continue
         below = [i for other, i in index.items() if other.startswith(f"{name}.")]
         if not below:
-            raise SpecError(f"there is no node {name!r}{nearest(name, index)}", file=file, field=where)
-        found.extend(below)
-    return found
+            raise SpecError(f"there is no node {name!r}{nearest(name, index)}", file=file, field=field)
+        indices.extend(below)
+    return indices
 
 
-def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[str]:
+def _written_out(text: str, expanded: Expanded, file: str, field: str) -> list[str]:
     """Expand a text with slices into names; open ends reach to the last existing index."""
     steps = list(_STEP.finditer(text))
     if "[" not in text:
         return [text]
     if "".join(step[0] for step in steps) != text.replace(".", ""):
-        raise SpecError(f"cannot read {text!r}; write 'node[0:2]xpu[:]'", file=file, field=where)
+        raise SpecError(f"cannot read {text!r}; write 'node[0:2]xpu[:]'", file=file, field=field)
     names = [""]
     for step in steps:
         if step[2] is None:
@@ -260,11 +260,11 @@ def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[s
             stem = f"{name}.{step[1]}" if name else step[1]
             count = _count(stem, expanded)
             if not count:
-                raise SpecError(f"{text!r}: there is no node {stem!r}", file=file, field=where)
-            grown.extend(f"{stem}.{i}" for i in _picked(step[2], count, file, where))
+                raise SpecError(f"{text!r}: there is no node {stem!r}", file=file, field=field)
+            grown.extend(f"{stem}.{i}" for i in _picked(step[2], count, file, field))
         names = grown
         if len(names) > _MAX_MATCHES:
-            raise SpecError(f"stands for more than {_MAX_MATCHES} nodes", file=file, field=where)
+            raise SpecError(f"stands for more than {_MAX_MATCHES} nodes", file=file, field=field)
     return names
 
 
@@ -276,7 +276,7 @@ def _count(stem: str, expanded: Expanded) -> int:
     return len(numbers)
 
 
-def _picked(text: str, count: int, file: str, where: str) -> Sequence[int]:
+def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
     try:
         numbers = [int(part) if part.strip() else None for part in text.split(":")]
         if len(numbers) == 1:
@@ -284,5 +284,5 @@ def _picked(text: str, count: int, file: str, where: str) -> Sequence[int]:
         return range(count)[slice(*numbers)]
     except (ValueError, IndexError, TypeError):
         raise SpecError(
-            f"cannot read the index [{text}], or it is outside of {count}", file=file, field=where
+            f"cannot read the index [{text}], or it is outside of {count}", file=file, field=field
         ) from None

@@ -47,7 +47,7 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         note = f"exported with {missing} links made alike in both directions"
         cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
     data = _Export(cluster, wires).data()
-    own = {
+    extra = {
         "evidence": cluster.evidence,
         "sources": dict(cluster.sources),
         "notes": cluster.notes,
@@ -56,7 +56,7 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         "grid": list(cluster.grid),
         "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
     }
-    _put_order(data, own, cluster)
+    _put_order(data, extra, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
         raise SpecError(f"cluster {cluster.name!r} does not read back equal from InfraGraph; please report this")
     return data
@@ -70,8 +70,8 @@ def infragraph_text(cluster: Cluster, *, as_json: bool = False, lossy: bool = Fa
     return yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=False, width=1 << 30)
 
 
-def _mark(own: Mapping[str, object]) -> str:
-    return MARK + json.dumps({key: value for key, value in own.items() if value not in (None, False, [], {}, "")})
+def _mark(extra: Mapping[str, object]) -> str:
+    return MARK + json.dumps({key: value for key, value in extra.items() if value not in (None, False, [], {}, "")})
 
 
 @dataclass
@@ -147,11 +147,11 @@ class _Export:
 
     def make_type(self, group: _Group, name: str) -> _DeviceType:
         kind, names = _DeviceType(name), set[str]()
-        for members in _alike([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
+        for members in _runs_of_equals([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
             rails = [self.cluster.devices[i].rail for i, _, _ in members]
-            own = {
+            extra = {
                 "kind": first.kind,
                 "names": [local for _, local, _ in members],
                 "gpu": first.gpu,
@@ -162,7 +162,7 @@ class _Export:
             kind.components.append(
                 {
                     "name": component,
-                    "description": _mark(own),
+                    "description": _mark(extra),
                     "count": len(members),
                     "choice": _CHOICES[first.kind],
                 }
@@ -191,7 +191,7 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     return groups
 
 
-def _alike(
+def _runs_of_equals(
     members: Iterable[tuple[int, str, Device]],
 ) -> Iterator[list[tuple[int, str, Device]]]:
     """Yield runs of devices that differ only in their number."""
@@ -209,14 +209,14 @@ def _alike(
         yield run
 
 
-def _unique(text: str, taken: set[str]) -> str:
-    """Return an unused valid name close to ``text``, and add it to ``taken``."""
+def _unique(text: str, names: set[str]) -> str:
+    """Return an unused valid name close to ``text``, and add it to ``names``."""
     base = _NOT_NAME.sub("-", text).strip("-")[:100] or "part"
     name, number = base, 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"{base}-{number}"
-    taken.add(name)
+    names.add(name)
     return name
 
 
@@ -230,12 +230,12 @@ def _edges(
     wires: Sequence[Cable], end_of: Callable[[int], _End], links: dict[Link, str], instance: str | None
 ) -> Iterator[dict[str, Any]]:
     """Yield edge entries; consecutive wires that fit one slice become one entry."""
-    taken = set(links.values())
+    names = set(links.values())
     run: list[tuple[_End, _End]] = []
     last = ""
     for wire in wires:
         if wire.link not in links:
-            links[wire.link] = _unique(wire.link.medium or wire.link.link_class, taken)
+            links[wire.link] = _unique(wire.link.medium or wire.link.link_class, names)
         link, pair = links[wire.link], (end_of(wire.a), end_of(wire.b))
         if run and (link != last or not _continues(run, pair)):
             yield _edge(run, last, instance)
@@ -281,12 +281,12 @@ def _type_data(kind: _DeviceType) -> dict[str, Any]:
 
 def _link_data(name: str, rates: Link) -> dict[str, Any]:
     """Return a link with exact numbers: whole bytes/s and ps have at most nine and three decimals in these units."""
-    own = {"link_class": rates.link_class, "medium": rates.medium, "peak_bytes_per_s": rates.peak_bytes_per_s}
+    extra = {"link_class": rates.link_class, "medium": rates.medium, "peak_bytes_per_s": rates.peak_bytes_per_s}
     bandwidth = float(Decimal(rates.bytes_per_s) / 10**9)
     latency = float(Decimal(rates.latency_ps) / 10**3)
     return {
         "name": name,
-        "description": _mark(own),
+        "description": _mark(extra),
         "physical": {
             "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": bandwidth},
             "latency": {"choice": "ns", "ns": latency},
@@ -294,16 +294,16 @@ def _link_data(name: str, rates: Link) -> dict[str, Any]:
     }
 
 
-def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> None:
+def _put_order(data: dict[str, Any], extra: dict[str, Any], cluster: Cluster) -> None:
     """Add the order of devices and links, if it differs from the file's, to the infrastructure's description."""
     data["description"] = _mark({"evidence": cluster.evidence})
     read = infragraph_cluster(data, cluster.name)
     position = {device.name: i for i, device in enumerate(read.devices)}
     order = [position[device.name] for device in cluster.devices]
     if order == sorted(range(len(order)), key=lambda i: read.devices[i].kind != GPU):
-        own["devices"] = None if order == list(range(len(order))) else "gpus first"
+        extra["devices"] = None if order == list(range(len(order))) else "gpus first"
     else:
-        own["devices"] = order
+        extra["devices"] = order
     places: dict[object, list[int]] = {}
     for i, link in enumerate(read.links):
         ends = read.devices[link.source].name, read.devices[link.target].name
@@ -311,17 +311,17 @@ def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> N
     links, names = [], {}
     for number, link in enumerate(cluster.links):
         ends = cluster.devices[link.source].name, cluster.devices[link.target].name
-        found = places.get((*ends, link.bare))
-        if not found:
+        places_of_link = places.get((*ends, link.bare))
+        if not places_of_link:
             break  # exported with loss: the file's own order
-        place = found.pop(0)
+        place = places_of_link.pop(0)
         links.append(place)
         if read.links[place].name != link.name:
             names[str(number)] = link.name
     if len(links) == len(cluster.links) == len(read.links):
-        own["links"] = None if links == list(range(len(links))) else links
-        own["link_names"] = names
-    data["description"] = _mark(own)
+        extra["links"] = None if links == list(range(len(links))) else links
+        extra["link_names"] = names
+    data["description"] = _mark(extra)
 
 
 def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
@@ -332,32 +332,32 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
 
     Raises SpecError: such links, without ``lossy``; names one.
     """
-    waiting: dict[tuple[int, int, Link], list[int]] = {}
+    open_links: dict[tuple[int, int, Link], list[int]] = {}
     wires: list[Cable | None] = []
-    alone: dict[int, Link] = {}
+    unpaired: dict[int, Link] = {}
     for link in cluster.links:
         rates = link.bare
-        partners = waiting.get((link.target, link.source, rates))
+        partners = open_links.get((link.target, link.source, rates))
         if partners:
-            alone.pop(partners.pop(0))
+            unpaired.pop(partners.pop(0))
             continue
-        waiting.setdefault((link.source, link.target, rates), []).append(len(wires))
-        alone[len(wires)] = link
+        open_links.setdefault((link.source, link.target, rates), []).append(len(wires))
+        unpaired[len(wires)] = link
         wires.append(Cable(link.source, link.target, rates))
-    if alone and not lossy:
-        link = next(iter(alone.values()))
+    if unpaired and not lossy:
+        link = next(iter(unpaired.values()))
         raise SpecError(
-            f"link {link.name!r} has no opposite one with the same numbers ({len(alone)} links in all), "
+            f"link {link.name!r} has no opposite one with the same numbers ({len(unpaired)} links in all), "
             "and InfraGraph's links have no direction; lossy=True (--lossy) takes the slower of both"
         )
-    _merge_opposites(wires, alone)
+    _merge_opposites(wires, unpaired)
     return [wire for wire in wires if wire is not None]
 
 
-def _merge_opposites(wires: list[Cable | None], alone: dict[int, Link]) -> None:
+def _merge_opposites(wires: list[Cable | None], unpaired: dict[int, Link]) -> None:
     """Replace two opposite wires that differ with one that has the slower numbers."""
     open_ends: dict[tuple[int, int], list[int]] = {}
-    for place, link in alone.items():
+    for place, link in unpaired.items():
         opposite = open_ends.get((link.target, link.source))
         if not opposite:
             open_ends.setdefault((link.source, link.target), []).append(place)
@@ -382,15 +382,15 @@ def _slower(a: Link, b: Link) -> Link:
 
 def lost(cluster: Cluster, wires: Sequence[Cable]) -> int:
     """Return the number of a cluster's links that these wires do not reproduce."""
-    said: dict[tuple[int, int, Link], int] = {}
+    counts: dict[tuple[int, int, Link], int] = {}
     for wire in wires:
         for a, b in ((wire.a, wire.b), (wire.b, wire.a)):
-            said[a, b, wire.link] = said.get((a, b, wire.link), 0) + 1
+            counts[a, b, wire.link] = counts.get((a, b, wire.link), 0) + 1
     missing = 0
     for link in cluster.links:
         key = (link.source, link.target, link.bare)
-        if said.get(key, 0):
-            said[key] -= 1
+        if counts.get(key, 0):
+            counts[key] -= 1
         else:
             missing += 1
     return missing

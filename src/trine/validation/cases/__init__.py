@@ -11,7 +11,7 @@ from trine.validation.cases.runs import OnRun, telling
 
 __all__ = ["CASES", "CaseStudy", "run_case"]
 
-#: name -> (function that runs it, what it asks), in the paper's order
+#: name -> (function that runs it, its question), in the paper's order
 CASES: dict[str, tuple[str, str]] = {
     "reduce-scatter": ("scale_up:reduce_scatter", "case 1: does a reduce-scatter get or put?"),
     "all-gather": ("scale_up:all_gather", "case 2: does an all-gather get or put, and what does fair arbitration do?"),

@@ -87,8 +87,8 @@ class CaseStudy(Report):
     @property
     def verdict(self) -> str:
         """The weakest verdict of the findings."""
-        found = [finding.verdict for finding in self.findings]
-        return next((verdict for verdict in VERDICTS if verdict in found), AGREES)
+        verdicts = [finding.verdict for finding in self.findings]
+        return next((verdict for verdict in VERDICTS if verdict in verdicts), AGREES)
 
     @property
     def agrees(self) -> bool:
@@ -102,21 +102,21 @@ class CaseStudy(Report):
 
     def text(self, *, volatile: bool = True) -> str:
         """Return the study as text; ``volatile`` False omits values that differ from run to run."""
-        shown = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
-        return self._text(shown, volatile)
+        columns = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
+        return self._text(columns, volatile)
 
-    def _text(self, shown: Sequence[int], volatile: bool) -> str:
+    def _text(self, columns: Sequence[int], volatile: bool) -> str:
         from textwrap import fill
 
         lines = [*(fill(line, width(), subsequent_indent="  ") for line in (self.title, *self.settings)), ""]
-        lines += [*self._table(shown), ""]
+        lines += [*self._table(columns), ""]
         for finding in self.findings:
             if volatile or not finding.volatile:
-                lines += [fill(text, width(), subsequent_indent=" " * 11) for text in _said(finding)]
+                lines += [fill(text, width(), subsequent_indent=" " * 11) for text in _finding_lines(finding)]
         return "\n".join(lines)
 
-    def _table(self, shown: Sequence[int]) -> list[str]:
-        return table([self.columns[i] for i in shown], [[row[i] for i in shown] for row in self.rows])
+    def _table(self, columns: Sequence[int]) -> list[str]:
+        return table([self.columns[i] for i in columns], [[row[i] for i in columns] for row in self.rows])
 
     @property
     def headline(self) -> str:
@@ -169,7 +169,7 @@ class CaseStudy(Report):
         return {"curves": partial(_draw, self.panels)}
 
 
-def _said(finding: Finding) -> list[str]:
+def _finding_lines(finding: Finding) -> list[str]:
     if finding.verdict is None:
         return [f"besides  {finding.here}"]
     lines = [f"{finding.verdict:7}  {finding.whose}: {finding.paper}", f"         here: {finding.here}"]
@@ -210,8 +210,8 @@ def _panel(axis: Any, panel: Panel) -> None:
     if "x" in panel.log:
         axis.set_xscale("log", base=2)
         ticks = sorted({x for curve in panel.curves for x in curve.x})
-        shown = ticks[:: max(1, -(-len(ticks) // 8))]
-        axis.set_xticks(shown, [format_size(int(x)) if panel.sizes else f"{x:g}" for x in shown])
+        shown_ticks = ticks[:: max(1, -(-len(ticks) // 8))]
+        axis.set_xticks(shown_ticks, [format_size(int(x)) if panel.sizes else f"{x:g}" for x in shown_ticks])
         axis.xaxis.minorticks_off()
     if "y" in panel.log:
         log_scale(axis)

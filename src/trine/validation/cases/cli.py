@@ -30,7 +30,7 @@ def study(
         show_table("{:15} {}", ("name", "question"), cells, None, has_head=False)
         return
     with ProgressLine() as progress:
-        found = run_case(name, on_run=progress.told)
-    show_answer(found, json, brief, details)
-    write_json(found, json, "study")
-    drawn(plot, found)
+        result = run_case(name, on_run=progress.told)
+    show_answer(result, json, brief, details)
+    write_json(result, json, "study")
+    drawn(plot, result)

@@ -68,7 +68,7 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
     simulated = {link: row[-1][0] for link, row in runs.items()}
     formula, plain = {x: crossover(x) for x in links}, {x: crossover(x, passes=0) for x in links}
     equal = sum(simulated[x] == x.simple_bytes for x in links)
-    apart = max(max(simulated[x] / x.simple_bytes, x.simple_bytes / simulated[x]) for x in links)
+    largest_ratio = max(max(simulated[x] / x.simple_bytes, x.simple_bytes / simulated[x]) for x in links)
     return CaseStudy(
         name="ll-simple",
         title="LL against Simple: the smallest size at which Simple is faster, on doubling sizes",
@@ -85,7 +85,7 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
             Finding(
                 paper="0.5 us to 5 us moves it from 512 KiB to 2 MiB at 256 GiB/s, and from 4 MiB to 16 MiB at 1 TiB/s",
                 here="simulated: " + ", ".join(format_size(simulated[x]) for x in links) + f": {equal} of {len(links)} "
-                f"are the paper's sizes, the others at most {apart:.0f} times from them. Simple waits for the "
+                f"are the paper's sizes, the others at most {largest_ratio:.0f} times from them. Simple waits for the "
                 "acknowledgement of its data before it signals, two latencies more than LL and not one, and nothing "
                 "costs software time",
                 holds=equal == len(links),
@@ -93,8 +93,8 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
             ),
             Finding(
                 paper="more latency and more bandwidth both move it to larger sizes",
-                here="simulated: with latency " + _moved(simulated, "latency_ps") + "; with bandwidth "
-                + _moved(simulated, "bytes_per_s"),
+                here="simulated: with latency " + _factors_text(simulated, "latency_ps") + "; with bandwidth "
+                + _factors_text(simulated, "bytes_per_s"),
                 holds=all(factor > 1 for field in FIELDS for factor in _factors(simulated, field)),
                 assumed=SIMULATED,
             ),
@@ -196,17 +196,17 @@ def _kernel_panel(machine: str, rows: Sequence[Sequence[float]]) -> Panel:
 
 def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
     """Return the ratios of sizes between links that differ only in ``field``, larger over smaller."""
-    other = next(name for name in FIELDS if name != field)
+    other_field = next(name for name in FIELDS if name != field)
     pairs = [
         (low, high)
         for low in sizes
         for high in sizes
-        if getattr(low, other) == getattr(high, other) and getattr(low, field) < getattr(high, field)
+        if getattr(low, other_field) == getattr(high, other_field) and getattr(low, field) < getattr(high, field)
     ]
     return [sizes[high] / sizes[low] for low, high in pairs]
 
 
-def _moved(sizes: dict[LinkCase, int], field: str) -> str:
+def _factors_text(sizes: dict[LinkCase, int], field: str) -> str:
     return " and ".join(f"{factor:g} times" for factor in _factors(sizes, field))
 
 
@@ -230,11 +230,11 @@ def _panel(rate: int, runs: dict[LinkCase, list[tuple[int, float, float]]]) -> P
     sizes = tuple(float(size) for size in GRID)
     for number, (link, row) in enumerate(runs.items()):
         latency = f"{link.latency_ps / 1e6:g} us"
-        for which, (name, formula) in enumerate((("LL", ll_ps), ("Simple", simple_ps))):
+        for position, (name, formula) in enumerate((("LL", ll_ps), ("Simple", simple_ps))):
             y = tuple(formula(size, link) / 1e6 for size in GRID)
-            colour, x = 2 * number + which, tuple(float(each[0]) for each in row)
+            colour, x = 2 * number + position, tuple(float(each[0]) for each in row)
             curves.append(Curve(label=f"{name}, {latency}", x=sizes, y=y, style="-", colour=colour))
-            marks = tuple(each[1 + which] for each in row)
+            marks = tuple(each[1 + position] for each in row)
             curves.append(Curve(label=f"{name}, {latency}, simulated", x=x, y=marks, style="o", colour=colour))
     title = f"{rate // GIB_PER_S} GiB/s: alpha-beta (lines) and simulated (dots)"
     return Panel(title=title, x_label="size", y_label="time (us)", curves=tuple(curves), sizes=True, log="xy")

@@ -102,13 +102,13 @@ def measure(
     wavefronts: int = WAVEFRONTS,
 ) -> Measured:
     """Build and run one collective on the first ``ranks`` GPUs. Raises the errors of build_kernel and run_gpus."""
-    where = machine() if cluster is None else cluster
+    target_cluster = machine() if cluster is None else cluster
     program = build_kernel(
         op, ranks, size_bytes, algorithm=algorithm, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol
     )
     began = time.perf_counter()
     gpu = model or gpu_model()
-    run = run_gpus(program, where, where.gpus[:ranks], gpu, options=GpuRunOptions(fold=fold)).whole()
+    run = run_gpus(program, target_cluster, target_cluster.gpus[:ranks], gpu, options=GpuRunOptions(fold=fold)).whole()
     wall_s = time.perf_counter() - began
     tell(
         f"{program.name} ({protocol}) of {format_size(size_bytes)} on {ranks} GPUs; unroll {gpu.unroll}, "
@@ -141,19 +141,19 @@ def cost(
     cases = [(n, size) for n in gpus for size in sizes] + [(gpus[-1], size) for size in larger]
     _gather(2, sizes[0], workgroups, "auto")  # load the compiled kernels
     runs = {case: _gather(*case, workgroups, "auto") for case in cases}
-    apart = {case: _gather(*case, workgroups, "off") for case in whole}
+    unfolded = {case: _gather(*case, workgroups, "off") for case in whole}
     return CaseStudy(
         name="cost",
         title="Case 5: what simulating an all-gather (put) costs, by output and GPUs",
         settings=(GPU, f"{workgroups} workgroups. Folded: one GPU is simulated for all; unfolded: each by itself."),
         columns=("GPUs", "output bytes", "simulated", "us", "events", "events a line", "s"),
         rows=tuple(
-            (n, size, how, run.time_us, run.events, _per_line(run), run.wall_s)
-            for found, how in ((runs, "one GPU"), (apart, "all"))
-            for (n, size), run in found.items()
+            (n, size, simulated, run.time_us, run.events, _per_line(run), run.wall_s)
+            for runs_of_kind, simulated in ((runs, "one GPU"), (unfolded, "all"))
+            for (n, size), run in runs_of_kind.items()
         ),
-        findings=(*_linear(runs, sizes, gpus), _exact(runs, apart)),
-        panels=(_panel(runs, apart, gpus),),
+        findings=(*_linear(runs, sizes, gpus), _exact(runs, unfolded)),
+        panels=(_panel(runs, unfolded, gpus),),
         volatile=("s",),
     )
 
@@ -169,15 +169,15 @@ def _per_line(run: Measured) -> float:
 
 def _linear(runs: dict[tuple[int, int], Measured], sizes: Sequence[int], gpus: Sequence[int]) -> tuple[Finding, ...]:
     lines = {case: _per_line(run) for case, run in runs.items()}
-    many = [run for (n, size), run in runs.items() if n == gpus[-1] and size >= sizes[-1]]
-    each = [_per_line(run) for run in many]
-    spread, share = max(each) / min(each) - 1, lines[gpus[-1], sizes[-1]] / lines[gpus[0], sizes[-1]]
-    top = many[-1]
+    large = [run for (n, size), run in runs.items() if n == gpus[-1] and size >= sizes[-1]]
+    costs = [_per_line(run) for run in large]
+    spread, share = max(costs) / min(costs) - 1, lines[gpus[-1], sizes[-1]] / lines[gpus[0], sizes[-1]]
+    top = large[-1]
     return (
         Finding(
             paper="the time of a simulation grows linearly with bytes",
             here=f"{gpus[-1]} GPUs: events a line of output differ by {100 * spread:.1f} % from "
-            f"{format_size(many[0].size_bytes)} to {format_size(top.size_bytes)}",
+            f"{format_size(large[0].size_bytes)} to {format_size(top.size_bytes)}",
             holds=spread < 0.05,
             assumed="events are judged, not time; one GPU is simulated for all, as they behave alike",
         ),
@@ -196,14 +196,14 @@ def _linear(runs: dict[tuple[int, int], Measured], sizes: Sequence[int], gpus: S
     )
 
 
-def _exact(runs: dict[tuple[int, int], Measured], apart: dict[tuple[int, int], Measured]) -> Finding:
+def _exact(runs: dict[tuple[int, int], Measured], unfolded: dict[tuple[int, int], Measured]) -> Finding:
     """Return the finding on folding; raise SimulationError if a folded run differs from its unfolded one."""
-    for case, run in apart.items():
+    for case, run in unfolded.items():
         if case in runs and runs[case].time_ps != run.time_ps:
             raise SimulationError(
                 f"{case[0]} GPUs, {case[1]} B: folded {runs[case].time_ps} ps, unfolded {run.time_ps} ps"
             )
-    share = [run.events / runs[case].events / case[0] for case, run in apart.items() if case in runs]
+    share = [run.events / runs[case].events / case[0] for case, run in unfolded.items() if case in runs]
     return Finding(
         paper="",
         here=f"unfolded runs end at the same picosecond, with {min(share):.2f} to {max(share):.2f} times GPUs x "
@@ -214,9 +214,9 @@ def _exact(runs: dict[tuple[int, int], Measured], apart: dict[tuple[int, int], M
 
 def _panel(runs: dict[tuple[int, int], Measured], apart: dict[tuple[int, int], Measured], gpus: Sequence[int]) -> Panel:
     curves = []
-    for found, style, word in ((runs, "o-", "folded"), (apart, "s--", "unfolded")):
-        for n in sorted({case[0] for case in found}):
-            row = [run for (m, _), run in found.items() if m == n]
+    for runs_of_kind, style, word in ((runs, "o-", "folded"), (apart, "s--", "unfolded")):
+        for n in sorted({case[0] for case in runs_of_kind}):
+            row = [run for (m, _), run in runs_of_kind.items() if m == n]
             x, y = tuple(float(run.size_bytes) for run in row), tuple(run.wall_s for run in row)
             colour = gpus.index(n) if n in gpus else len(gpus)
             curves.append(Curve(label=f"{n} GPUs, {word}", x=x, y=y, style=style, colour=colour))

@@ -53,11 +53,11 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
     """Run case 6 under several assumptions."""
     schedule = make_schedule("all_reduce", GPUS, size_bytes, "ring")
     runs = [_run(schedule, assumed) for assumed in VARIANTS]
-    found = [numbers(run) for run in runs]
+    facts = [numbers(run) for run in runs]
     rows: list[tuple[Value, ...]] = [("paper", *PAPER.values())]
-    rows += [(str(assumed), *each.values()) for assumed, each in zip(VARIANTS, found, strict=True)]
-    errors = {name: found[0][name] / PAPER[name] - 1 for name in PAPER}
-    worst = max(abs(each[name] / PAPER[name] - 1) for each in found for name in JUDGED)
+    rows += [(str(assumed), *each.values()) for assumed, each in zip(VARIANTS, facts, strict=True)]
+    errors = {name: facts[0][name] / PAPER[name] - 1 for name in PAPER}
+    worst = max(abs(each[name] / PAPER[name] - 1) for each in facts for name in JUDGED)
     return CaseStudy(
         name="clos",
         title=f"Case 6: ring all-reduce of 1 MiB on {GPUS} GPUs, two-tier Clos, packet by packet",
@@ -71,7 +71,7 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
             *(
                 Finding(
                     paper=f"{name}: {PAPER[name]:,.2f}",
-                    here=f"{found[0][name]:,.2f} ({100 * errors[name]:+.1f} %)",
+                    here=f"{facts[0][name]:,.2f} ({100 * errors[name]:+.1f} %)",
                     holds=abs(errors[name]) <= TOLERANCE,
                     assumed=NOT_STATED,
                 )
@@ -82,7 +82,7 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
             ),
             Finding(
                 paper=f"least and most of a flow {PAPER['flow, least ns']:,.0f} and {PAPER['flow, most ns']:,.0f} ns",
-                here=f"{found[0]['flow, least ns']:,.0f} and {found[0]['flow, most ns']:,.0f} ns: no two flows meet at "
+                here=f"{facts[0]['flow, least ns']:,.0f} and {facts[0]['flow, most ns']:,.0f} ns: no two flows meet at "
                 "a link here, as one flow leaves each leaf and one comes; the paper does not explain its slowest flow",
                 holds=abs(errors["flow, most ns"]) <= TOLERANCE,
             ),

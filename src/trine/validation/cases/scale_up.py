@@ -30,13 +30,13 @@ GATHER_SIZES = (*SIZES[:-1], 32 * MIB)
 
 def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: int = 32) -> CaseStudy:
     """Run case 1: get against put; ``sizes`` ascending, the last one counts as large."""
-    put, get = ([measure("reduce_scatter", ranks, size, way, workgroups) for size in sizes] for way in ("put", "get"))
+    put, get = ([measure("reduce_scatter", ranks, size, verb, workgroups) for size in sizes] for verb in ("put", "get"))
     first = next((g.size_bytes for p, g in zip(put, get, strict=True) if g.time_ps < p.time_ps), None)
     passes = put[-1].memory_lines / get[-1].memory_lines
     gain = put[-1].time_ps / get[-1].time_ps - 1
     fewer_put, fewer_get = (
-        measure("reduce_scatter", ranks, sizes[-1], way, workgroups, wavefronts=FEWER_WAVEFRONTS).time_ps
-        for way in ("put", "get")
+        measure("reduce_scatter", ranks, sizes[-1], verb, workgroups, wavefronts=FEWER_WAVEFRONTS).time_ps
+        for verb in ("put", "get")
     )
     fewer = fewer_put / fewer_get - 1
     ahead = "never" if first is None else f"get is ahead from {format_size(first)} on"
@@ -69,9 +69,9 @@ def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: in
 def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups: int = 60) -> CaseStudy:
     """Run case 2: put against get under both arbitrations; ``sizes`` ascending, the last one counts as large."""
     runs = {
-        f"{way}, {arbitration}": [_gather(size, ranks, workgroups, way, arbitration) for size in sizes]
+        f"{verb}, {arbitration}": [_gather(size, ranks, workgroups, verb, arbitration) for size in sizes]
         for arbitration in (FIFO, FAIR)
-        for way in ("put", "get")
+        for verb in ("put", "get")
     }
     gap = {
         arbitration: [
@@ -82,7 +82,7 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
     }
     fewer = {name: _gap_with_fewer(sizes[-1], ranks, workgroups, name) for name in (FIFO, FAIR)}
     waits = {name: runs[f"get, {name}"][-1].load_ps / 1e6 for name in (FIFO, FAIR)}
-    at = format_size(sizes[-1])
+    top = format_size(sizes[-1])
     num_ahead = sum(each > 0 for each in gap[FIFO])
     ahead = "at every size" if num_ahead == len(sizes) else f"at {num_ahead} of {len(sizes)} sizes"
     rows = zip(sizes, *([run.gb_per_s for run in row] for row in runs.values()), gap[FIFO], gap[FAIR], strict=True)
@@ -95,15 +95,15 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
         findings=(
             Finding(
                 paper="put beats get",
-                here=f"{ahead}; by {gap[FIFO][-1]:.1f} % of the time at {at}, and by one more meeting of all "
-                f"ranks where latency decides; with {FEWER_WAVEFRONTS} wavefronts by {fewer[FIFO]:.1f} % at {at}",
+                here=f"{ahead}; by {gap[FIFO][-1]:.1f} % of the time at {top}, and by one more meeting of all "
+                f"ranks where latency decides; with {FEWER_WAVEFRONTS} wavefronts by {fewer[FIFO]:.1f} % at {top}",
                 holds=min(gap[FIFO]) > 0 and fewer[FIFO] > 0,
                 assumed=ASSUMED,
             ),
             Finding(
                 paper="because control requests wait behind data responses, so that fair arbitration between control "
                 "and data narrows the gap",
-                here=f"{gap[FIFO][-1]:.1f} % with fifo, {gap[FAIR][-1]:.1f} % with fair at {at}; a load of get takes "
+                here=f"{gap[FIFO][-1]:.1f} % with fifo, {gap[FAIR][-1]:.1f} % with fair at {top}; a load of get takes "
                 f"{waits[FIFO]:.2f} us with fifo, {waits[FAIR]:.2f} us with fair. With {FEWER_WAVEFRONTS} "
                 f"wavefronts {fewer[FIFO]:.1f} % and {fewer[FAIR]:.1f} %{_narrowed(fewer)}",
                 holds=gap[FAIR][-1] < gap[FIFO][-1] and waits[FAIR] < waits[FIFO],
@@ -115,15 +115,15 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
 
 
 def _gather(
-    size: int, ranks: int, workgroups: int, way: str, arbitration: str, wavefronts: int = WAVEFRONTS
+    size: int, ranks: int, workgroups: int, verb: str, arbitration: str, wavefronts: int = WAVEFRONTS
 ) -> Measured:
     model = ModelOptions(arbitration=arbitration).of(gpu_model())
-    return measure("all_gather", ranks, size, f"peer-{way}", workgroups, model=model, wavefronts=wavefronts)
+    return measure("all_gather", ranks, size, f"peer-{verb}", workgroups, model=model, wavefronts=wavefronts)
 
 
 def _gap_with_fewer(size: int, ranks: int, workgroups: int, arbitration: str) -> float:
     """Return the extra time of get, in per cent of put's time, with few wavefronts."""
-    put, get = (_gather(size, ranks, workgroups, way, arbitration, FEWER_WAVEFRONTS) for way in ("put", "get"))
+    put, get = (_gather(size, ranks, workgroups, verb, arbitration, FEWER_WAVEFRONTS) for verb in ("put", "get"))
     return 100 * (get.time_ps / put.time_ps - 1)
 
 
@@ -170,15 +170,15 @@ def unrolling(
 ) -> CaseStudy:
     """Run case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
     cases = [(size, limits[-1]) for size in sizes] + [(sizes[-1], limit) for limit in limits[:-1]]
-    found = {case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases}
-    small, large = found[sizes[0], limits[-1]], found[sizes[-1], limits[-1]]
+    rates = {case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases}
+    small, large = rates[sizes[0], limits[-1]], rates[sizes[-1], limits[-1]]
     spread = max(small) / min(small) - 1
     ends = (unrolls[0], unrolls[-1])
     fewer = {
         size: [_with(size, limits[-1], k, "all_to_all", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
         for size in (sizes[0], sizes[-1])
     }
-    at = {limit: _plateau(unrolls, found[sizes[-1], limit]) for limit in limits}
+    plateau = {limit: _plateau(unrolls, rates[sizes[-1], limit]) for limit in limits}
     label = {case: f"{format_size(case[0])}, limit {case[1]}" for case in cases}
     return CaseStudy(
         name="unrolling",
@@ -189,7 +189,7 @@ def unrolling(
             "flight of a compute unit.",
         ),
         columns=("unroll", *label.values()),
-        rows=tuple((unroll, *(found[case][i] for case in cases)) for i, unroll in enumerate(unrolls)),
+        rows=tuple((unroll, *(rates[case][i] for case in cases)) for i, unroll in enumerate(unrolls)),
         findings=(
             Finding(
                 paper="for large sizes bandwidth grows with unrolling",
@@ -201,11 +201,11 @@ def unrolling(
             Finding(
                 paper="until the compute unit's limit of requests in flight",
                 here="; ".join(
-                    f"limit {limit}: from unroll {at[limit]} on within 5 % of the most, "
-                    f"{WAVEFRONTS} wavefronts x {at[limit]} = {WAVEFRONTS * at[limit]}"
+                    f"limit {limit}: from unroll {plateau[limit]} on within 5 % of the most, "
+                    f"{WAVEFRONTS} wavefronts x {plateau[limit]} = {WAVEFRONTS * plateau[limit]}"
                     for limit in limits
                 ),
-                holds=all(WAVEFRONTS * at[limit] <= limit for limit in limits),
+                holds=all(WAVEFRONTS * plateau[limit] <= limit for limit in limits),
                 assumed=f"{ASSUMED}; one peer a workgroup",
             ),
             Finding(
@@ -216,7 +216,7 @@ def unrolling(
                 assumed=f"{ASSUMED}; one peer a workgroup",
             ),
         ),
-        panels=(_panel("All-to-all: loop unrolling", "requests of a wavefront in flight", unrolls, found, label),),
+        panels=(_panel("All-to-all: loop unrolling", "requests of a wavefront in flight", unrolls, rates, label),),
     )
 
 
@@ -227,10 +227,10 @@ def outstanding(
     workgroups: int = 62,
 ) -> CaseStudy:
     """Run case 4: ``sizes`` and ``limits`` ascending."""
-    found = {(size, 0): [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits] for size in sizes}
-    label = {case: format_size(case[0]) for case in found}
-    small, large = found[sizes[0], 0], found[sizes[-1], 0]
-    spread, at = max(small) / min(small) - 1, _plateau(limits, large)
+    rates = {(size, 0): [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits] for size in sizes}
+    label = {case: format_size(case[0]) for case in rates}
+    small, large = rates[sizes[0], 0], rates[sizes[-1], 0]
+    spread, plateau = max(small) / min(small) - 1, _plateau(limits, large)
     ends = (limits[0], limits[-1])
     fewer = {
         size: [_with(size, k, UNROLL, "all_gather", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
@@ -246,14 +246,14 @@ def outstanding(
             "workgroups for each peer (assumed: not in the paper).",
         ),
         columns=("limit", *label.values()),
-        rows=tuple((limit, *(found[case][i] for case in found)) for i, limit in enumerate(limits)),
+        rows=tuple((limit, *(rates[case][i] for case in rates)) for i, limit in enumerate(limits)),
         findings=(
             Finding(
                 paper="bandwidth saturates quickly with the limit",
-                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {at}, "
+                here=f"{format_size(sizes[-1])}: {max(large) / large[0]:.1f} times from {limits[0]} to {plateau}, "
                 f"then less than 5 %; with {FEWER_WAVEFRONTS} wavefronts {_growth(fewer[sizes[-1]]):.1f} times from "
                 f"{ends[0]} to {ends[1]}",
-                holds=at < limits[-1] and max(large) > 2 * large[0] and _growth(fewer[sizes[-1]]) > 2,
+                holds=plateau < limits[-1] and max(large) > 2 * large[0] and _growth(fewer[sizes[-1]]) > 2,
                 assumed=f"{ASSUMED}; {UNROLL} requests a wavefront",
             ),
             Finding(
@@ -264,7 +264,7 @@ def outstanding(
                 assumed=f"{ASSUMED}; {UNROLL} requests a wavefront",
             ),
         ),
-        panels=(_panel("All-gather: limit of a compute unit", "requests of a CU in flight", limits, found, label),),
+        panels=(_panel("All-gather: limit of a compute unit", "requests of a CU in flight", limits, rates, label),),
     )
 
 
@@ -289,11 +289,11 @@ def _panel(
     title: str,
     x_label: str,
     x: Sequence[int],
-    found: dict[tuple[int, int], list[float]],
+    rates_by_case: dict[tuple[int, int], list[float]],
     label: dict[tuple[int, int], str],
 ) -> Panel:
     curves = tuple(
         Curve(label=label[case], x=tuple(map(float, x)), y=tuple(rates), colour=number)
-        for number, (case, rates) in enumerate(found.items())
+        for number, (case, rates) in enumerate(rates_by_case.items())
     )
     return Panel(title=title, x_label=x_label, y_label=RATE, curves=curves, log="xy")

@@ -453,20 +453,20 @@ class _Block(Workgroup):
         self.barrier("wait")
 
     def add_up(
-        self, share: Workgroup, own: Operand, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
+        self, share: Workgroup, own_input: Operand, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
     ) -> None:
         """Sum this rank's input and the packets of all peers. A lane waits for one peer's packets before it asks for
         the next peer's. With the last peer's, the sum re-reads the others at once; the kernel has them in registers.
 
         ``cycles``: per packet; from the last packet to the write to the last peer.
         """
-        seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
+        packets, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
         if last:
             self.add(isa.LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
             self.add(isa.WAITCNT, 0, (), "reduce")
         self.delay((last + 1) * cycles[0] + cycles[1], "reduce")
-        known = [share.read(seen, chunk=slot) for slot in range(last)]
-        reads = [own, *known, share.read(slots, chunk=last)]
+        read_again = [share.read(packets, chunk=slot) for slot in range(last)]
+        reads = [own_input, *read_again, share.read(slots, chunk=last)]
         unroll = len(reads) * self.builder.options.unroll
         self.builder.add(isa.REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
@@ -478,18 +478,18 @@ class _Block(Workgroup):
         self.word("grid", 78)
         self.delay(52, "grid")
         self.add(isa.FENCE, 0, (), "grid")
-        self.add(isa.RELEASE, 1, [_at(signals, number, isa.WRITE) for number in range(blocks)], "grid")
-        self.add(isa.ACQUIRE, blocks, [_at(signals, self.number, isa.READ)], "grid")
+        self.add(isa.RELEASE, 1, [_signal_operand(signals, number, isa.WRITE) for number in range(blocks)], "grid")
+        self.add(isa.ACQUIRE, blocks, [_signal_operand(signals, self.number, isa.READ)], "grid")
         self.delay(48, "grid")
         self.barrier("grid")
 
-    def part(self, lines: int, parts: int, which: int, unit: int = 0) -> Workgroup:
-        """Return part ``which`` of the lines, in units of ``unit`` lines; 0: one line per wavefront of the block."""
+    def part(self, lines: int, parts: int, index: int, unit: int = 0) -> Workgroup:
+        """Return part ``index`` of the lines, in units of ``unit`` lines; 0: one line per wavefront of the block."""
         unit = unit or self.builder.options.wavefronts
         units = -(-lines // unit)
-        each = -(-units // parts) * unit
-        first = min(lines, which * each)
-        return Workgroup(self.builder, self.number, first, min(lines, first + each) - first)
+        lines_per_part = -(-units // parts) * unit
+        first = min(lines, index * lines_per_part)
+        return Workgroup(self.builder, self.number, first, min(lines, first + lines_per_part) - first)
 
     def share(self, lines: int, unit: int = 0) -> Workgroup:
         """Return the block's part of lines that all blocks share."""
@@ -497,8 +497,8 @@ class _Block(Workgroup):
 
     def of_peer(self, lines: int, ranks: int) -> tuple[int, Workgroup]:
         """Return the peer that the block serves, and its part of the lines for it."""
-        per_peer, left = divmod(self.builder.options.workgroups, ranks - 1)
-        if left:
+        per_peer, remainder = divmod(self.builder.options.workgroups, ranks - 1)
+        if remainder:
             blocks = self.builder.options.workgroups
             raise InputError(f"must be a multiple of the {ranks - 1} peers, got {blocks}", field="blocks")
         return self.number // per_peer + 1, self.part(lines, per_peer, self.number % per_peer)
@@ -514,7 +514,7 @@ def _blocks(builder: CollectiveBuilder, words: Region) -> Iterator[_Block]:
         builder.end_workgroup()
 
 
-def _at(signals: SignalTable, number: int, role: int) -> Operand:
+def _signal_operand(signals: SignalTable, number: int, role: int) -> Operand:
     return signals.operand(role, 0, number, 0)
 
 
@@ -529,10 +529,10 @@ def _builder(
     name: str, ranks: int, size_bytes: int, blocks: int, threads: int, protocol: str, accesses: int = 1
 ) -> CollectiveBuilder:
     """Return a builder; ``accesses``: accesses of 16 bytes in flight per lane, for lines without flags."""
-    waiting = threads // PACKET_LANES
-    wavefronts = min(waiting, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
+    packet_warps = threads // PACKET_LANES
+    wavefronts = min(packet_warps, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
     options = KernelOptions(
         op="all_reduce", num_ranks=ranks, size_bytes=size_bytes, workgroups=blocks, wavefronts=wavefronts,
-        protocol=protocol, unroll=max(1, waiting // wavefronts) if protocol == LL else 4 * accesses,
+        protocol=protocol, unroll=max(1, packet_warps // wavefronts) if protocol == LL else 4 * accesses,
     )  # fmt: skip
     return CollectiveBuilder(name, options)

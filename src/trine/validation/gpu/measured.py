@@ -100,8 +100,8 @@ def _loads(algorithm: str) -> Build:
 def _vllm(size_bytes: int, ranks: int) -> GpuProgram:
     """Build vLLM's one- or two-stage all-reduce, chosen as in allreduce in csrc/custom_all_reduce.cuh."""
     one_stage_below = {2: size_bytes + 1, 4: 512 << 10}.get(ranks, 256 << 10)
-    chosen = kernels.reads_between_meetings if size_bytes < one_stage_below else kernels.reads_in_two_stages
-    return chosen(size_bytes, ranks)
+    kernel = kernels.reads_between_meetings if size_bytes < one_stage_below else kernels.reads_in_two_stages
+    return kernel(size_bytes, ranks)
 
 
 def _tensorrt_llm(size_bytes: int, ranks: int) -> GpuProgram:
@@ -315,11 +315,11 @@ def median_error(compared: Iterable[FineCompared]) -> float:
 def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> Errors | None:
     """Return errors of all-reduces up to 1 MiB on H100 and H200 (None without any); ``traced``: profiled ones too."""
     errors = [
-        each.error
-        for each in compared
-        if any(gpu in each.point.machine for gpu in ("H100", "H200"))
-        and each.point.size_bytes <= SMALL_BYTES
-        and (traced or not each.point.stand.traced)
+        row.error
+        for row in compared
+        if any(gpu in row.point.machine for gpu in ("H100", "H200"))
+        and row.point.size_bytes <= SMALL_BYTES
+        and (traced or not row.point.stand.traced)
     ]
     return Errors.interpolated(errors) if errors else None
 
@@ -362,12 +362,12 @@ class KernelValidation(Validation):
         """Return ``points``."""
         points: list[Row] = [
             {
-                "series": each.point.series, "size_bytes": each.point.size_bytes,
-                "measured_s": each.point.time_ps / 1e12, "simulated_s": each.time_ps / 1e12,
-                "first_round_s": each.first_ps / 1e12, "error": each.error, "program": each.program,
-                "source": each.point.source,
+                "series": row.point.series, "size_bytes": row.point.size_bytes,
+                "measured_s": row.point.time_ps / 1e12, "simulated_s": row.time_ps / 1e12,
+                "first_round_s": row.first_ps / 1e12, "error": row.error, "program": row.program,
+                "source": row.point.source,
             }
-            for each in self.compared
+            for row in self.compared
         ]  # fmt: skip
         return {"points": points}
 
@@ -392,18 +392,18 @@ def _table(compared: Sequence[FineCompared]) -> str:
 
 def _spreads(compared: Sequence[FineCompared]) -> dict[str, Errors]:
     """Return the errors of all small all-reduces, and without profiled ones: the profiler is not simulated."""
-    found = {"all": small_all_reduces(compared), "without a profiler": small_all_reduces(compared, traced=False)}
-    return {name: errors for name, errors in found.items() if errors is not None}
+    spreads = {"all": small_all_reduces(compared), "without a profiler": small_all_reduces(compared, traced=False)}
+    return {name: errors for name, errors in spreads.items() if errors is not None}
 
 
 def _by_series(compared: Sequence[FineCompared]) -> dict[str, list[FineCompared]]:
     return grouped(compared, lambda each: each.point.series)
 
 
-def _line(each: FineCompared) -> str:
-    size = format_size(each.point.size_bytes)
-    times = f"{each.point.time_ps / 1e6:6.2f} us {each.time_ps / 1e6:6.2f} us {each.error:+6.0%}"
-    return f"{each.point.machine[:24]:24} {size:>8} {times}  {each.first_ps / 1e6:7.2f}  {each.program}"
+def _line(row: FineCompared) -> str:
+    size = format_size(row.point.size_bytes)
+    times = f"{row.point.time_ps / 1e6:6.2f} us {row.time_ps / 1e6:6.2f} us {row.error:+6.0%}"
+    return f"{row.point.machine[:24]:24} {size:>8} {times}  {row.first_ps / 1e6:7.2f}  {row.program}"
 
 
 def _verdict(series: str, mine: Sequence[FineCompared]) -> str:
@@ -422,15 +422,15 @@ def round_times_ps(
     On each GPU a kernel starts when the previous one has ended. Only the first round finds an empty L2.
     The program needs one kernel per rank, and its semaphores must return to their initial values.
     """
-    whole, ranks = repeated(program, rounds), program.num_ranks
-    before = [[] if task < ranks else [task - ranks] for task in range(whole.num_kernels)]
+    all_rounds, ranks = repeated(program, rounds), program.num_ranks
+    before = [[] if task < ranks else [task - ranks] for task in range(all_rounds.num_kernels)]
     ptr, idx = csr(before)
-    tasks = kernel_tasks(whole)
+    tasks = kernel_tasks(all_rounds)
     graph = replace(
         tasks.graph, predecessor_ptr=ptr, predecessor_idx=idx, num_required=np.diff(ptr).astype(np.int32)
     )  # fmt: skip
     options = GpuRunOptions(fold="off")
-    run = run_gpus(whole, cluster, group, model, tasks=tasks._replace(graph=graph), options=options).whole()
+    run = run_gpus(all_rounds, cluster, group, model, tasks=tasks._replace(graph=graph), options=options).whole()
     ends = run.records.end_ps.reshape(rounds, ranks).max(axis=1)
     return tuple(int(each) for each in np.diff(ends, prepend=0))
 

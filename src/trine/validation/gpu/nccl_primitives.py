@@ -132,18 +132,18 @@ def ring_shape(protocol: str, size_bytes: int) -> RingShape:
     if protocol == LL:
         threads = max(threads, 3 * WARP)
     align = threads * 8 if protocol == LL else HUNK
-    left, loops = size_bytes // channels, list[tuple[int, ...]]()
-    while left > 0:
-        chunk = min(largest, -(-left // (GPUS * align)) * align)
-        loops.append(tuple(min(chunk, max(0, left - i * chunk)) for i in range(GPUS)))
-        left -= sum(loops[-1])
+    remaining, loops = size_bytes // channels, list[tuple[int, ...]]()
+    while remaining > 0:
+        chunk = min(largest, -(-remaining // (GPUS * align)) * align)
+        loops.append(tuple(min(chunk, max(0, remaining - i * chunk)) for i in range(GPUS)))
+        remaining -= sum(loops[-1])
     return RingShape(channels, threads // WARP, tuple(loops))
 
 
 def slices(chunk_bytes: int) -> list[int]:
     """Return the bytes of the slices that Simple cuts a chunk into: one or two."""
-    each = max(-(-chunk_bytes // 32) * 16, SMALLEST_SLICE)
-    return [min(each, chunk_bytes - first) for first in range(0, chunk_bytes, each)]
+    slice_bytes = max(-(-chunk_bytes // 32) * 16, SMALLEST_SLICE)
+    return [min(slice_bytes, chunk_bytes - first) for first in range(0, chunk_bytes, slice_bytes)]
 
 
 class Stretch(NamedTuple):
@@ -181,7 +181,7 @@ class ChannelWriter:
 
     def calls(self) -> Iterator[Call]:
         """Yield the primitives of all loops, in order; empty chunks have no primitives."""
-        done: set[str] = set()
+        seen_primitives: set[str] = set()
         received, sent, place = 0, 0, self.first
         for loop in self.ring.shape.loops:
             for step in range(2 * GPUS - 1):
@@ -189,9 +189,9 @@ class ChannelWriter:
                 if loop[chunk]:
                     yield Call(
                         primitive=primitive, num_bytes=loop[chunk], place=place + chunk * loop[0], received=received,
-                        sent=sent, is_cold=primitive not in done,
+                        sent=sent, is_cold=primitive not in seen_primitives,
                     )  # fmt: skip
-                    done.add(primitive)
+                    seen_primitives.add(primitive)
                 received, sent = received + _receives(primitive), sent + _sends(primitive)
             place += sum(loop)
 
@@ -205,33 +205,33 @@ class ChannelWriter:
         begin = self._mark()
         self._delay(code.before)
         per_trip = self.waves * WARP * 8
-        for at in range(0, call.num_bytes, per_trip):
-            lines = -(-min(per_trip, call.num_bytes - at) // LINE)
-            if at:
+        for offset in range(0, call.num_bytes, per_trip):
+            lines = -(-min(per_trip, call.num_bytes - offset) // LINE)
+            if offset:
                 self._delay(code.trip)
             if _reads_input(primitive):
-                self._move(isa.LOAD, lines, self.ring.input + call.place + at)
+                self._move(isa.LOAD, lines, self.ring.input + call.place + offset)
                 self._delay(code.look)
             looks = self._mark() if _receives(primitive) else -1
             if _receives(primitive):
-                self._flagged(isa.LOAD, isa.READ_FLAGGED, self.into, call.received, at, lines)
+                self._flagged(isa.LOAD, isa.READ_FLAGGED, self.into, call.received, offset, lines)
             self._add(isa.WAITCNT)
             if _receives(primitive):
                 left_out.append((looks, self._mark()))
             self._delay(code.store)
             if _sends(primitive):
-                self._flagged(isa.STORE, isa.WRITE_FLAGGED, self.out, call.sent, at, lines)
+                self._flagged(isa.STORE, isa.WRITE_FLAGGED, self.out, call.sent, offset, lines)
             if _writes_output(primitive):
-                self._move(isa.STORE, lines, self.ring.output + call.place + at)
+                self._move(isa.STORE, lines, self.ring.output + call.place + offset)
         self._delay(code.end)
         self.ring.stretches.append(Stretch(primitive, call.num_bytes, begin, self._mark(), tuple(left_out)))
         self._npkit_event()
         if _receives(primitive):
             self._add(isa.BARRIER)
 
-    def _flagged(self, kind: int, role: int, edge: int, step: int, at: int, lines: int) -> None:
+    def _flagged(self, kind: int, role: int, edge: int, step: int, offset: int, lines: int) -> None:
         """Access ``lines`` of payload in the buffer, which uses two lines for each."""
-        line = (edge * STEPS + step % STEPS) * LL_STEP // LINE + 2 * at // LINE
+        line = (edge * STEPS + step % STEPS) * LL_STEP // LINE + 2 * offset // LINE
         operand = Operand(role, HOST, self.ring.fifo + line * LINE, LINE, self.ring.flags + line)
         self.builder.add(kind, 2 * lines, [operand])
 
@@ -273,23 +273,23 @@ class ChannelWriter:
         jumps = (code.jumps if is_small else 1) * call.is_cold * (number == 0)
         self._delay((code.small_before if is_small else code.before) + jumps * COLD_JUMP)
         rounds = (hunk // LINE,) if is_small and code.rounds else code.rounds
-        for at in range(0, num_bytes, self.waves * hunk):
-            if at:
+        for offset in range(0, num_bytes, self.waves * hunk):
+            if offset:
                 self._delay(code.hunk)
-            warps = min(self.waves, (num_bytes - at) // hunk)
-            place = call.place + first + at
+            warps = min(self.waves, (num_bytes - offset) // hunk)
+            place = call.place + first + offset
             if _reads_input(call.primitive):
                 self._move(isa.LOAD, warps * hunk // LINE, self.ring.input + place)
-            come = self._slot(self.into, call.received, number) + at
-            for each in rounds:
-                self._move(isa.LOAD, warps * each, come, HOST)
+            address = self._slot(self.into, call.received, number) + offset
+            for lines in rounds:
+                self._move(isa.LOAD, warps * lines, address, HOST)
                 self._add(isa.WAITCNT)
-                come += warps * each * LINE
+                address += warps * lines * LINE
             if not rounds:
                 self._add(isa.WAITCNT)
             self._delay(code.store)
             if _sends(call.primitive):
-                self._move(isa.STORE, warps * hunk // LINE, self._slot(self.out, call.sent, number) + at, HOST)
+                self._move(isa.STORE, warps * hunk // LINE, self._slot(self.out, call.sent, number) + offset, HOST)
             if _writes_output(call.primitive):
                 self._move(isa.STORE, warps * hunk // LINE, self.ring.output + place)
         self._delay(code.small_end if is_small else code.end)
@@ -392,22 +392,22 @@ def primitive_times(protocol: str, size_bytes: int) -> tuple[PrimitiveTime, ...]
     ring, cluster = RingProgram(protocol, size_bytes), load_cluster("rtx3090-pcie")
     program, model = ring.program, load_gpu_model("rtx3090")
     run = run_gpus(program, cluster, host_group(cluster, program), model, options=GpuRunOptions(fold="off")).whole()
-    at = run.gpu.op_start_ps.tolist()
+    start = run.gpu.op_start_ps.tolist()
     return tuple(
         PrimitiveTime(
-            each.primitive,
-            each.num_bytes,
-            at[each.end] - at[each.begin] - sum(at[end] - at[begin] for begin, end in each.left_out),
+            part.primitive,
+            part.num_bytes,
+            start[part.end] - start[part.begin] - sum(start[end] - start[begin] for begin, end in part.left_out),
         )
-        for each in ring.stretches
+        for part in ring.stretches
     )
 
 
 def primitive_time_ps(protocol: str, primitive: str, num_bytes: int) -> int:
     """Return the median time of sends of ``num_bytes``; for receives the 10th percentile (the others wait longer)."""
-    found = [
-        each.time_ps
-        for each in primitive_times(protocol, MESSAGES[protocol][num_bytes])
-        if each.primitive == primitive and each.num_bytes == num_bytes
+    times_ps = [
+        time.time_ps
+        for time in primitive_times(protocol, MESSAGES[protocol][num_bytes])
+        if time.primitive == primitive and time.num_bytes == num_bytes
     ]
-    return round(float(np.percentile(found, 50 if primitive == SEND else 10)))
+    return round(float(np.percentile(times_ps, 50 if primitive == SEND else 10)))

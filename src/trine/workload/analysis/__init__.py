@@ -1,1 +1,1 @@
-"""What calls on tensors tell: roles, batch dimensions, layers, which backward operator belongs to which forward one."""
+"""Infer tensor roles, batch dimensions, layers and forward-backward links from a trace's calls on tensors."""

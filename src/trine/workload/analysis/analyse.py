@@ -42,7 +42,7 @@ class Layouts:
         self._roles = roles
         self._links = links
         self._batch = batch
-        self._known: dict[int, Layout] = {}
+        self._layouts: dict[int, Layout] = {}
         self._weak: set[int] = set()
         self._holder: dict[int, int] = {}  # storage -> the tensor that last described it
         for tensor, dim in seeds.items():
@@ -55,11 +55,11 @@ class Layouts:
         """Return the batch dimensions of ``tensor``: () if its role never scales or its layout is unknown."""
         if self._roles.of(self._raw, tensor) in _FIXED or not self._raw.tensors[tensor].size_bytes:
             return ()
-        layout = self._known.get(tensor)
+        layout = self._layouts.get(tensor)
         return batch_dims(layout) if layout is not None else ()
 
     def _set(self, tensor: int, layout: Layout) -> None:
-        self._known[tensor] = layout
+        self._layouts[tensor] = layout
         self._holder[self._raw.tensors[tensor].storage] = tensor
 
     def _visit(self, call: RawCall) -> None:
@@ -68,7 +68,7 @@ class Layouts:
         if not call.outputs:
             return
         if call.kind in MAKERS and (call.inner or not call.inputs):
-            self._made(call)
+            self._lay_out_new(call)
             return
         outputs = tuple(None if i is None else tensors[i].shape for i in call.outputs)
         operator = OperatorCall(inputs, outputs, call.values, self._batch)
@@ -81,13 +81,13 @@ class Layouts:
                 continue
             layout = ruled[place] if place < len(ruled) else None
             strong = layout is not None and shape_of(layout) == tensors[tensor].shape
-            known = self._known.get(tensor)
-            if known is not None and tensor not in self._weak:
+            earlier = self._layouts.get(tensor)
+            if earlier is not None and tensor not in self._weak:
                 continue
             if not strong:
                 fallback = fallback or default(operator)
                 layout = fallback[place]
-                if known is not None and (layout is None or batch_dims(known) or not batch_dims(layout)):
+                if earlier is not None and (layout is None or batch_dims(earlier) or not batch_dims(layout)):
                     continue  # one guess against another: only one that finds the batch is better
                 self._weak.add(tensor)
             elif doubtful:
@@ -97,26 +97,26 @@ class Layouts:
             if layout is not None:
                 self._set(tensor, layout)
 
-    def _made(self, call: RawCall) -> None:
+    def _lay_out_new(self, call: RawCall) -> None:
         """Give new memory the layout of an input with its shape, or the batch at the one dimension of that size.
 
         The second case covers the zeros of a recurrent network's first state.
         """
-        like = [self._known[i] for i in call.inputs if i is not None and i in self._known]
+        like = [self._layouts[i] for i in call.inputs if i is not None and i in self._layouts]
         for tensor in call.outputs:
-            if tensor is None or (tensor in self._known and tensor not in self._weak):
+            if tensor is None or (tensor in self._layouts and tensor not in self._weak):
                 continue
             shape = self._raw.tensors[tensor].shape
             layout = next((layout for layout in like if shape_of(layout) == shape), None)
-            alone = len(shape) > 1 and self._batch > 1 and shape.count(self._batch) == 1
-            if layout is None and alone and call.kind in _FILLED and not call.inner:
+            is_unique = len(shape) > 1 and self._batch > 1 and shape.count(self._batch) == 1
+            if layout is None and is_unique and call.kind in _FILLED and not call.inner:
                 layout = seeded(shape, shape.index(self._batch), self._batch)
             if layout is not None:
                 self._set(tensor, layout)
                 self._weak.add(tensor)
 
     def _input(self, tensor: int, call: RawCall) -> Layout:
-        layout = self._known.get(tensor)
+        layout = self._layouts.get(tensor)
         if layout is not None:
             if tensor in self._weak and not batch_dims(layout) and (better := self._saved(tensor, call)) is not None:
                 self._set(tensor, better)  # the gradient of a sum is an expanded scalar: its consumer knows its shape
@@ -137,10 +137,10 @@ class Layouts:
         holder = self._holder.get(self._raw.tensors[tensor].storage)
         if holder is None:
             return None
-        layout, shape = self._known[holder], self._raw.tensors[tensor].shape
+        layout, shape = self._layouts[holder], self._raw.tensors[tensor].shape
         if sorted(shape) == sorted(shape_of(layout)) and shape != shape_of(layout):
-            rest = list(layout)
-            order = [rest.pop(next(i for i, d in enumerate(rest) if shape_of((d,)) == (size,))) for size in shape]
+            pool = list(layout)
+            order = [pool.pop(next(i for i, d in enumerate(pool) if shape_of((d,)) == (size,))) for size in shape]
             return tuple(order)
         return reshape(layout, shape)
 
@@ -150,8 +150,8 @@ class Layouts:
             return None
         shape = self._raw.tensors[tensor].shape
         forward = self._raw.operators[link]
-        for other in (*forward.outputs, *forward.inputs):
-            layout = self._known.get(other)
+        for candidate in (*forward.outputs, *forward.inputs):
+            layout = self._layouts.get(candidate)
             if layout is not None and shape_of(layout) == shape and any(map(has_batch, layout)):
                 return layout
         return None
@@ -198,8 +198,8 @@ def _without_tables(raw: RawTrace, roles: Roles, parameters: tuple[Parameter, ..
     }
     tables = [p for p in parameters if raw.tensors[p.weight].storage in rows]
     size = sum(p.size_bytes for p in tables)
-    others = sum(p.size_bytes for p in parameters if p.gradient_operator is not None and p not in tables)
-    if not exchanges or not tables or None in reduced or sum(each or 0 for each in reduced) > others + size // 2:
+    other_bytes = sum(p.size_bytes for p in parameters if p.gradient_operator is not None and p not in tables)
+    if not exchanges or not tables or None in reduced or sum(each or 0 for each in reduced) > other_bytes + size // 2:
         return parameters
     roles.of_storage.update(dict.fromkeys((raw.tensors[p.weight].storage for p in tables), "table"))
     return tuple(p for p in parameters if p not in tables)
@@ -239,7 +239,7 @@ def _weights(raw: RawTrace, roles: Roles) -> list[int]:
 def _paired(raw: RawTrace, weights: list[int]) -> dict[int, int]:
     """Return weight -> gradient from optimizer operators with equally long input lists, one of them of gradients."""
     backward = {raw.tensors[i].storage for op in raw.operators if op.phase == BACKWARD for i in op.outputs}
-    backward |= {raw.tensors[kept].storage for _, kept in raw.accumulated}
+    backward |= {raw.tensors[result].storage for _, result in raw.accumulated}
     touched = {raw.tensors[i].storage for op in raw.operators if op.phase == OPTIMIZER for i in op.inputs}
     listed = [w for w in weights if raw.tensors[w].storage in touched]
     count = len(listed)
@@ -250,8 +250,8 @@ def _paired(raw: RawTrace, weights: list[int]) -> dict[int, int]:
         for start in range(0, len(op.inputs), count):
             part = op.inputs[start : start + count]
             fits = all(raw.tensors[g].shape == raw.tensors[w].shape for g, w in zip(part, listed, strict=True))
-            own = any(raw.tensors[g].storage == raw.tensors[w].storage for g, w in zip(part, listed, strict=True))
-            if fits and not own and any(raw.tensors[g].storage in backward for g in part):
+            is_self = any(raw.tensors[g].storage == raw.tensors[w].storage for g, w in zip(part, listed, strict=True))
+            if fits and not is_self and any(raw.tensors[g].storage in backward for g in part):
                 for weight, gradient in zip(listed, part, strict=True):
                     pairs.setdefault(weight, gradient)
     return pairs
@@ -265,23 +265,23 @@ def _from_operators(
     Outputs pair with the forward operator's weights of the same shape in the order of both.
     """
     by_storage = {raw.tensors[w].storage: w for w in weights}
-    accumulated = {raw.tensors[incoming].storage: kept for incoming, kept in raw.accumulated}
-    found: dict[int, tuple[int | None, int | None]] = {}
+    accumulated = {raw.tensors[incoming].storage: gradient for incoming, gradient in raw.accumulated}
+    pairs: dict[int, tuple[int | None, int | None]] = {}
     for index, (op, link) in enumerate(zip(raw.operators, links, strict=True)):
         if op.phase != BACKWARD or link is None:
             continue
         forward = raw.operators[link]
-        mine = [by_storage[s] for i in forward.inputs if (s := raw.tensors[i].storage) in by_storage]
+        weights_read = [by_storage[s] for i in forward.inputs if (s := raw.tensors[i].storage) in by_storage]
         free = [i for i in op.outputs if raw.tensors[i].storage in accumulated or not accumulated]
-        for weight in mine:
+        for weight in weights_read:
             count = raw.tensors[weight].size_bytes
             match = next((i for i in free if raw.tensors[i].size_bytes == count
                           and raw.tensors[i].storage not in by_storage), None)  # fmt: skip
             if match is not None:
                 free.remove(match)
                 match = accumulated.get(raw.tensors[match].storage, match)
-            found[weight] = (match if match is not None else found.get(weight, (None, None))[0], index)
-    return found
+            pairs[weight] = (match if match is not None else pairs.get(weight, (None, None))[0], index)
+    return pairs
 
 
 def _last_writers(raw: RawTrace) -> dict[int, int]:
@@ -311,9 +311,9 @@ _PREFIXES = ("native", "cudnn", "miopen", "mkldnn", "fused", "scaleddotproductfl
 
 @lru_cache(maxsize=4096)
 def _matches(stem: str, kind: str) -> bool:
-    known = _FORWARD_KINDS.get(stem)
-    if known is not None:
-        return kind in known
+    kinds = _FORWARD_KINDS.get(stem)
+    if kinds is not None:
+        return kind in kinds
     flat = kind.replace("_", "")
     name = stem.lower()
     for prefix in _PREFIXES:
@@ -335,22 +335,22 @@ def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
     for i, op in enumerate(operators):
         if op.phase == FORWARD:
             forward.setdefault(kinds[i], []).append(i)
-    taken: dict[str, set[int]] = {}
+    used_by_stem: dict[str, set[int]] = {}
     numbers = {op.id: index for index, op in enumerate(operators)}
     links: list[int | None] = []
     for index, op in enumerate(operators):
         link = None if op.forward_id is None else numbers[op.forward_id]
         if link is None and op.phase == BACKWARD and kinds[index].endswith("'"):
             stem = kinds[index][:-1]
-            used = taken.setdefault(stem, set())
-            fitting = [i for kind, those in forward.items() if _matches(stem, kind) for i in those if i not in used]
+            linked = used_by_stem.setdefault(stem, set())
+            fitting = [i for kind, those in forward.items() if _matches(stem, kind) for i in those if i not in linked]
             if not fitting and not any(_matches(stem, kind) for kind in forward):
-                anywhere = sorted(i for those in forward.values() for i in those if i not in used)
+                anywhere = sorted(i for those in forward.values() for i in those if i not in linked)
                 fitting = [i for i in anywhere if storages[i] & storages[index]]
             shared = [(len(storages[i] & storages[index]), i) for i in fitting]
             link = max(shared)[1] if shared else None
             if link is not None:
-                used.add(link)
+                linked.add(link)
         links.append(link)
     return tuple(links)
 
@@ -367,12 +367,12 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
     parameters = _without_tables(raw, roles, parameters)
     layouts = Layouts(raw, roles, seeds, size, links)
     layers = _layers(raw, links)
-    used = dict.fromkeys(i for op in raw.operators for i in (*op.inputs, *op.outputs))
+    tensor_ids = dict.fromkeys(i for op in raw.operators for i in (*op.inputs, *op.outputs))
     for parameter in parameters:
-        used[parameter.weight] = None
+        tensor_ids[parameter.weight] = None
         if parameter.gradient is not None:
-            used[parameter.gradient] = None
-    tensors = {i: _tensor(raw, i, roles.of(raw, i), layouts.batch_dims(i)) for i in sorted(used)}
+            tensor_ids[parameter.gradient] = None
+    tensors = {i: _tensor(raw, i, roles.of(raw, i), layouts.batch_dims(i)) for i in sorted(tensor_ids)}
     operators = tuple(
         replace(op, forward_id=None if link is None else raw.operators[link].id, layer=layer)
         for op, link, layer in zip(raw.operators, links, layers, strict=True)
@@ -386,9 +386,9 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
 
 
 def _tensor(raw: RawTrace, tensor: int, role: str, batch_dims: tuple[int, ...]) -> Tensor:
-    known = raw.tensors[tensor]
+    entry = raw.tensors[tensor]
     return Tensor(
-        id=tensor, shape=known.shape, dtype=known.dtype, size_bytes=known.size_bytes, storage=known.storage, role=role,
+        id=tensor, shape=entry.shape, dtype=entry.dtype, size_bytes=entry.size_bytes, storage=entry.storage, role=role,
         batch_dims=batch_dims,
     )  # fmt: skip
 

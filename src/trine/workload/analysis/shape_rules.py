@@ -32,8 +32,8 @@ def plain(shape: Iterable[int]) -> Layout:
 
 def seeded(shape: Shape, dim: int, batch: int) -> Layout:
     """Return ``shape`` with the batch as the outermost factor of ``dim``, a multiple of ``batch`` in size."""
-    rest = shape[dim] // batch
-    marked: Dimension = ((batch, True),) if rest == 1 else ((batch, True), (rest, False))
+    inner = shape[dim] // batch
+    marked: Dimension = ((batch, True),) if inner == 1 else ((batch, True), (inner, False))
     return tuple(marked if i == dim else ((size, False),) for i, size in enumerate(shape))
 
 
@@ -60,10 +60,10 @@ def reshape(layout: Layout, shape: Shape) -> Layout | None:
     factors.reverse()  # the next factor is the last
     result: list[Dimension] = []
     for size in shape:
-        taken = _take(factors, size)
-        if taken is None:
+        part = _take(factors, size)
+        if part is None:
             return None
-        result.append(taken)
+        result.append(part)
     return None if factors else tuple(result)  # leftover: a batch of 1 that no dimension has taken
 
 
@@ -72,19 +72,19 @@ def _take(factors: list[Factor], size: int) -> Dimension | None:
 
     Returns None if a factor and the remaining size share no divisor: (6, 10) -> (4, 15) loses track of its dimensions.
     """
-    taken: list[Factor] = []
+    dimension: list[Factor] = []
     need = size
-    while factors and (need > 1 or (factors[-1] == (1, True) and not taken)):
+    while factors and (need > 1 or (factors[-1] == (1, True) and not dimension)):
         factor, is_batch = factors.pop()
         part = math.gcd(factor, need)
         if part == 1 and factor != 1:
             return None
-        taken.append((part, is_batch))
+        dimension.append((part, is_batch))
         if factor != part:
             # If the batch is cut, trine assumes that the outer part scales, as in (B*T, ...) -> (B, T, ...).
             factors.append((factor // part, False))
         need //= part
-    return tuple(taken) if taken else ((size, False),)
+    return tuple(dimension) if dimension else ((size, False),)
 
 
 def permute(layout: Layout, order: Sequence[int]) -> Layout:
@@ -108,11 +108,11 @@ def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
 
 def head(layout: Layout, count: int, shape: Shape) -> Layout:
     """Return the first ``count`` dimensions of ``layout`` whose sizes match ``shape``, the others without batch."""
-    kept = [
+    dimensions = [
         layout[i] if i < min(count, len(layout)) and shape_of(layout[i : i + 1])[0] == size else ((size, False),)
         for i, size in enumerate(shape)
     ]
-    return tuple(kept)
+    return tuple(dimensions)
 
 
 class OperatorCall(NamedTuple):
@@ -141,9 +141,9 @@ def default(call: OperatorCall) -> Result:
 
 
 def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
-    same = [layout for layout in inputs if shape_of(layout) == shape]
-    if same:
-        return next((layout for layout in same if any(map(has_batch, layout))), same[0])
+    equal = [layout for layout in inputs if shape_of(layout) == shape]
+    if equal:
+        return next((layout for layout in equal if any(map(has_batch, layout))), equal[0])
     for layout in inputs:
         reshaped = reshape(layout, shape) if len(shape) > 1 or len(layout) > 1 else None
         if reshaped is not None:
@@ -169,11 +169,11 @@ def reduction(call: OperatorCall) -> Result:
     if len(shape) == len(data):
         layout = head(data, len(shape), shape)
     else:
-        given = call.values.get("dim")
-        dims = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
+        dim = call.values.get("dim")
+        dims = [dim] if isinstance(dim, int) else list(dim) if isinstance(dim, tuple | list) else []
         reduced = {d % len(data) for d in dims if isinstance(d, int)}
-        kept = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
-        layout = kept if reduced and shape_of(kept) == shape else plain(shape)
+        remaining = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
+        layout = remaining if reduced and shape_of(remaining) == shape else plain(shape)
     return [layout if s == shape else None for s in call.outputs]
 
 
@@ -193,8 +193,8 @@ def concatenate(call: OperatorCall) -> Result:
             result.append(marked)
         else:
             batch = math.prod(s for s, is_batch in marked if is_batch)
-            whole = size % batch == 0
-            result.append(((size // batch, False), (batch, True)) if whole else ((size, True),))
+            is_divisible = size % batch == 0
+            result.append(((size // batch, False), (batch, True)) if is_divisible else ((size, True),))
     return [tuple(result)]
 
 

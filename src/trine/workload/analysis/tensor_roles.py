@@ -31,9 +31,9 @@ class Roles:
 
     def of(self, raw: RawTrace, tensor: int) -> str:
         """Return the role of ``tensor``, from its storage; a weight expanded to the batch is an activation."""
-        known = raw.tensors[tensor]
-        role = self.of_storage.get(known.storage, "activation")
-        expanded = known.size_bytes > self.bytes_of_source.get(known.storage, known.size_bytes)
+        recorded = raw.tensors[tensor]
+        role = self.of_storage.get(recorded.storage, "activation")
+        expanded = recorded.size_bytes > self.bytes_of_source.get(recorded.storage, recorded.size_bytes)
         return "activation" if role == "weight" and expanded else role
 
 
@@ -86,24 +86,24 @@ def _storages(raw: RawTrace, phases: tuple[str, ...]) -> dict[int, None]:
 def _sources(raw: RawTrace) -> dict[int, int]:
     """Return storages that exist before the step, or that a call draws at random, with the first tensor of each."""
     sources: dict[int, int] = {}
-    made: set[int] = set()
+    produced: set[int] = set()
     group: list[RawCall] = []
     for call in raw.calls:
         group.append(call)
         if call.inner:
             continue
-        created = {s for s in _created(raw, group) if s not in made and s not in sources}
+        created = {s for s in _created(raw, group) if s not in produced and s not in sources}
         from_nothing = call.kind in DATA_MAKERS and not any(i is not None for i in call.inputs)
         for member in group:
             for i in member.inputs:
                 if i is not None and raw.tensors[i].size_bytes:
                     storage = raw.tensors[i].storage
-                    if storage not in made and storage not in created:
+                    if storage not in produced and storage not in created:
                         sources.setdefault(storage, i)
         for i in call.outputs if from_nothing else ():
             if i is not None and raw.tensors[i].storage in created:
                 sources[raw.tensors[i].storage] = i
-        made.update(s for s in created if s not in sources)
+        produced.update(s for s in created if s not in sources)
         group = []
     return sources
 
@@ -115,8 +115,8 @@ def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
     """
     created: set[int] = set()
     for call in group:
-        taken = {raw.tensors[i].storage for i in call.inputs if i is not None}
-        created.update(s for i in call.outputs if i is not None and (s := raw.tensors[i].storage) not in taken)
+        input_storages = {raw.tensors[i].storage for i in call.inputs if i is not None}
+        created.update(s for i in call.outputs if i is not None and (s := raw.tensors[i].storage) not in input_storages)
     return created
 
 
@@ -158,8 +158,8 @@ def _data(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
                 continue
             storage = raw.tensors[tensor].storage
             storage = origin.get(storage, storage)
-            known = roles.of_storage.get(storage, "input")
-            if storage in sources and known == "input" and raw.tensors[sources[storage]].shape:
+            role = roles.of_storage.get(storage, "input")
+            if storage in sources and role == "input" and raw.tensors[sources[storage]].shape:
                 roles.of_storage[storage] = "input"
                 if sources[storage] not in roles.data:
                     roles.data.append(sources[storage])
@@ -169,7 +169,7 @@ def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int 
     """Classify sources that no signature explains: data if dimension 0 is the batch, else a buffer or a constant."""
     size = batch or (raw.tensors[roles.data[0]].shape[0] if roles.data else None)
     forward = _storages(raw, (FORWARD,))
-    written = {raw.tensors[i].storage for call in raw.calls for i in call.outputs if i is not None}
+    produced = {raw.tensors[i].storage for call in raw.calls for i in call.outputs if i is not None}
     for storage, tensor in sources.items():
         shape = raw.tensors[tensor].shape
         if storage in roles.of_storage or storage not in forward:
@@ -179,7 +179,7 @@ def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int 
             roles.of_storage[storage] = "input"
             roles.data.append(tensor)
             roles.guessed.append(tensor)
-        elif shape or storage in written:
+        elif shape or storage in produced:
             roles.of_storage[storage] = "buffer"  # else a constant: the 1 of num_batches_tracked += 1
 
 

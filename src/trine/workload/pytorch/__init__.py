@@ -1,1 +1,1 @@
-"""PyTorch's traces: what the profiler (Kineto) and the execution trace observer write."""
+"""Readers of PyTorch's traces: files of the profiler (Kineto) and of the execution trace observer."""

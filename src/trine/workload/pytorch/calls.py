@@ -125,9 +125,9 @@ def _walk(root: CallNode, table: TensorTable, top: TopCall) -> None:
             stack.append((node, place + 1, slots, clock))
             enter(node.children[place])
             continue
-        taken = {ref.storage for ref in node.input_tensors()}
+        input_storages = {ref.storage for ref in node.input_tensors()}
         for ref in node.output_tensors():
-            if ref != ABSENT and ref.storage not in taken and not table.born_since(ref.storage, clock):
+            if ref != ABSENT and ref.storage not in input_storages and not table.born_since(ref.storage, clock):
                 top.born.append(table.allocate(ref.storage))
         outputs = tuple(table.resolve(ref) for ref in node.output_tensors())
         top.calls.append(TreeCall(node, slots, outputs, _values(node), node is not root))
@@ -140,8 +140,8 @@ def _slots(node: CallNode) -> list[TensorRef | None]:
         return list(node.input_tensors())
     slots: list[TensorRef | None] = []
     for value, (_, is_tensor) in zip(node.inputs, names, strict=False):
-        found = list(tensors_in([value]))
-        slots += found or ([None] if is_tensor and value == "<None>" else [])
+        tensors = list(tensors_in([value]))
+        slots += tensors or ([None] if is_tensor and value == "<None>" else [])
     return slots
 
 
@@ -171,9 +171,9 @@ def operands(top: TopCall, table: TensorTable) -> Operands:
     do (two products and a sum for a linear layer), inputs are the tensors from outside, and outputs are the last tensor
     on each allocation made inside.
     """
-    own = top.calls[-1]
-    if any(i is not None for i in (*own.inputs, *own.outputs)):
-        return Operands(_present(own.inputs), _present(own.outputs), own.values)
+    outermost = top.calls[-1]
+    if any(i is not None for i in (*outermost.inputs, *outermost.outputs)):
+        return Operands(_present(outermost.inputs), _present(outermost.outputs), outermost.values)
     nodes = {call.node.id: call.node for call in top.calls}
     depth_one = [call for call in top.calls if _computes(call, nodes)]
     if len(depth_one) == 1:
@@ -184,9 +184,9 @@ def operands(top: TopCall, table: TensorTable) -> Operands:
 
 def _outer_operands(top: TopCall, table: TensorTable, computing_calls: list[TreeCall]) -> Operands:
     """Return the outside inputs (behind any views) and the written outputs of a call with several computing calls."""
-    made: dict[int, int] = {}  # tensor -> the tensor it is a view of
-    shown: dict[int, int] = {}  # storage -> the last tensor on it
-    inside = set(top.born)
+    base_of: dict[int, int] = {}  # tensor -> the tensor it is a view of
+    last_on: dict[int, int] = {}  # storage -> the last tensor on it
+    own_storages = set(top.born)
     inputs: dict[int, None] = {}
     computing = {id(call) for call in computing_calls}
     for call in top.calls:
@@ -195,20 +195,20 @@ def _outer_operands(top: TopCall, table: TensorTable, computing_calls: list[Tree
             if i is None:
                 continue
             storage = table.tensors[i].storage
-            shown[storage] = i
-            same = [j for j in present if table.tensors[j].storage == storage and j != i]
-            if same and i not in made:
-                made[i] = same[0]
+            last_on[storage] = i
+            aliased = [j for j in present if table.tensors[j].storage == storage and j != i]
+            if aliased and i not in base_of:
+                base_of[i] = aliased[0]
         if id(call) in computing:
             for i in present:
-                seen = {i}
-                while i in made and made[i] not in seen:
-                    i = made[i]
-                    seen.add(i)
-                if table.tensors[i].storage not in inside:
+                visited = {i}
+                while i in base_of and base_of[i] not in visited:
+                    i = base_of[i]
+                    visited.add(i)
+                if table.tensors[i].storage not in own_storages:
                     inputs.setdefault(i)
-    written = {table.tensors[i].storage for call in computing_calls for i in _present(call.outputs)}
-    return Operands(tuple(inputs), tuple(i for storage, i in shown.items() if storage in written), {})
+    output_storages = {table.tensors[i].storage for call in computing_calls for i in _present(call.outputs)}
+    return Operands(tuple(inputs), tuple(i for storage, i in last_on.items() if storage in output_storages), {})
 
 
 def _present(slots: tuple[int | None, ...]) -> tuple[int, ...]:

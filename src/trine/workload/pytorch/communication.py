@@ -1,8 +1,8 @@
 """Find a distributed job's own communication in its trace, so that no recorded collective counts as compute.
 
-A kernel is communication if its name is a collective library's, or if a call that communicates launched it. What
-``DistributedDataParallel`` and FSDP copy to and from their buckets belongs to the recorded layout as well. The layout
-that trine simulates has collectives of its own.
+A kernel is communication if a collective library's name is in its name, or if a communicating call launched it. The
+bucket copies of ``DistributedDataParallel`` and FSDP belong to the recorded layout as well. The simulated layout
+gets different collectives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KERNEL = re.compile(
 )
 #: ``(anonymous namespace)`` in a kernel's name is no parameter.
 _ANONYMOUS = "(anonymous namespace)"
-#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), what records both, and
+#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), recorders of both, and
 #: operators of inference engines (``vllm::all_reduce``).
 _CALL = re.compile(
     r"\w+::((in|out)place_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*|"
@@ -67,13 +67,13 @@ def is_exchange(name: str) -> bool:
 
 
 def layout_copies(name: str, parent: str = "") -> str | None:
-    """Return whose copies a call inside the call ``parent`` makes, None for a call that is no layout's.
+    """Return the owner of the copies that a call inside ``parent`` makes; None for a call outside the layout.
 
-    Autograd adds gradients up; what scales one inside ``AccumulateGrad`` is DDP's reducer, before PyTorch named it.
+    Autograd only adds gradients; a scaling inside ``AccumulateGrad`` is DDP's reducer, unnamed in older PyTorch.
     """
     if name in _SCALING and parent.endswith("AccumulateGrad"):
         return _COPIES[0][0]
-    return next((whose for whose, pattern in _COPIES if pattern.fullmatch(name)), None)
+    return next((owner for owner, pattern in _COPIES if pattern.fullmatch(name)), None)
 
 
 def is_layout(name: str, parent: str = "") -> bool:
@@ -113,19 +113,19 @@ def _item_bytes(dtype: str) -> int:
 
 def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollective, ...]:
     """Add up (operation, bytes, picoseconds) of single collectives, the longest operation first."""
-    found: dict[str, list[tuple[int | None, int]]] = {}
+    rows_by_name: dict[str, list[tuple[int | None, int]]] = {}
     for name, size, time in rows:
-        found.setdefault(name, []).append((size, time))
-    made = [
+        rows_by_name.setdefault(name, []).append((size, time))
+    collectives = [
         RecordedCollective(
             operation=name,
-            count=len(each),
-            size_bytes=None if any(size is None for size, _ in each) else sum(size or 0 for size, _ in each),
-            time_ps=sum(time for _, time in each),
+            count=len(members),
+            size_bytes=None if any(size is None for size, _ in members) else sum(size or 0 for size, _ in members),
+            time_ps=sum(time for _, time in members),
         )
-        for name, each in found.items()
+        for name, members in rows_by_name.items()
     ]
-    return tuple(sorted(made, key=lambda row: (-row.time_ps, row.operation)))
+    return tuple(sorted(collectives, key=lambda row: (-row.time_ps, row.operation)))
 
 
 def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T], T]) -> list[T]:
@@ -133,14 +133,14 @@ def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T
 
     Calls are in no order, so each is reached by climbing to the first ancestor that is known.
     """
-    found: dict[int, T] = {}
+    values: dict[int, T] = {}
     for start in range(len(parents)):
         path: list[int] = []
         index: int | None = start
-        while index is not None and index not in found:
+        while index is not None and index not in values:
             path.append(index)
             index = parents[index]
-        above = root if index is None else found[index]
+        above = root if index is None else values[index]
         for inner in reversed(path):
-            above = found[inner] = value(inner, above)
-    return [found[index] for index in range(len(parents))]
+            above = values[inner] = value(inner, above)
+    return [values[index] for index in range(len(parents))]

@@ -110,7 +110,7 @@ def _node(raw: dict[str, object], path: Path, index: int) -> CallNode:
     id_number = raw.get("id")
     if isinstance(id_number, bool) or not isinstance(id_number, int) or id_number < 0:
         raise TraceError(f"must be a whole number, got {short(id_number)}", file=path, field=f"nodes[{index}].id")
-    where = f"node {id_number}"
+    field = f"node {id_number}"
     fields = dict(raw)
     attributes = raw.get("attrs")
     if isinstance(attributes, list):
@@ -118,50 +118,50 @@ def _node(raw: dict[str, object], path: Path, index: int) -> CallNode:
         fields["parent"] = raw.get("ctrl_deps", raw.get("parent"))
     name = fields.get("name")
     if not isinstance(name, str) or not name:
-        raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{where}.name")
+        raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{field}.name")
     schema = fields.get("op_schema", "")
     return CallNode(
-        id=id_number, name=name, parent=_integer(fields, "parent", path, where),
-        rf_id=_integer(fields, "rf_id", path, where), seq_id=_integer(fields, "seq_id", path, where),
-        tid=_integer(fields, "tid", path, where), fw_tid=_integer(fields, "fw_tid", path, where),
+        id=id_number, name=name, parent=_integer(fields, "parent", path, field),
+        rf_id=_integer(fields, "rf_id", path, field), seq_id=_integer(fields, "seq_id", path, field),
+        tid=_integer(fields, "tid", path, field), fw_tid=_integer(fields, "fw_tid", path, field),
         annotation=fields.get("scope") == _USER_SCOPE, schema=schema if isinstance(schema, str) else "",
-        inputs=_arguments(fields, "inputs", "input", path, where),
-        outputs=_arguments(fields, "outputs", "output", path, where),
+        inputs=_arguments(fields, "inputs", "input", path, field),
+        outputs=_arguments(fields, "outputs", "output", path, field),
     )  # fmt: skip
 
 
-def _integer(fields: dict[str, object], key: str, path: Path, where: str) -> int:
+def _integer(fields: dict[str, object], key: str, path: Path, field: str) -> int:
     value = fields.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TraceError(f"must be a whole number, got {short(value)}", file=path, field=f"{where}.{key}")
+        raise TraceError(f"must be a whole number, got {short(value)}", file=path, field=f"{field}.{key}")
     return value
 
 
-def _arguments(fields: dict[str, object], key: str, stem: str, path: Path, where: str) -> list[object]:
+def _arguments(fields: dict[str, object], key: str, stem: str, path: Path, field: str) -> list[object]:
     group = fields.get(key)
     if isinstance(group, dict):
         values, shapes, types = group.get("values"), group.get("shapes"), group.get("types")
     else:
         values, shapes, types = group, fields.get(f"{stem}_shapes"), fields.get(f"{stem}_types")
     if not (isinstance(values, list) and isinstance(shapes, list) and isinstance(types, list)):
-        raise TraceError("must be lists of values, shapes and types", file=path, field=f"{where}.{key}")
+        raise TraceError("must be lists of values, shapes and types", file=path, field=f"{field}.{key}")
     if not len(values) == len(shapes) == len(types):
         raise TraceError(f"has {len(values)} values, {len(shapes)} shapes and {len(types)} types", file=path,
-                         field=f"{where}.{key}")  # fmt: skip
+                         field=f"{field}.{key}")  # fmt: skip
     items = enumerate(zip(values, shapes, types, strict=True))
-    return [_argument(*item, path, f"{where}.{key}[{i}]") for i, item in items]
+    return [_argument(*item, path, f"{field}.{key}[{i}]") for i, item in items]
 
 
-def _argument(value: object, shape: object, type_: object, path: Path, where: str) -> object:
+def _argument(value: object, shape: object, type_: object, path: Path, field: str) -> object:
     if not isinstance(type_, str):
-        raise TraceError(f"must have a type, got {short(type_)}", file=path, field=where)
+        raise TraceError(f"must have a type, got {short(type_)}", file=path, field=field)
     if type_.startswith("Tensor("):
-        return _tensor(value, shape, type_[7:-1], path, where)
+        return _tensor(value, shape, type_[7:-1], path, field)
     if type_.startswith("GenericList[") and "Tensor(" in type_ and isinstance(value, list) and isinstance(shape, list):
         types = _split(type_[len("GenericList[") : -1])
         if not len(types) == len(value) == len(shape):
-            raise TraceError(f"has {len(value)} elements and {len(types)} types", file=path, field=where)
-        return [_argument(*item, path, where) for item in zip(value, shape, types, strict=True)]
+            raise TraceError(f"has {len(value)} elements and {len(types)} types", file=path, field=field)
+        return [_argument(*item, path, field) for item in zip(value, shape, types, strict=True)]
     return value
 
 
@@ -178,18 +178,18 @@ def _split(text: str) -> tuple[str, ...]:
     return (*parts, last) if last else tuple(parts)
 
 
-def _tensor(value: object, shape: object, dtype: str, path: Path, where: str) -> TensorRef:
+def _tensor(value: object, shape: object, dtype: str, path: Path, field: str) -> TensorRef:
     if dtype.startswith("nullptr"):
         return ABSENT
     numbers = value[:5] if isinstance(value, list) and len(value) >= 5 else None
     if numbers is None or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
         raise TraceError(f"must be [id, storage, offset, elements, bytes, device] of a tensor, got {short(value)}",
-                         file=path, field=where)  # fmt: skip
+                         file=path, field=field)  # fmt: skip
     if not isinstance(shape, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
-        raise TraceError(f"must have a shape of whole numbers, got {short(shape)}", file=path, field=where)
+        raise TraceError(f"must have a shape of whole numbers, got {short(shape)}", file=path, field=field)
     id_number, storage, offset, elements, each = numbers
     if each > 64 or elements != math.prod(shape):
-        raise TraceError(f"has {elements} elements of {each} bytes, but the shape {shape}", file=path, field=where)
+        raise TraceError(f"has {elements} elements of {each} bytes, but the shape {shape}", file=path, field=field)
     name = DTYPES.get(dtype) or dtype.rpartition("::")[2].lower()
     is_meta = isinstance(value, list) and len(value) > 5 and str(value[5]).startswith("meta")
     return TensorRef(id_number, storage, offset, tuple(shape), name, elements * each, is_meta)

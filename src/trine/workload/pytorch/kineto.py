@@ -98,12 +98,12 @@ class Kineto:
     def awake_ps(self, at_ps: int) -> int:
         """Return a time on a CPU clock that stops during ``waits``."""
         index = bisect_left(self.waits, (at_ps,))
-        before = self._waited[index - 1] if index else 0
+        before = self._waited_ps[index - 1] if index else 0
         last = sum(self.waits[index - 1]) if index else 0
         return at_ps - before + max(0, last - at_ps)
 
     @cached_property
-    def _waited(self) -> list[int]:
+    def _waited_ps(self) -> list[int]:
         """Total length of all waits up to each one."""
         return list(accumulate(length for _, length in self.waits))
 
@@ -133,28 +133,28 @@ def read_kineto(path: Path) -> Kineto:
         categories.add(category)
         if category not in (*_CPU, *_LAUNCH, *_KERNEL):
             continue
-        where = f"traceEvents[{index}]"
-        start, end = _times(event, path, where)
+        field = f"traceEvents[{index}]"
+        start, end = _times(event, path, field)
         args = event.get("args", {})
         if not isinstance(args, dict):
-            raise TraceError(f"must be an object, got {short(args)}", file=path, field=f"{where}.args")
-        name = _name(event, path, where)
+            raise TraceError(f"must be an object, got {short(args)}", file=path, field=f"{field}.args")
+        name = _name(event, path, field)
         if category in _CPU:
             tid = event.get("tid")
             if not isinstance(tid, int | str):
-                raise TraceError(f"must be a number or text, got {short(tid)}", file=path, field=f"{where}.tid")
+                raise TraceError(f"must be a number or text, got {short(tid)}", file=path, field=f"{field}.tid")
             ops.append(CpuOp(index, name, start, end, tid, category != "cpu_op", args))
         elif category in _LAUNCH:
             if "Synchronize" in name:
                 waits.append((start, end))
-            correlation = _correlation(args, path, where)
+            correlation = _correlation(args, path, field)
             if correlation is not None:
                 launches.setdefault(correlation, (start, event.get("tid"), end))
         else:
             device = args.get("device", 0)
             kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0,
                                        args=args))  # fmt: skip
-            correlations.append(_correlation(args, path, where))
+            correlations.append(_correlation(args, path, field))
     ends: dict[int, int] = {}
     for kernel, correlation in zip(kernels, correlations, strict=True):
         kernel.is_launched = correlation is None or not launches or correlation in launches
@@ -165,12 +165,12 @@ def read_kineto(path: Path) -> Kineto:
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
     kineto = _of_one_device(path, document, ops, kernels, categories)
     busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
-    found = _queue_waits([(start, end, ends[c]) for c, (start, _, end) in launches.items() if c in ends])
+    queue_waits = _queue_waits([(start, end, ends[c]) for c, (start, _, end) in launches.items() if c in ends])
     for start, end in waits if busy else ():
-        waited = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
-        if waited:
-            found.append((start, min(waited, end - start)))
-    for start, length in sorted(found):
+        waited_ps = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
+        if waited_ps:
+            queue_waits.append((start, min(waited_ps, end - start)))
+    for start, length in sorted(queue_waits):
         before = sum(kineto.waits[-1]) if kineto.waits else start
         if start + length > before:
             kineto.waits.append((max(start, before), start + length - max(start, before)))
@@ -205,19 +205,19 @@ def _of_one_device(
     for kernel in kernels:
         counts[kernel.device] = counts.get(kernel.device, 0) + 1
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
-    apart = from_parents(
+    is_communicating = from_parents(
         [op.parent for op in ops],
         False,
         lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i)),
     )
-    kept: list[KernelEvent] = []
+    computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []
     for kernel in kernels:
         if kernel.device == device:
-            aside = (kernel.op is not None and apart[kernel.op]) or is_communication_kernel(kernel.name)
-            (communication if aside else kept).append(kernel)
+            aside = (kernel.op is not None and is_communicating[kernel.op]) or is_communication_kernel(kernel.name)
+            (communication if aside else computing).append(kernel)
     busy_until = 0
-    for index, kernel in enumerate(kept):
+    for index, kernel in enumerate(computing):
         kernel.busy_ps = max(0, kernel.end_ps - max(kernel.start_ps, busy_until))
         busy_until = max(busy_until, kernel.end_ps)
         if kernel.op is not None:
@@ -226,17 +226,17 @@ def _of_one_device(
         key: str(document[key]) for key in ("schemaVersion", "trace_id", "host_name") if key in document
     }
     gpu = _gpu_name(document, device)
-    has_kernels = bool(kept or communication)
+    has_kernels = bool(computing or communication)
     return Kineto(
-        path, ops, kept, gpu if has_kernels else None, len(counts), metadata, communication,
+        path, ops, computing, gpu if has_kernels else None, len(counts), metadata, communication,
         None if has_kernels else _machine(categories, gpu),
     )  # fmt: skip
 
 
 def _machine(categories: set[str], gpu: str | None) -> str | None:
     """Return the machine of a trace without kernels, None for a CPU."""
-    known = (words for prefix, words in _MACHINES if any(each.startswith(prefix) for each in categories))
-    return next(known, None if gpu is None else f"{gpu}, whose kernels were not recorded")
+    machines = (words for prefix, words in _MACHINES if any(each.startswith(prefix) for each in categories))
+    return next(machines, None if gpu is None else f"{gpu}, whose kernels were not recorded")
 
 
 def _gpu_name(document: dict[str, object], device: int) -> str | None:
@@ -247,50 +247,50 @@ def _gpu_name(document: dict[str, object], device: int) -> str | None:
     return None
 
 
-def _name(event: dict[str, object], path: Path, where: str) -> str:
+def _name(event: dict[str, object], path: Path, field: str) -> str:
     name = event.get("name")
     if not isinstance(name, str) or not name or len(name) > 100_000:
-        raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{where}.name")
+        raise TraceError(f"must be a name, got {short(name)}", file=path, field=f"{field}.name")
     return name
 
 
-def _correlation(args: dict[str, object], path: Path, where: str) -> int | None:
+def _correlation(args: dict[str, object], path: Path, field: str) -> int | None:
     value = args.get("correlation")
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TraceError(f"must be a whole number, got {short(value)}", file=path, field=f"{where}.args.correlation")
+        raise TraceError(f"must be a whole number, got {short(value)}", file=path, field=f"{field}.args.correlation")
     return value
 
 
-def _times(event: dict[str, object], path: Path, where: str) -> tuple[int, int]:
+def _times(event: dict[str, object], path: Path, field: str) -> tuple[int, int]:
     """Return start and end in picoseconds."""
     result = []
     for key in ("ts", "dur"):
         value = event.get(key)
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
-            what = "is missing" if value is None else f"must be a number of microseconds, got {short(value)}"
-            raise TraceError(what, file=path, field=f"{where}.{key}")
+            fault = "is missing" if value is None else f"must be a number of microseconds, got {short(value)}"
+            raise TraceError(fault, file=path, field=f"{field}.{key}")
         if not 0 <= value <= _MAX_US if isinstance(value, int) or value.is_finite() else True:
             raise TraceError(f"must be between 0 and {_MAX_US} microseconds, got {short(value)}", file=path,
-                             field=f"{where}.{key}")  # fmt: skip
+                             field=f"{field}.{key}")  # fmt: skip
         result.append(value * PS_PER_US if isinstance(value, int) else round(value * PS_PER_US))
     return result[0], result[0] + result[1]
 
 
 def _nest(ops: list[CpuOp], kernels: list[KernelEvent], launches: list[tuple[int, object, int] | None]) -> None:
     """Set the parent of each call and the launching call of each kernel from containment in time on one thread."""
-    waiting: dict[str, list[tuple[int, int]]] = {}
+    by_launcher: dict[str, list[tuple[int, int]]] = {}
     for index, launch in enumerate(launches):
         if launch is not None:
-            waiting.setdefault(str(launch[1]), []).append((launch[0], index))
+            by_launcher.setdefault(str(launch[1]), []).append((launch[0], index))
     by_thread: dict[str, list[int]] = {}
     for index, op in enumerate(ops):
         by_thread.setdefault(str(op.tid), []).append(index)
     for thread, members in by_thread.items():
         events = [(ops[i].start_ps, 0, place, i) for place, i in enumerate(members)]
-        events += [(at, 1, place, i) for place, (at, i) in enumerate(sorted(waiting.get(thread, [])))]
+        events += [(time, 1, place, i) for place, (time, i) in enumerate(sorted(by_launcher.get(thread, [])))]
         stack: list[int] = []
-        for at, is_launch, _, index in sorted(events):
-            while stack and (ops[stack[-1]].end_ps < at if is_launch else ops[stack[-1]].end_ps <= at):
+        for time, is_launch, _, index in sorted(events):
+            while stack and (ops[stack[-1]].end_ps < time if is_launch else ops[stack[-1]].end_ps <= time):
                 stack.pop()
             if is_launch:
                 kernels[index].op = stack[-1] if stack else None

@@ -23,26 +23,26 @@ ASSUMED = (
 MISSING = ("execution trace (identities of tensors, output shapes)", "dtypes of tensor lists (float32 assumed)")
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
-Seen = tuple[tuple[int, ...], str]
+Typed = tuple[tuple[int, ...], str]
 
 
-def input_shapes(op: CpuOp) -> list[Seen]:
+def input_shapes(op: CpuOp) -> list[Typed]:
     """Return the shape and dtype of each tensor input of ``op``, lists of tensors flattened."""
     dims, types = op.args.get("Input Dims"), op.args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return []
-    found: list[Seen] = []
+    shapes: list[Typed] = []
     for shape, type_ in zip(dims, types, strict=False):
         if not isinstance(shape, list) or not isinstance(type_, str):
             continue
         if type_ == "TensorList":
-            found += [(tuple(s), "float32") for s in shape if isinstance(s, list) and _whole(s)]
-        elif (type_ in DTYPES or type_.startswith("c10::")) and _whole(shape):
-            found.append((tuple(shape), DTYPES.get(type_) or type_.rpartition("::")[2].lower()))
-    return found
+            shapes += [(tuple(s), "float32") for s in shape if isinstance(s, list) and _are_sizes(s)]
+        elif (type_ in DTYPES or type_.startswith("c10::")) and _are_sizes(shape):
+            shapes.append((tuple(shape), DTYPES.get(type_) or type_.rpartition("::")[2].lower()))
+    return shapes
 
 
-def _whole(shape: list[object]) -> bool:
+def _are_sizes(shape: list[object]) -> bool:
     return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape)
 
 
@@ -52,7 +52,7 @@ class Guesses:
     def __init__(self, kineto: Kineto, rows: list[int], phases: Mapping[int, str], links: Mapping[int, int]) -> None:
         self.tensors: dict[int, RawTensor] = {}
         self.calls: list[RawCall] = []
-        self._latest: dict[tuple[str, Seen], int] = {}  # (phase, shape and dtype) -> tensor
+        self._latest: dict[tuple[str, Typed], int] = {}  # (phase, shape and dtype) -> tensor
         self._inner = _first_operators(kineto, rows)
         received = _received(kineto, links)
         self._operands: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -65,7 +65,7 @@ class Guesses:
                 forward = rows[links[index]] if index in links else None
                 self._backward(index, place, forward)
             else:
-                inputs = [self._new(seen) for seen in input_shapes(self._inner[index])]
+                inputs = [self._new(shape) for shape in input_shapes(self._inner[index])]
                 self._operands[index] = (tuple(inputs), ())
                 self.calls.append(RawCall("optimizer", tuple(inputs), (), OPTIMIZER, place))
 
@@ -73,18 +73,18 @@ class Guesses:
         """Return the inputs and outputs of the outermost call ``index``."""
         return self._operands[index]
 
-    def _new(self, seen: Seen, storage: int | None = None) -> int:
-        shape, dtype = seen
+    def _new(self, typed: Typed, storage: int | None = None) -> int:
+        shape, dtype = typed
         number = len(self.tensors) + 1
         size = math.prod(shape) * _ITEM_BYTES.get(dtype, 1)
         self.tensors[number] = RawTensor(number, shape, dtype, size, storage or number)
         return number
 
-    def _find(self, seen: Seen, phases: tuple[str, ...]) -> int | None:
+    def _find(self, shape: Typed, phases: tuple[str, ...]) -> int | None:
         for phase in phases:
-            found = self._latest.get((phase, seen))
-            if found is not None:
-                return found
+            tensor = self._latest.get((phase, shape))
+            if tensor is not None:
+                return tensor
         return None
 
     def _record(self, index: int, place: int, kind: str, phase: str, ins: list[int], outs: list[int]) -> None:
@@ -93,13 +93,13 @@ class Guesses:
         for tensor in outs:
             self._latest[phase, (self.tensors[tensor].shape, self.tensors[tensor].dtype)] = tensor
 
-    def _forward(self, op: CpuOp, index: int, place: int, output: Seen | None, following: CpuOp | None) -> None:
+    def _forward(self, op: CpuOp, index: int, place: int, output: Typed | None, following: CpuOp | None) -> None:
         kind, shapes = call_kind(op.name), input_shapes(op)
-        own = (*WEIGHT_POSITIONS.get(kind, ()), *BUFFER_POSITIONS.get(kind, ()))
+        stored = (*WEIGHT_POSITIONS.get(kind, ()), *BUFFER_POSITIONS.get(kind, ()))
         inputs: list[int] = []
-        for position, seen in enumerate(shapes):
-            found = None if position in own else (self._find(seen, (FORWARD,)) or self._view(seen))
-            inputs.append(found if found is not None else self._new(seen))
+        for position, shape in enumerate(shapes):
+            tensor = None if position in stored else (self._find(shape, (FORWARD,)) or self._view(shape))
+            inputs.append(tensor if tensor is not None else self._new(shape))
         if op.name.endswith("_") and inputs:
             outputs = [inputs[0]]
         else:
@@ -107,31 +107,31 @@ class Guesses:
             outputs = [self._new(guess)] if guess is not None else []
         self._record(index, place, kind, FORWARD, inputs, outputs)
 
-    def _view(self, seen: Seen) -> int | None:
+    def _view(self, wanted: Typed) -> int | None:
         """Return a view of the latest output with the same number of elements, or None."""
         for (phase, (shape, dtype)), tensor in reversed(self._latest.items()):
-            if phase == FORWARD and dtype == seen[1] and math.prod(shape) == math.prod(seen[0]) > 1:
-                return self._new(seen, self.tensors[tensor].storage)
+            if phase == FORWARD and dtype == wanted[1] and math.prod(shape) == math.prod(wanted[0]) > 1:
+                return self._new(wanted, self.tensors[tensor].storage)
         return None
 
     def _backward(self, index: int, place: int, forward: int | None) -> None:
         op = self._inner[index]
         saved = self._operands.get(forward, ((), ())) if forward is not None else ((), ())
         inputs: list[int] = []
-        for seen in input_shapes(op):
-            match = self._find(seen, (BACKWARD,)) if not inputs else None
-            match = match or next((i for i in (*saved[0], *saved[1]) if self._seen(i) == seen), None)
-            inputs.append(match or self._find(seen, (BACKWARD, FORWARD)) or self._new(seen))
-        outputs = [self._new(self._seen(i)) for i in saved[0] if self.tensors[i].dtype.startswith(("float", "bfloat"))]
+        for shape in input_shapes(op):
+            match = self._find(shape, (BACKWARD,)) if not inputs else None
+            match = match or next((i for i in (*saved[0], *saved[1]) if self._typed(i) == shape), None)
+            inputs.append(match or self._find(shape, (BACKWARD, FORWARD)) or self._new(shape))
+        outputs = [self._new(self._typed(i)) for i in saved[0] if self.tensors[i].dtype.startswith(("float", "bfloat"))]
         if forward is None:
-            outputs = [self._new(self._seen(i)) for i in inputs[:1]]
+            outputs = [self._new(self._typed(i)) for i in inputs[:1]]
         self._record(index, place, call_kind(op.name), BACKWARD, inputs, outputs)
 
-    def _seen(self, tensor: int) -> Seen:
+    def _typed(self, tensor: int) -> Typed:
         return self.tensors[tensor].shape, self.tensors[tensor].dtype
 
 
-def _output(kind: str, shapes: list[Seen], received: Seen | None, following: CpuOp | None) -> Seen | None:
+def _output(kind: str, shapes: list[Typed], received: Typed | None, following: CpuOp | None) -> Typed | None:
     """Guess a forward call's output by its kind, else from its backward node's input, else from the next call's."""
     if not shapes:
         return None
@@ -148,9 +148,9 @@ def _output(kind: str, shapes: list[Seen], received: Seen | None, following: Cpu
     return later[0] if later else (shape, dtype)
 
 
-def _received(kineto: Kineto, links: Mapping[int, int]) -> dict[int, Seen]:
+def _received(kineto: Kineto, links: Mapping[int, int]) -> dict[int, Typed]:
     """Return forward operator -> the gradient that its backward node received, with the shape of its output."""
-    result: dict[int, Seen] = {}
+    result: dict[int, Typed] = {}
     for op in kineto.ops:
         node = op.parent
         if node is None or node not in links or kineto.ops[node].name != AUTOGRAD + op.name:
@@ -171,7 +171,7 @@ def _first_operators(kineto: Kineto, rows: list[int]) -> dict[int, CpuOp]:
         for index in (node, outer):
             if index is None or index not in result or not op.name.startswith("aten::"):
                 continue
-            known = input_shapes(result[index])
-            if kineto.ops[index].name.startswith(AUTOGRAD) and len(input_shapes(op)) > len(known):
+            shapes = input_shapes(result[index])
+            if kineto.ops[index].name.startswith(AUTOGRAD) and len(input_shapes(op)) > len(shapes):
                 result[index] = op
     return result

@@ -30,7 +30,7 @@ from trine.workload.tracing.meta import with_meta_beside
 #: Minimum share of matching calls; calls in a row that must agree after a difference; calls searched ahead.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48
 #: Limits of the search for the shift between numbers: names, nodes per name, calls per name.
-_RARE, _ASKED, _VOTES = 50, 20, 5000
+_RARE, _MAX_PER_NAME, _VOTES = 50, 20, 5000
 
 
 def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, int], str]:
@@ -39,31 +39,31 @@ def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, i
     Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common.
     """
     by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
-    called = [node for node in nodes if node.rf_id and not node.name.startswith("[pytorch|profiler|")]
-    joined, how = (_by_record(kineto, nodes, by_record, path), "record function ids") if by_record else ({}, "")
-    if not joined:
-        ties = _ties(kineto, called, "Sequence number", lambda node: node.seq_id)
-        how = "autograd's sequence numbers"
+    calls = [node for node in nodes if node.rf_id and not node.name.startswith("[pytorch|profiler|")]
+    matches, method = (_by_record(kineto, nodes, by_record, path), "record function ids") if by_record else ({}, "")
+    if not matches:
+        ties = _ties(kineto, calls, "Sequence number", lambda node: node.seq_id)
+        method = "autograd's sequence numbers"
         if not ties:
-            ties, how = _ties(kineto, called, "External id", lambda node: node.rf_id), "external ids"
-        joined = _by_thread(kineto, called, ties)
-        if len(joined) < _MIN_SHARE * min(len(kineto.ops), len(called)):
-            ordered = _by_thread(kineto, called, {})
-            joined, how = (ordered, "") if len(ordered) > len(joined) else (joined, how)
-        how = how if ties and how else "the order of calls on each thread"
-    _check(kineto, called, joined, path)
-    return joined, how
+            ties, method = _ties(kineto, calls, "External id", lambda node: node.rf_id), "external ids"
+        matches = _by_thread(kineto, calls, ties)
+        if len(matches) < _MIN_SHARE * min(len(kineto.ops), len(calls)):
+            by_order = _by_thread(kineto, calls, {})
+            matches, method = (by_order, "") if len(by_order) > len(matches) else (matches, method)
+        method = method if ties and method else "the order of calls on each thread"
+    _check(kineto, calls, matches, path)
+    return matches, method
 
 
 def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int], path: Path) -> dict[int, int]:
-    joined: dict[int, int] = {}
-    taken: dict[int, int] = {}
+    matches: dict[int, int] = {}
+    node_of: dict[int, int] = {}
     for node in nodes:
         index = by_record.get(node.rf_id)
         if not node.rf_id or index is None:
             continue
-        if taken.setdefault(index, node.id) != node.id:
-            raise TraceError(f"has the record function id of node {taken[index]}", file=path, field=f"node {node.id}")
+        if node_of.setdefault(index, node.id) != node.id:
+            raise TraceError(f"has the record function id of node {node_of[index]}", file=path, field=f"node {node.id}")
         if kineto.ops[index].name != node.name:
             raise TraceError(
                 f"is {kineto.ops[index].name[:100]!r}, but node {node.id} of the execution trace, {node.name[:100]!r}, "
@@ -71,8 +71,8 @@ def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int],
                 file=kineto.path,
                 field=f"traceEvents[{kineto.ops[index].event}]",
             )
-        joined[node.id] = index
-    return joined
+        matches[node.id] = index
+    return matches
 
 
 def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]) -> dict[int, int]:
@@ -91,22 +91,22 @@ def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable
     for node in nodes:
         if number_of(node) >= 0:
             numbered.setdefault((node.name, number_of(node)), []).append(node.id)
-    votes, asked = Counter[int](), Counter[str]()
+    votes, num_asked = Counter[int](), Counter[str]()
     rare = set(sorted(by_name, key=lambda name: (len(by_name[name]), name))[:_RARE])
     for (name, number), ids in numbered.items():
-        if len(ids) == 1 and name in rare and asked[name] < _ASKED:
-            asked[name] += 1
+        if len(ids) == 1 and name in rare and num_asked[name] < _MAX_PER_NAME:
+            num_asked[name] += 1
             votes.update({other - number for other in by_name[name][:_VOTES]})
     if not votes:
         return {}
     shift = max(votes, key=lambda each: (votes[each], each == 0, each))
     shift = 0 if votes[0] >= _MIN_SHARE * votes[shift] else shift
-    found: dict[int, int] = {}
+    ties: dict[int, int] = {}
     for (name, number), ids in numbered.items():
-        same = calls.get((name, number + shift), [])
-        if len(same) == len(ids):
-            found.update(zip(ids, same, strict=True))
-    return found
+        calls_of_number = calls.get((name, number + shift), [])
+        if len(calls_of_number) == len(ids):
+            ties.update(zip(ids, calls_of_number, strict=True))
+    return ties
 
 
 def _by_thread(kineto: Kineto, nodes: list[CallNode], ties: dict[int, int]) -> dict[int, int]:
@@ -117,43 +117,43 @@ def _by_thread(kineto: Kineto, nodes: list[CallNode], ties: dict[int, int]) -> d
     sequences: dict[int, list[CallNode]] = {}
     for node in nodes:
         sequences.setdefault(node.tid, []).append(node)
-    joined: dict[int, int] = {}
+    calls_of_nodes: dict[int, int] = {}
     for _, sequence in sorted(sequences.items(), key=lambda item: (-len(item[1]), item[0])):
         tied = Counter(str(kineto.ops[ties[node.id]].tid) for node in sequence if node.id in ties)
         names = [thread for thread in threads if thread in tied] or list(threads)
         matches = {thread: _match(kineto, threads[thread], sequence, ties) for thread in names}
         if matches:
             thread = max(matches, key=lambda name: len(matches[name]))
-            joined.update(matches[thread])
+            calls_of_nodes.update(matches[thread])
             del threads[thread]
-    return joined
+    return calls_of_nodes
 
 
 def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode], ties: dict[int, int]) -> dict[int, int]:
     """Match calls from tie to tie, backwards before the first tie and forwards after the last."""
-    at = {index: place for place, index in enumerate(calls)}
+    place_of = {index: place for place, index in enumerate(calls)}
     names = [kineto.ops[index].name for index in calls]
-    wanted = [node.name for node in sequence]
+    expected = [node.name for node in sequence]
     marks: list[tuple[int, int]] = []
     for place, node in enumerate(sequence):
-        other = at.get(ties.get(node.id, -1))
-        if other is not None and (not marks or other > marks[-1][1]):
-            marks.append((place, other))
+        match = place_of.get(ties.get(node.id, -1))
+        if match is not None and (not marks or match > marks[-1][1]):
+            marks.append((place, match))
     pairs: list[tuple[int, int]] = []
     if marks:
-        first, there = marks[0]
-        before = _align(wanted[:first][::-1], names[max(0, there - 4 * first - _LOOKAHEAD) : there][::-1])
-        pairs += [(first - 1 - a, there - 1 - b) for a, b in before]
+        first, first_match = marks[0]
+        before = _align(expected[:first][::-1], names[max(0, first_match - 4 * first - _LOOKAHEAD) : first_match][::-1])
+        pairs += [(first - 1 - a, first_match - 1 - b) for a, b in before]
     else:
         marks.append((-1, -1))
-    for (place, other), (next_place, next_other) in zip(marks, [*marks[1:], (len(wanted), len(names))], strict=True):
-        pairs += [(place, other)] if place >= 0 else []
-        part = _align(wanted[place + 1 : next_place], names[other + 1 : next_other])
-        pairs += [(place + 1 + a, other + 1 + b) for a, b in part]
+    for (place, match), (next_place, next_other) in zip(marks, [*marks[1:], (len(expected), len(names))], strict=True):
+        pairs += [(place, match)] if place >= 0 else []
+        part = _align(expected[place + 1 : next_place], names[match + 1 : next_other])
+        pairs += [(place + 1 + a, match + 1 + b) for a, b in part]
     return {sequence[a].id: calls[b] for a, b in pairs}
 
 
-def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]:
+def _align(expected: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]:
     """Return places of equal names in both sequences, in order; calls missing from one sequence are skipped.
 
     After a difference, matching resumes at the nearest pair of places with a few agreeing calls in a row. It stops
@@ -161,16 +161,16 @@ def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]
     """
     pairs: list[tuple[int, int]] = []
     a = b = 0
-    patience = 8 + len(wanted) // 10
-    while a < len(wanted) and b < len(names) and patience:
-        if wanted[a] == names[b]:
+    patience = 8 + len(expected) // 10
+    while a < len(expected) and b < len(names) and patience:
+        if expected[a] == names[b]:
             pairs.append((a, b))
             a, b = a + 1, b + 1
             continue
         patience -= 1
         for distance in range(1, 2 * _LOOKAHEAD):
             steps = range(max(0, distance - _LOOKAHEAD), min(distance, _LOOKAHEAD) + 1)
-            ahead = next((i for i in steps if _agree(wanted, a + i, names, b + distance - i)), None)
+            ahead = next((i for i in steps if _agree(expected, a + i, names, b + distance - i)), None)
             if ahead is not None:
                 a, b = a + ahead, b + distance - ahead
                 break
@@ -179,27 +179,27 @@ def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]
     return pairs
 
 
-def _agree(wanted: Sequence[str], a: int, names: Sequence[str], b: int) -> bool:
-    if a >= len(wanted) or b >= len(names) or wanted[a] != names[b]:
+def _agree(expected: Sequence[str], a: int, names: Sequence[str], b: int) -> bool:
+    if a >= len(expected) or b >= len(names) or expected[a] != names[b]:
         return False
-    run = min(_RUN, len(wanted) - a, len(names) - b)
-    return wanted[a : a + run] == names[b : b + run]
+    run = min(_RUN, len(expected) - a, len(names) - b)
+    return expected[a : a + run] == names[b : b + run]
 
 
-def _check(kineto: Kineto, nodes: list[CallNode], joined: dict[int, int], path: Path) -> None:
+def _check(kineto: Kineto, nodes: list[CallNode], matches: dict[int, int], path: Path) -> None:
     """Raise TraceError unless nearly all calls of the shorter file are in the other one."""
-    if joined and len(joined) >= _MIN_SHARE * min(len(kineto.ops), len(nodes)):
+    if matches and len(matches) >= _MIN_SHARE * min(len(kineto.ops), len(nodes)):
         return
-    known = {op.name for op in kineto.ops}
-    strange = next((node for node in nodes if node.name not in known), None)
-    where = f"{path.name}: only {len(joined)} of {len(nodes)} calls of the execution trace are in the profiler trace"
-    if strange is None and joined:
-        inside = [node for node in nodes if min(joined) <= node.id <= max(joined)]
-        if len(joined) >= _MIN_SHARE * len(inside):
+    names = {op.name for op in kineto.ops}
+    unknown = next((node for node in nodes if node.name not in names), None)
+    summary = f"{path.name}: only {len(matches)} of {len(nodes)} calls of the execution trace are in the profiler trace"
+    if unknown is None and matches:
+        common = [node for node in nodes if min(matches) <= node.id <= max(matches)]
+        if len(matches) >= _MIN_SHARE * len(common):
             return  # the profiler started or stopped within the observer's part: the common part agrees
-    missed = strange or next(node for node in nodes if node.id not in joined)
+    missed = unknown or next(node for node in nodes if node.id not in matches)
     raise TraceError(
-        f"{where}; the first that is not: node {missed.id}, {missed.name[:100]!r}: the files are of different runs "
+        f"{summary}; the first that is not: node {missed.id}, {missed.name[:100]!r}: the files are of different runs "
         "(move the profiler trace to another folder to read it alone)",
         file=kineto.path,
     )
@@ -227,16 +227,16 @@ def find_pair(path: Path) -> dict[str, Path] | None:
     ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half.
     """
     if path.is_dir():
-        found = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
-        if not found.get(KINETO):
+        halves = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
+        if not halves.get(KINETO):
             return None
-        if len(found[KINETO]) > 1:
-            names = ", ".join(file.name for file in found[KINETO][:3])
-            raise TraceError(f"holds {len(found[KINETO])} profiler traces ({names}, ...): name one", file=path)
-        kineto = found[KINETO][0]
+        if len(halves[KINETO]) > 1:
+            names = ", ".join(file.name for file in halves[KINETO][:3])
+            raise TraceError(f"holds {len(halves[KINETO])} profiler traces ({names}, ...): name one", file=path)
+        kineto = halves[KINETO][0]
         pair = {KINETO: kineto}
-        if other := _closest(kineto, found.get(EXECUTION_TRACE, [])):
-            pair[EXECUTION_TRACE] = other
+        if other_half := _closest(kineto, halves.get(EXECUTION_TRACE, [])):
+            pair[EXECUTION_TRACE] = other_half
         return pair
     kind = kind_of_file(path)
     if kind is None:
@@ -246,8 +246,8 @@ def find_pair(path: Path) -> dict[str, Path] | None:
     if not candidates and path.parent.name in ("profiler", "graph"):
         candidates = _candidates(path.parent.parent, other_kind)
     pair = {kind: path}
-    if other := _closest(path, candidates):
-        pair[other_kind] = other
+    if other_half := _closest(path, candidates):
+        pair[other_kind] = other_half
     return pair
 
 
@@ -281,28 +281,28 @@ def read_pytorch(kineto_file: Path, trace_file: Path | None) -> RawTrace:
     kineto = read_kineto(kineto_file)
     if not kineto.ops:
         raise TraceError("holds no call on the CPU: was it recorded with ProfilerActivity.CPU?", file=kineto_file)
-    return _alone(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file), trace_file)
+    return _without_tree(kineto) if trace_file is None else _pair(kineto, read_execution_trace(trace_file), trace_file)
 
 
 def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     separate(nodes)
-    joined, how = join(kineto, nodes, trace_file)
-    _adopt_tree(kineto, nodes, joined)
-    step = find_step(kineto, set(joined.values()))
+    calls_of_nodes, method = join(kineto, nodes, trace_file)
+    _adopt_tree(kineto, nodes, calls_of_nodes)
+    step = find_step(kineto, set(calls_of_nodes.values()))
     rows, notes = find_rows(kineto, step)
     table = TensorTable()
-    tops = {joined[top.node.id]: top for top in resolve_tree(nodes, table) if top.node.id in joined}
+    tops = {calls_of_nodes[top.node.id]: top for top in resolve_tree(nodes, table) if top.node.id in calls_of_nodes}
     numbers = {i: [call.node.seq_id for call in top.calls] for i, top in tops.items()}
     place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
-    ordered = [i for i in step.tops if i in tops]
-    known = {i: operands(tops[i], table) for i in ordered if i in place}
-    calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
-    accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
+    tops_in_order = [i for i in step.tops if i in tops]
+    resolved = {i: operands(tops[i], table) for i in tops_in_order if i in place}
+    calls = tuple(_call(call, step.phases[i], place.get(i)) for i in tops_in_order for call in tops[i].calls)
+    accumulated = tuple(pair for i in tops_in_order if (pair := _accumulated(tops[i])) is not None)
     links = _forward_of(kineto, step, numbers, place)
     return RawTrace(
-        **_common(kineto, step), operators=_operators(kineto, step, rows, known, links),
+        **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
-        assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
+        assumptions=(*step.notes, *notes, f"the two files were joined by {method}"),
     )  # fmt: skip
 
 
@@ -311,21 +311,21 @@ def _accumulated(top: TopCall) -> tuple[int, int] | None:
     incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
     if incoming is None:
         return None
-    made = [call for call in top.calls if call.outputs and not is_layout(call.node.name)]
-    written = [call.outputs[0] for call in made if call.node.name.endswith("_")]
-    others = [call.outputs[0] for call in made if call_kind(call.node.name) in ("detach", "clone")]
-    return incoming, next((slot for slot in (*written, *others) if slot), incoming)
+    computing = [call for call in top.calls if call.outputs and not is_layout(call.node.name)]
+    in_place = [call.outputs[0] for call in computing if call.node.name.endswith("_")]
+    copies = [call.outputs[0] for call in computing if call_kind(call.node.name) in ("detach", "clone")]
+    return incoming, next((slot for slot in (*in_place, *copies) if slot), incoming)
 
 
-def _alone(kineto: Kineto) -> RawTrace:
+def _without_tree(kineto: Kineto) -> RawTrace:
     step = find_step(kineto)
     rows, notes = find_rows(kineto, step)
     place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
     links = _forward_of(kineto, step, _sequence_numbers(kineto), place)
     guesses = Guesses(kineto, list(place), step.phases, links)
-    known = {i: Operands(*guesses.operands(i), {}) for i in place}
+    resolved = {i: Operands(*guesses.operands(i), {}) for i in place}
     return RawTrace(
-        **_common(kineto, step), operators=_operators(kineto, step, rows, known, links), calls=tuple(guesses.calls),
+        **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links), calls=tuple(guesses.calls),
         tensors=guesses.tensors, missing=(*_missing(kineto), *MISSING), assumptions=(*step.notes, *notes, *ASSUMED),
     )  # fmt: skip
 
@@ -360,14 +360,14 @@ def _missing(kineto: Kineto) -> tuple[str, ...]:
     return () if kineto.kernels or kineto.communication else (GPU_KERNELS, "CPU launch times")
 
 
-def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]) -> None:
+def _adopt_tree(kineto: Kineto, nodes: list[CallNode], calls_of_nodes: Mapping[int, int]) -> None:
     """Copy parents from the execution trace, because times in whole microseconds do not reveal them."""
     nearest: dict[int, int | None] = {}  # node -> the closest call at or above it that is joined
     for node in nodes:  # parents come before their children
         above = nearest.get(node.parent)
-        if node.id in joined:
-            kineto.ops[joined[node.id]].parent = above
-        nearest[node.id] = joined.get(node.id, above)
+        if node.id in calls_of_nodes:
+            kineto.ops[calls_of_nodes[node.id]].parent = above
+        nearest[node.id] = calls_of_nodes.get(node.id, above)
 
 
 def _call(call: TreeCall, phase: str, operator: int | None) -> RawCall:
@@ -433,8 +433,8 @@ def _operator(
 
 def _attributes(values: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a call that describe its work beyond the shapes."""
-    named = {_RENAMED.get(name, name): _plain(value) for name, value in values.items() if name not in _IDLE}
-    return {name: value for name, value in named.items() if value is not None}
+    renamed = {_RENAMED.get(name, name): _plain(value) for name, value in values.items() if name not in _IDLE}
+    return {name: value for name, value in renamed.items() if value is not None}
 
 
 def _plain(value: object) -> object:
@@ -485,7 +485,7 @@ class _Storages:
     def __init__(self, first: int) -> None:
         self._next = first
         self._storage: dict[int, int] = {}
-        self._made: dict[int, int] = {}  # tensor id -> when a call last made it
+        self._made_at: dict[int, int] = {}  # tensor id -> when a call last made it
         self._saved: dict[int, list[TensorRef]] = {}  # autograd's sequence number -> tensors of its forward call
         self._clock = 0
 
@@ -503,13 +503,13 @@ class _Storages:
 
     def _begin(self, node: CallNode, sequence: int) -> int:
         self._clock += 1
-        node.inputs = _mapped(node.inputs, lambda ref: self._taken(ref, sequence))
+        node.inputs = _mapped(node.inputs, lambda ref: self._as_input(ref, sequence))
         return self._clock
 
-    def _taken(self, ref: TensorRef, sequence: int) -> TensorRef:
+    def _as_input(self, ref: TensorRef, sequence: int) -> TensorRef:
         if ref.id not in self._storage:
-            known = self._saved.get(sequence, ())
-            saved = next((each for each in known if (each.shape, each.dtype) == (ref.shape, ref.dtype)), None)
+            candidates = self._saved.get(sequence, ())
+            saved = next((each for each in candidates if (each.shape, each.dtype) == (ref.shape, ref.dtype)), None)
             self._storage[ref.id] = self._new() if saved is None else saved.storage
         return ref._replace(storage=self._storage[ref.id])
 
@@ -517,14 +517,14 @@ class _Storages:
         inputs = [ref for ref in node.input_tensors() if ref.is_meta]
         looks = call_kind(node.name) in _ALIASES and bool(inputs)
 
-        def made(ref: TensorRef) -> TensorRef:
-            inside = self._made.get(ref.id, -1) >= begun
-            if not inside and all(ref.id != each.id for each in inputs):
+        def output(ref: TensorRef) -> TensorRef:
+            is_inner = self._made_at.get(ref.id, -1) >= begun
+            if not is_inner and all(ref.id != each.id for each in inputs):
                 self._storage[ref.id] = inputs[0].storage if looks else self._new()
-                self._made[ref.id] = self._clock
+                self._made_at[ref.id] = self._clock
             return ref._replace(storage=self._storage.setdefault(ref.id, ref.storage))
 
-        node.outputs = _mapped(node.outputs, made)
+        node.outputs = _mapped(node.outputs, output)
         if node.seq_id >= 0 and not node.name.startswith("autograd::"):
             outputs = [ref for ref in node.output_tensors() if ref.is_meta]
             self._saved[node.seq_id] = [*outputs, *inputs]
@@ -536,10 +536,10 @@ class _Storages:
 
 def _mapped(values: list[object], change: Callable[[TensorRef], TensorRef]) -> list[object]:
     """Return the values with every meta tensor changed, including tensors in lists."""
-    found: list[object] = []
+    mapped: list[object] = []
     for value in values:
         if isinstance(value, list):
-            found.append([change(each) if isinstance(each, TensorRef) and each.is_meta else each for each in value])
+            mapped.append([change(item) if isinstance(item, TensorRef) and item.is_meta else item for item in value])
         else:
-            found.append(change(value) if isinstance(value, TensorRef) and value.is_meta else value)
-    return found
+            mapped.append(change(value) if isinstance(value, TensorRef) and value.is_meta else value)
+    return mapped

@@ -59,20 +59,20 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     marks = [op for op in ops if op.annotation and op.name.startswith("ProfilerStep#")]
     marks.sort(key=lambda op: op.start_ps)
     notes = []
-    known = ops if joined is None else [ops[i] for i in joined]
-    start, end = min(op.start_ps for op in known), max(op.end_ps for op in known) + 1
+    candidates = ops if joined is None else [ops[i] for i in joined]
+    start, end = min(op.start_ps for op in candidates), max(op.end_ps for op in candidates) + 1
     if end > max(op.end_ps for op in ops):
         end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
-    telling = [
+    starts = [
         op.start_ps
         for i, op in enumerate(ops)
         if not op.annotation and (op.kernels or not kineto.kernels) and (joined is None or i in joined)
     ]
-    inside = [mark for mark in marks if any(mark.start_ps <= at < mark.end_ps for at in telling)]
-    if inside:
-        start, end = inside[-1].start_ps, inside[-1].end_ps
+    complete = [mark for mark in marks if any(mark.start_ps <= time_ps < mark.end_ps for time_ps in starts)]
+    if complete:
+        start, end = complete[-1].start_ps, complete[-1].end_ps
         if len(marks) > 1:
-            notes.append(f"trine reads the last complete of {len(marks)} steps, {inside[-1].name}")
+            notes.append(f"trine reads the last complete of {len(marks)} steps, {complete[-1].name}")
     else:
         start, end = _last_optimizer_step(ops, start, end, notes)
     tops = [i for i, top in enumerate(outermost(ops)) if top == i and start <= ops[i].start_ps < end]
@@ -154,19 +154,19 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
     An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or returns a view.
     On meta tensors, a call that PyTorch computes in ``prims`` counts as one.
     """
-    tops, outer, inside = outermost(ops), set[int | None](), _inside_references(ops)
+    tops, outer, references = outermost(ops), set[int | None](), _inside_references(ops)
     computing = [
         i
         for i, op in enumerate(ops)
-        if i not in inside and _computes(op.name) and not communication.is_layout(op.name, parent_name(ops, i))
+        if i not in references and _computes(op.name) and not communication.is_layout(op.name, parent_name(ops, i))
     ]
     for i in computing:
         above = ops[i].parent
         while above is not None and above not in outer:
             outer.add(above)
             above = ops[above].parent
-    shown = {top for op, top in zip(ops, tops, strict=True) if not _is_node(op.name)}
-    counts = {top: int(top not in shown and _hides_work(ops[top].name)) for top in tops if top is not None}
+    visible = {top for op, top in zip(ops, tops, strict=True) if not _is_node(op.name)}
+    counts = {top: int(top not in visible and _hides_work(ops[top].name)) for top in tops if top is not None}
     for i in computing:
         top = tops[i]
         if i not in outer and top is not None:
@@ -190,22 +190,22 @@ def _inside_references(ops: list[CpuOp]) -> set[int]:
 
     A reference computes in ``prims``; the outermost call around one that PyTorch does not split is a kernel on a GPU.
     """
-    whole = set[int]()
+    kernels = set[int]()
     for i, op in enumerate(ops):
         if op.name.startswith("prims::"):
             around, above = i, op.parent
             while above is not None and not _is_node(ops[above].name):
                 around = around if ops[above].name in _SPLIT else above
                 above = ops[above].parent
-            whole.add(around)
-    inside = set[int]()
+            kernels.add(around)
+    references = set[int]()
     for i, op in enumerate(ops):
-        above = op.parent if whole else None
-        while above is not None and above not in whole:
+        above = op.parent if kernels else None
+        while above is not None and above not in kernels:
             above = ops[above].parent
         if above is not None:
-            inside.add(i)
-    return inside
+            references.add(i)
+    return references
 
 
 def _is_node(name: str) -> bool:
@@ -249,18 +249,18 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
         elif step.start_ps <= kernel.start_ps < step.end_ps:
             rows.append(_collective([kernel.name], [kernel.args], [kernel], 0))
     has_kernels = bool(kineto.kernels or kineto.communication)
-    for call, inside in sorted(inner.items()):
-        mine = kernels.get(call, [])
+    for call, members in sorted(inner.items()):
+        own_kernels = kernels.get(call, [])
         if not step.start_ps <= ops[call].start_ps < step.end_ps:
             continue
-        whose = communication.layout_copies(ops[call].name, parent_name(ops, call))
-        if whose is not None and not any(communication.is_communication(ops[i].name) for i in inside):
-            rows += [(whose, None, kernel.end_ps - kernel.start_ps) for kernel in mine]
+        owner = communication.layout_copies(ops[call].name, parent_name(ops, call))
+        if owner is not None and not any(communication.is_communication(ops[i].name) for i in members):
+            rows += [(owner, None, kernel.end_ps - kernel.start_ps) for kernel in own_kernels]
             continue
-        names = [ops[i].name for i in inside if communication.is_communication(ops[i].name)]
-        args = [*(kernel.args for kernel in mine), *(ops[i].args for i in inside)]
-        row = _collective(names, args, mine, 0 if has_kernels else ops[call].end_ps - ops[call].start_ps)
-        if mine or row[0] != communication.UNNAMED:
+        names = [ops[i].name for i in members if communication.is_communication(ops[i].name)]
+        args = [*(kernel.args for kernel in own_kernels), *(ops[i].args for i in members)]
+        row = _collective(names, args, own_kernels, 0 if has_kernels else ops[call].end_ps - ops[call].start_ps)
+        if own_kernels or row[0] != communication.UNNAMED:
             rows.append(row)
     return communication.total(rows)
 
@@ -269,12 +269,12 @@ def _collective(
     names: list[str], args: Sequence[Mapping[str, object]], kernels: list[KernelEvent], cpu_ps: int
 ) -> tuple[str, int | None, int]:
     """Return the operation, the bytes and the time of one collective."""
-    said = [str(each["Collective name"]) for each in args if "Collective name" in each]
-    found = map(communication.operation, (*said, *names, *(kernel.name for kernel in kernels)))
-    named = (each for each in found if each != communication.UNNAMED)
+    stated = [str(each["Collective name"]) for each in args if "Collective name" in each]
+    operations = map(communication.operation, (*stated, *names, *(kernel.name for kernel in kernels)))
+    known_names = (each for each in operations if each != communication.UNNAMED)
     sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
-    return next(named, communication.UNNAMED), next(sizes, None), time or cpu_ps
+    return next(known_names, communication.UNNAMED), next(sizes, None), time or cpu_ps
 
 
 def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:

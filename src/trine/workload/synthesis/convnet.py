@@ -112,10 +112,10 @@ def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
     op = graph.forward("aten::mul", (x, shares), (out,))
 
     def backward() -> None:
-        made = graph.like(x), graph.like(shares)
-        graph.backward(f"{AUTOGRAD}MulBackward0", (graph.gradient(out), x, shares), made, op)
-        graph.give(x, made[0], op)
-        graph.give(shares, made[1], op)
+        gradients = graph.like(x), graph.like(shares)
+        graph.backward(f"{AUTOGRAD}MulBackward0", (graph.gradient(out), x, shares), gradients, op)
+        graph.give(x, gradients[0], op)
+        graph.give(shares, gradients[1], op)
 
     graph.on_backward(op, backward)
     return out
@@ -156,23 +156,23 @@ def _conv(
 ) -> Tensor:
     size = (x.shape[2] + 2 * padding - kernel) // stride + 1
     weight = graph.weight(channels, x.shape[1] // groups, kernel, kernel)
-    used = (weight, graph.weight(channels)) if biased else (weight,)
+    weights = (weight, graph.weight(channels)) if biased else (weight,)
     out = graph.tensor((x.shape[0], channels, size, size))
-    kept = {"stride": [stride] * 2, "padding": [padding] * 2, **graph.product_attributes}
+    options = {"stride": [stride] * 2, "padding": [padding] * 2, **graph.product_attributes}
     if groups > 1:
-        kept["groups"] = groups
+        options["groups"] = groups
     layer = graph.next_layer("aten::conv2d")
-    copies = _copies(graph, used, layer)
-    op = graph.forward("aten::conv2d", (x, *used), (out,), layer, kept)
+    copies = _copies(graph, weights, layer)
+    op = graph.forward("aten::conv2d", (x, *weights), (out,), layer, options)
 
     def backward() -> None:
         dy = graph.gradient(out)
-        gradients = _raw_gradients(graph, used)
+        gradients = _raw_gradients(graph, weights)
         # An absent (empty) output marks that the gradient of the data is not computed.
         dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
-        done = graph.backward(f"{AUTOGRAD}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
-        graph.made(done, *used)
-        _copy_back(graph, used, gradients, copies)
+        maker = graph.backward(f"{AUTOGRAD}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, options)
+        graph.made(maker, *weights)
+        _copy_back(graph, weights, gradients, copies)
         if x.role != "input":
             graph.give(x, dx, op)
 
@@ -182,11 +182,11 @@ def _conv(
 
 def _copies(graph: Graph, weights: Sequence[Tensor], layer: str) -> list[tuple[int, Tensor]]:
     """Return copies of ``weights`` in the activations' precision and the operators that make them; [] if equal."""
-    made = []
+    copies = []
     for weight in weights if graph.dtype != graph.weight_dtype else ():
         copy = graph.tensor(weight.shape, batch_dims=())
-        made.append((graph.forward("aten::_to_copy", (weight,), (copy,), layer), copy))
-    return made
+        copies.append((graph.forward("aten::_to_copy", (weight,), (copy,), layer), copy))
+    return copies
 
 
 def _raw_gradients(graph: Graph, weights: Sequence[Tensor]) -> list[Tensor]:
@@ -201,16 +201,16 @@ def _copy_back(
 ) -> None:
     """Convert gradients from the activations' precision to the weights'; the copies are needed until then."""
     for (op, copy), weight, gradient in zip(copies, weights, gradients, strict=False):
-        made = graph.weight_gradient(weight)
-        graph.made(graph.backward(f"{AUTOGRAD}ToCopyBackward0", (gradient, copy), (made,), op), weight)
+        result = graph.weight_gradient(weight)
+        graph.made(graph.backward(f"{AUTOGRAD}ToCopyBackward0", (gradient, copy), (result,), op), weight)
 
 
 def _norm(graph: Graph, x: Tensor) -> Tensor:
     channels = x.shape[1]
     weight, bias = graph.weight(channels), graph.weight(channels)
     mean, variance = graph.buffer(channels), graph.buffer(channels)
-    seen, one = graph.buffer(dtype="int64"), graph.tensor((), dtype="int64", batch_dims=())
-    graph.forward("aten::add_", (seen, one), (seen,))
+    num_batches, increment = graph.buffer(dtype="int64"), graph.tensor((), dtype="int64", batch_dims=())
+    graph.forward("aten::add_", (num_batches, increment), (num_batches,))
     out = graph.like(x)
     saved = [graph.tensor((channels,), dtype="float32", batch_dims=()) for _ in range(2)]
     op = graph.forward("aten::batch_norm", (x, weight, bias, mean, variance), (out,))
@@ -219,8 +219,8 @@ def _norm(graph: Graph, x: Tensor) -> Tensor:
         dy, dx = graph.gradient(out), graph.like(x)
         gradients = [graph.weight_gradient(w) for w in (weight, bias)]
         inputs = (x, dy, weight, mean, variance, *saved)
-        done = graph.backward(f"{AUTOGRAD}CudnnBatchNormBackward0", inputs, (dx, *gradients), op)
-        graph.made(done, weight, bias)
+        maker = graph.backward(f"{AUTOGRAD}CudnnBatchNormBackward0", inputs, (dx, *gradients), op)
+        graph.made(maker, weight, bias)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -260,16 +260,16 @@ def _flat(graph: Graph, x: Tensor) -> Tensor:
 
 def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
     weight, bias = graph.weight(features, x.shape[1]), graph.weight(features)
-    out, kept = graph.tensor((x.shape[0], features)), graph.product_attributes
+    out, attributes = graph.tensor((x.shape[0], features)), graph.product_attributes
     layer = graph.next_layer("aten::linear")
     copies = _copies(graph, (bias, weight), layer)
-    op = graph.forward("aten::linear", (x, weight, bias), (out,), layer, kept)
+    op = graph.forward("aten::linear", (x, weight, bias), (out,), layer, attributes)
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
         gradients = _raw_gradients(graph, (bias, weight))
-        done = graph.backward(f"{AUTOGRAD}AddmmBackward0", (dy, x, weight), (dx, *gradients), op, kept)
-        graph.made(done, weight, bias)
+        maker = graph.backward(f"{AUTOGRAD}AddmmBackward0", (dy, x, weight), (dx, *gradients), op, attributes)
+        graph.made(maker, weight, bias)
         _copy_back(graph, (bias, weight), gradients, copies)
         graph.give(x, dx, op)
 
@@ -283,14 +283,14 @@ def _dropout(graph: Graph, x: Tensor) -> Tensor:
     return _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
 
 
-def _add(graph: Graph, x: Tensor, other: Tensor) -> Tensor:
+def _add(graph: Graph, x: Tensor, addend: Tensor) -> Tensor:
     """Compute x += other: both get the gradient of the sum, without an operator."""
-    op = graph.forward("aten::add_", (x, other), (x,))
+    op = graph.forward("aten::add_", (x, addend), (x,))
 
     def backward() -> None:
         dy = graph.gradient(x)
         graph.give(x, dy, op)
-        graph.give(other, dy, op)
+        graph.give(addend, dy, op)
 
     graph.on_backward(op, backward)
     return x
@@ -302,9 +302,9 @@ def _concatenate(graph: Graph, parts: list[Tensor]) -> Tensor:
     op = graph.forward("aten::cat", parts, (out,))
 
     def backward() -> None:
-        made = [graph.like(part) for part in parts]
-        graph.backward(f"{AUTOGRAD}CatBackward0", (graph.gradient(out),), made, op)
-        for part, gradient in zip(parts, made, strict=True):
+        gradients = [graph.like(part) for part in parts]
+        graph.backward(f"{AUTOGRAD}CatBackward0", (graph.gradient(out),), gradients, op)
+        for part, gradient in zip(parts, gradients, strict=True):
             graph.give(part, gradient, op)
 
     graph.on_backward(op, backward)
@@ -316,15 +316,15 @@ def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
     logits = _in_full(graph, logits)
     loss = graph.tensor((), dtype="float32", batch_dims=())
     op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,))
-    one, total = (graph.tensor((), dtype="float32", batch_dims=()) for _ in range(2))
-    graph.forward("aten::ones_like", (loss,), (one,))
+    gradient_of_loss, total = (graph.tensor((), dtype="float32", batch_dims=()) for _ in range(2))
+    graph.forward("aten::ones_like", (loss,), (gradient_of_loss,))
     likelihoods = graph.like(logits)
 
     def backward() -> None:
-        between, made = graph.like(logits), graph.like(logits)
-        graph.backward(f"{AUTOGRAD}NllLossBackward0", (one, likelihoods, targets, total), (between,), op)
-        graph.backward(f"{AUTOGRAD}LogSoftmaxBackward0", (between, likelihoods), (made,), op)
-        graph.give(logits, made, op)
+        between, dlogits = graph.like(logits), graph.like(logits)
+        graph.backward(f"{AUTOGRAD}NllLossBackward0", (gradient_of_loss, likelihoods, targets, total), (between,), op)
+        graph.backward(f"{AUTOGRAD}LogSoftmaxBackward0", (between, likelihoods), (dlogits,), op)
+        graph.give(logits, dlogits, op)
 
     graph.on_backward(op, backward)
 

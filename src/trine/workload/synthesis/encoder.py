@@ -111,19 +111,19 @@ def encoder_decoder(
     layers: maximum number of encoder layers, and of decoder layers; None for all.
     """
     graph = Graph(dtype, accumulates=True, software=software)
-    sources, given, wanted = (
+    sources, targets, labels = (
         graph.tensor((batch, length), role="input", dtype="int64") for length in (*lengths, lengths[1])
     )
     table = graph.weight(spec.vocab, spec.hidden)
     x = embedding(graph, sources, table, "embedding")
-    y = embedding(graph, given, table, "target_embedding")
+    y = embedding(graph, targets, table, "target_embedding")
     most = spec.layers + spec.decoder_layers if layers is None else layers
     x = _stack(graph, spec, x, None, min(most, spec.layers), "encoder")
     y = _stack(graph, spec, y, x, min(most, spec.decoder_layers), "decoder")
     if spec.tied_embeddings:
         y = _scaled(graph, y, "head.scale")
     last = table if spec.tied_embeddings else graph.weight(spec.vocab, spec.hidden)
-    cross_entropy(graph, linear(graph, y, last, None, "head"), wanted, "loss")
+    cross_entropy(graph, linear(graph, y, last, None, "head"), labels, "loss")
     graph.run_backward()
     adam(graph, master=dtype != "float32")
     return graph

@@ -69,7 +69,7 @@ class Graph:
             self._num_storages += 1
             storage = self._num_storages
         dtype = dtype or self.dtype
-        made = Tensor(
+        tensor = Tensor(
             id=len(self.tensors) + 1,
             shape=shape,
             dtype=dtype,
@@ -78,8 +78,8 @@ class Graph:
             role=role,
             batch_dims=batch_dims,
         )
-        self.tensors[made.id] = made
-        return made
+        self.tensors[tensor.id] = tensor
+        return tensor
 
     def like(self, tensor: Tensor) -> Tensor:
         """Return a new activation with the shape of ``tensor``."""
@@ -91,9 +91,9 @@ class Graph:
 
     def weight(self, *shape: int) -> Tensor:
         """Return a new trained weight."""
-        made = self.tensor(shape, role="weight", dtype=self.weight_dtype, batch_dims=())
-        self.weights[made.id] = made
-        return made
+        weight = self.tensor(shape, role="weight", dtype=self.weight_dtype, batch_dims=())
+        self.weights[weight.id] = weight
+        return weight
 
     def buffer(self, *shape: int, dtype: str = "float32") -> Tensor:
         """Return a new persistent tensor that is not trained."""
@@ -172,27 +172,27 @@ class Graph:
 
     def gradient(self, tensor: Tensor) -> Tensor:
         """Remove and return the complete gradient of ``tensor``, so that another one can be added later."""
-        found = self._flowing.pop(tensor.storage)
-        return found if found.shape == tensor.shape else self.view(found, tensor.shape)
+        gradient = self._flowing.pop(tensor.storage)
+        return gradient if gradient.shape == tensor.shape else self.view(gradient, tensor.shape)
 
     def give(self, tensor: Tensor, gradient: Tensor, forward: int) -> None:
         """Add ``gradient``, made by the backward pass of operator ``forward``, to the gradient of ``tensor``."""
-        known = self._flowing.get(tensor.storage)
-        if known is not None and self._accumulates:
-            gradient = gradient if gradient.shape == known.shape else self.view(gradient, known.shape)
-            total = self.like(known)
-            self.backward("aten::add", (known, gradient), (total,), forward, {"accumulates": True})
+        partial = self._flowing.get(tensor.storage)
+        if partial is not None and self._accumulates:
+            gradient = gradient if gradient.shape == partial.shape else self.view(gradient, partial.shape)
+            total = self.like(partial)
+            self.backward("aten::add", (partial, gradient), (total,), forward, {"accumulates": True})
             gradient = total
         self._flowing[tensor.storage] = gradient
 
     def weight_gradient(self, weight: Tensor) -> Tensor:
         """Return the tensor for the gradient of ``weight``, shared by all operators that use the weight."""
-        found = self.gradients.get(weight.id)
-        if found is None:
+        gradient = self.gradients.get(weight.id)
+        if gradient is None:
             dtype = "float32" if self.writes.gradient_dtype == "float32" else weight.dtype
-            found = self.tensor(weight.shape, role="gradient", dtype=dtype, batch_dims=())
-            self.gradients[weight.id] = found
-        return found
+            gradient = self.tensor(weight.shape, role="gradient", dtype=dtype, batch_dims=())
+            self.gradients[weight.id] = gradient
+        return gradient
 
     def made(self, operator: int, *weights: Tensor) -> None:
         """Record that ``operator`` adds to the gradients of ``weights``."""
@@ -250,33 +250,33 @@ class WrittenStyle:
     def __init__(self, operators: OperatorStyle, as_recorded: bool = False) -> None:
         self.operators = operators
         self._as_recorded = as_recorded
-        self._known: dict[tuple[str, bool, bool, bool], dict[str, object]] = {}
+        self._by_operator: dict[tuple[str, bool, bool, bool], dict[str, object]] = {}
 
     def attributes(self, name: str, is_half: bool, family: str | None = None) -> dict[str, object]:
         """Return an operator's attributes; ``is_half``: it computes one of its forward operator's two gradients."""
-        found, backward = family_of_operator(name)
-        family = family or found
+        own_family, backward = family_of_operator(name)
+        family = family or own_family
         key = family, backward, is_half, name.startswith(HEAD_NORMS)
-        if key not in self._known:
-            self._known[key] = self._attributes(family, backward, is_half)
+        if key not in self._by_operator:
+            self._by_operator[key] = self._attributes(family, backward, is_half)
             if key[-1]:
                 # Add the launches and passes of head norms to the rotation that follows them
                 for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
                     rotary = of_family.get("rotary", [1.0, 1.0])[backward]
                     norms = of_family.get("head_norm", [0.0, 0.0])[backward]
                     if norms and not (field == "passes" and self._as_recorded):
-                        self._known[key][field] = rotary + norms
-        return self._known[key]
+                        self._by_operator[key][field] = rotary + norms
+        return self._by_operator[key]
 
     def _attributes(self, family: str, backward: bool, is_half: bool) -> dict[str, object]:
-        made: dict[str, object] = {}
+        attributes: dict[str, object] = {}
         kernels = self.operators.kernels.get(family, [1.0, 2.0 if is_half else 1.0])[backward]
         kernels = kernels / 2 if is_half else kernels
         if kernels != 1:
-            made["kernels"] = kernels
+            attributes["kernels"] = kernels
         passes = self.operators.passes.get(family, [1.0, 1.0])[backward]
         if passes != 1 and not self._as_recorded:
-            made["passes"] = passes
+            attributes["passes"] = passes
         if family == "attention":
-            made["attention_kernel"] = self.operators.attention_kernel
-        return made
+            attributes["attention_kernel"] = self.operators.attention_kernel
+        return attributes

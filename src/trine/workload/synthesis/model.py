@@ -82,17 +82,17 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
     source = load_gpu(traced.gpu)
     transfer = Transfer(source, gpu, workload) if source.name != gpu.name else None
     sizing, split, names = Sizing(workload), Split(workload.batch), signatures(workload)
-    timed, known_ps, total_ps = [], 0, 0
+    timed, measured_ps, total_ps = [], 0, 0
     for op in workload.operators:
         amount = sizing.work(op, split)
-        ps, known = traced.time_ps(op, names[op.id], workload.batch, amount)
-        total_ps, known_ps = total_ps + ps, known_ps + (ps if known else 0)
+        ps, is_measured = traced.time_ps(op, names[op.id], workload.batch, amount)
+        total_ps, measured_ps = total_ps + ps, measured_ps + (ps if is_measured else 0)
         if transfer is not None:
             ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
         timed.append(replace(op, gpu_time_ps=ps))
     text = (
         f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): same shapes for "
-        f"{known_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
+        f"{measured_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
     )
     if transfer is not None:
         text += f"; scaled to the {gpu.name} by the ratio of {transfer.by.replace('their', SHEETS)}"
@@ -116,8 +116,8 @@ class _Traced:
         if not points:
             return (math.ceil(law.time_ps(amount)) if amount.flops or amount.bytes else 0), False
         nearest_batch = min((p.batch for p in points), key=lambda b: (abs(math.log(b / batch)), b))
-        alike = sorted((p for p in points if p.batch == nearest_batch), key=lambda p: p.time_ps)
-        anchor = alike[(len(alike) - 1) // 2]
+        nearest_points = sorted((p for p in points if p.batch == nearest_batch), key=lambda p: p.time_ps)
+        anchor = nearest_points[(len(nearest_points) - 1) // 2]
         return anchored(law, Work(anchor.flops, anchor.bytes), anchor.time_ps, amount), True
 
 
@@ -198,9 +198,9 @@ class Synthesis:
         for name in _WHOLE:
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1, _MAX[name])
-        known = DTYPES | CONV_DTYPES
-        if self.dtype is not None and self.dtype not in known:
-            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), known)}", field="dtype")
+        dtypes = DTYPES | CONV_DTYPES
+        if self.dtype is not None and self.dtype not in dtypes:
+            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), dtypes)}", field="dtype")
 
 
 @named_arguments
@@ -270,21 +270,21 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     gpu, software: defaults for a text without them (software None: the single-GPU profile). Raises InputError like
     :func:`synthesize`, and for unknown options.
     """
-    name, *options = text.removeprefix(PREFIX).split(",")
-    known = [f.name for f in fields(Synthesis) if f.name != "shares"]
-    given: dict[str, object] = {} if gpu is None else {"gpu": gpu}
-    seen: set[str] = set()
-    for option in options:
+    name, *parts = text.removeprefix(PREFIX).split(",")
+    names = [f.name for f in fields(Synthesis) if f.name != "shares"]
+    values: dict[str, object] = {} if gpu is None else {"gpu": gpu}
+    keys: set[str] = set()
+    for option in parts:
         key, equals, value = option.partition("=")
-        if key not in known or not equals or not value or key in seen:
-            hint = nearest(key[:40], known) if key not in known else ": give option=value, each once"
+        if key not in names or not equals or not value or key in keys:
+            hint = nearest(key[:40], names) if key not in names else ": give option=value, each once"
             raise InputError(f"cannot use {option[:80]!r} of {text[:80]!r}{hint}")
-        seen.add(key)
-        given[key] = _whole(key, value) if key in _WHOLE else value
-    asked = Synthesis(**given)  # type: ignore[arg-type]
-    wanted = asked.software or software
-    profile = usual_profile() if wanted is None else profile_of(wanted)
-    return ModelRecipe(load_model(name), asked, None, profile, asked.software is not None, "gpu" in given).write()
+        keys.add(key)
+        values[key] = _parse_count(key, value) if key in _WHOLE else value
+    options = Synthesis(**values)  # type: ignore[arg-type]
+    style = options.software or software
+    profile = usual_profile() if style is None else profile_of(style)
+    return ModelRecipe(load_model(name), options, None, profile, options.software is not None, "gpu" in values).write()
 
 
 def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
@@ -318,10 +318,10 @@ class ModelRecipe:
         """Return the workload, with this recipe attached."""
         workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
         name = NO_SOFTWARE if self.software is None else self.software.name
-        taken = f"assumed GPU {self.asked.gpu}: set another with --gpu, gpu= or the cluster"
+        gpu_note = f"assumed GPU {self.asked.gpu}: set another with --gpu, gpu= or the cluster"
         return replace(
             workload,
-            assumptions=(*(() if self.has_gpu else (taken,)), *workload.assumptions),
+            assumptions=(*(() if self.has_gpu else (gpu_note,)), *workload.assumptions),
             metadata={**workload.metadata, "software": name},
             recipe=replace(self, operators=workload.operators),
         )
@@ -337,24 +337,24 @@ class ModelRecipe:
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
 
 
-def _whole(key: str, value: str) -> int:
+def _parse_count(key: str, value: str) -> int:
     number = whole_number(value, most=10**12)
     if number is None:
         raise InputError(f"must be a whole number, got {value[:40]!r}", field=key)
     return number
 
 
-def written(spec: ModelSpec, asked: Synthesis | None = None, software: Software | None = None) -> Workload:
+def written(spec: ModelSpec, options: Synthesis | None = None, software: Software | None = None) -> Workload:
     """Return a model's operators under ``software`` without times, for callers that need only shapes."""
-    return _untimed(spec, asked or Synthesis(), software)[1]
+    return _untimed(spec, options or Synthesis(), software)[1]
 
 
-def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
+def _untimed(spec: ModelSpec, options: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
     """Return the model variant and its operators, without times."""
-    spec, software = _variant(spec, asked), _with_dropout(asked, software)
+    spec, software = _variant(spec, options), _with_dropout(options, software)
     if isinstance(spec, ConvNet):
-        return spec, _convnet_workload(spec, asked, software)
-    return spec, _transformer_workload(spec, asked, software)
+        return spec, _convnet_workload(spec, options, software)
+    return spec, _transformer_workload(spec, options, software)
 
 
 def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
@@ -365,46 +365,46 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
     if not isinstance(spec, Transformer):
         raise InputError(f"{spec.name} is no decoder-only transformer: it has no use for {names[0]}", field=names[0])
     rows = spec.max_positions or max(asked.sequence or spec.sequence, spec.sequence)
-    found = replace(
+    variant = replace(
         spec,
         tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
         biases=asked.biases or spec.biases,  # type: ignore[arg-type]
         max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
         parameters=None,
     )
-    check_transformer(found, found.file)
-    return found
+    check_transformer(variant, variant.file)
+    return variant
 
 
-def _with_dropout(asked: Synthesis, software: Software | None) -> Software | None:
+def _with_dropout(options: Synthesis, software: Software | None) -> Software | None:
     """Return the profile with the requested dropout."""
-    if asked.dropout is None:
+    if options.dropout is None:
         return software
     if software is None:
         raise InputError("dropout needs a software profile: the fused operators have no dropout", field="dropout")
-    operators = software.operators.model_copy(update={"dropout": asked.dropout == "yes"})
+    operators = software.operators.model_copy(update={"dropout": options.dropout == "yes"})
     return software.model_copy(update={"operators": operators})
 
 
 def _transformer_workload(
-    spec: Transformer | Bert | EncoderDecoder, asked: Synthesis, software: Software | None
+    spec: Transformer | Bert | EncoderDecoder, options: Synthesis, software: Software | None
 ) -> Workload:
-    _refuse(spec, asked, ("image",) if isinstance(spec, EncoderDecoder) else ("image", "target"))
-    if asked.dtype is not None and asked.dtype not in DTYPES:
+    _refuse(spec, options, ("image",) if isinstance(spec, EncoderDecoder) else ("image", "target"))
+    if options.dtype is not None and options.dtype not in DTYPES:
         raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
-    sequence, layers, positions = asked.sequence or spec.sequence, asked.layers or spec.layers, None
+    sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
     if not isinstance(spec, EncoderDecoder):
         positions = spec.max_positions
     if positions is not None and sequence > positions:
         raise InputError(f"{spec.name} has learned positions for {positions} tokens; got {sequence}", field="sequence")
     if layers > spec.layers:
         raise InputError(f"{spec.name} has {spec.layers} layers; got {layers}", field="layers")
-    dtype, batch = DTYPES[asked.dtype or "bf16"], asked.batch or 1
+    dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(spec.hidden), "dtype": dtype}
     if isinstance(spec, EncoderDecoder):
-        target = asked.target or -(-spec.target * sequence // spec.sequence)
+        target = options.target or -(-spec.target * sequence // spec.sequence)
         graph = encoder_decoder(
-            spec, batch=batch, lengths=(sequence, target), layers=asked.layers, dtype=dtype, software=software
+            spec, batch=batch, lengths=(sequence, target), layers=options.layers, dtype=dtype, software=software
         )
         facts |= {"target": str(target), "tokens": str(gcd(sequence, target))}
     elif isinstance(spec, Bert):
@@ -424,35 +424,35 @@ def _transformer_assumptions(
     loss = (
         "cross entropy in one operator" if writes.loss == "fused" else "cross entropy on a float32 copy of the logits"
     )
-    whose = "a fused implementation" if software is None else software.name
+    source = "a fused implementation" if software is None else software.name
     dropout = "dropout" if writes.dropout else "no dropout"
-    found = [f"operators of {whose}: {attention}, gate and up projection in one GEMM, {loss}; {dropout}"]
+    assumptions = [f"operators of {source}: {attention}, gate and up projection in one GEMM, {loss}; {dropout}"]
     if dtype != "float32":
-        how = dtype if writes.gradient_dtype == "model" else "float32"
-        found.append(
+        accumulated_dtype = dtype if writes.gradient_dtype == "model" else "float32"
+        assumptions.append(
             f"weights and activations are {dtype}; operators compute gradients in {dtype}, which are accumulated and "
-            f"reduced in {how}; Adam keeps a float32 copy of the weights and two float32 moments"
+            f"reduced in {accumulated_dtype}; Adam keeps a float32 copy of the weights and two float32 moments"
         )
     if isinstance(spec, Bert):
-        found.append("logits are computed for all tokens, not for the masked ones alone")
+        assumptions.append("logits are computed for all tokens, not for the masked ones alone")
     if isinstance(spec, EncoderDecoder):
-        found.append("the bias by relative position is computed once, and all layers of a stack read it")
+        assumptions.append("the bias by relative position is computed once, and all layers of a stack read it")
     if isinstance(spec, Transformer) and spec.experts is not None:
-        found.append("every expert gets the same number of tokens; no token is dropped")
+        assumptions.append("every expert gets the same number of tokens; no token is dropped")
     if layers < spec.layers:
-        found.append(f"{layers} of the model's {spec.layers} layers")
-    return tuple(found)
+        assumptions.append(f"{layers} of the model's {spec.layers} layers")
+    return tuple(assumptions)
 
 
-def _convnet_workload(spec: Convolutional, asked: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, asked, ("sequence", "target", "layers", "dropout"))
-    if asked.dtype is not None and asked.dtype not in CONV_DTYPES:
+def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
+    _refuse(spec, options, ("sequence", "target", "layers", "dropout"))
+    if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
-    if asked.image is not None:
-        spec = replace(spec, image=asked.image)
+    if options.image is not None:
+        spec = replace(spec, image=options.image)
     if spec.image < 32:
         raise InputError(f"images must have at least 32 pixels a side, got {spec.image}", field="image")
-    batch, precision = asked.batch or 128, CONV_DTYPES.get(asked.dtype or "", "")
+    batch, precision = options.batch or 128, CONV_DTYPES.get(options.dtype or "", "")
     graph = convnet(spec, batch=batch, precision=precision, software=software)
     facts = {"image": str(spec.image), "dtype": graph.dtype}
     if precision:
@@ -469,9 +469,9 @@ _PRECISION_TEXT = {
 }
 
 
-def _refuse(spec: ModelSpec, asked: Synthesis, names: Sequence[str]) -> None:
+def _refuse(spec: ModelSpec, options: Synthesis, names: Sequence[str]) -> None:
     for name in names:
-        if getattr(asked, name) is not None:
+        if getattr(options, name) is not None:
             kind = "a convolutional network" if isinstance(spec, ConvNet) else "a transformer"
             raise InputError(f"{spec.name} is {kind}: it has no use for {name}", field=name)
 
@@ -480,8 +480,8 @@ def _workload(
     spec: ModelSpec, graph: Graph, batch: int, facts: Mapping[str, str], assumptions: tuple[str, ...]
 ) -> Workload:
     count = sum(prod(weight.shape) for weight in graph.weights.values())
-    whole = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
-    if spec.parameters is not None and whole and count != spec.parameters:
+    has_all_layers = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
+    if spec.parameters is not None and has_all_layers and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
         name=spec.name,
@@ -497,16 +497,16 @@ def _workload(
     )
 
 
-def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
+def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration: Calibration | None) -> Workload:
     from trine.workload.synthesis.model import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")
-    usual = ROOFLINE if asked.shares else TABLES
-    times = asked.times or (FITTED if is_conv and not precision else usual)
+    usual = ROOFLINE if options.shares else TABLES
+    times = options.times or (FITTED if is_conv and not precision else usual)
     if times not in TIMES:
         raise InputError(f"unknown times {times!r}{nearest(times, TIMES)}", field="times")
     if times == FITTED:
-        if asked.shares:
+        if options.shares:
             raise InputError("fitted times use no shares of a data sheet: times=roofline does", field="shares")
         if precision not in ("", "tfloat32"):
             raise InputError(
@@ -518,11 +518,11 @@ def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: C
                 "the bundled traces have no operators of transformers to fit on: give a calibration, or times=roofline",
                 field="times",
             )
-        return with_fitted_times(workload, load_gpu(asked.gpu), calibration)
+        return with_fitted_times(workload, load_gpu(options.gpu), calibration)
     if calibration is not None:
         raise InputError(f"{times} times use no calibration: times=fitted does", field="calibration")
     if times == TABLES:
-        if asked.shares:
+        if options.shares:
             raise InputError("tables use no shares of a data sheet: times=roofline does", field="shares")
-        return with_table_times(workload, load_gpu(asked.gpu))
-    return with_roofline_times(workload, load_gpu(asked.gpu), Shares.of(asked.shares))
+        return with_table_times(workload, load_gpu(options.gpu))
+    return with_roofline_times(workload, load_gpu(options.gpu), Shares.of(options.shares))

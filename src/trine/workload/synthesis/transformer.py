@@ -36,8 +36,8 @@ def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor
 
     def backward() -> None:
         gradient = graph.weight_gradient(table)
-        done = graph.backward("aten::embedding_dense_backward", (graph.gradient(out), tokens), (gradient,), op)
-        graph.made(done, table)
+        maker = graph.backward("aten::embedding_dense_backward", (graph.gradient(out), tokens), (gradient,), op)
+        graph.made(maker, table)
 
     graph.on_backward(op, backward)
     return out
@@ -65,9 +65,9 @@ def linear(
 ) -> Tensor:
     """Multiply x (B, S, in) by weight (out, in), and add bias (out,) -> (B, S, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
-    used = (weight,) if bias is None else (weight, bias)
-    op = graph.forward("aten::linear", (x, *used), (out,), layer, attributes)
-    return _product_gradients(graph, op, x, out, "linear", used, attributes)
+    weights = (weight,) if bias is None else (weight, bias)
+    op = graph.forward("aten::linear", (x, *weights), (out,), layer, attributes)
+    return _product_gradients(graph, op, x, out, "linear", weights, attributes)
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
@@ -78,16 +78,16 @@ def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attr
 
 
 def _product_gradients(
-    graph: Graph, op: int, x: Tensor, out: Tensor, name: str, used: tuple[Tensor, ...], attributes: Attributes
+    graph: Graph, op: int, x: Tensor, out: Tensor, name: str, weights: tuple[Tensor, ...], attributes: Attributes
 ) -> Tensor:
     """Return ``out`` of a product with two backward operators: first for x, then for weight and bias."""
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{name}_backward_input", (dy, used[0]), (dx,), op, {"gradient_of": "input", **attributes})
-        made = [graph.weight_gradient(w) for w in used]
-        kept = {"gradient_of": "weight", **attributes}
-        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), made, op, kept), *used)
+        graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, {"gradient_of": "input", **attributes})
+        gradients = [graph.weight_gradient(w) for w in weights]
+        weight_attributes = {"gradient_of": "weight", **attributes}
+        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), gradients, op, weight_attributes), *weights)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -105,11 +105,11 @@ def projected(
 def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
     """Normalise the features of x: ``rms`` (weight) or ``layer`` (weight and bias)."""
     hidden = x.shape[-1]
-    used = (graph.weight(hidden),) if kind == "rms" else (graph.weight(hidden), graph.weight(hidden))
+    weights = (graph.weight(hidden),) if kind == "rms" else (graph.weight(hidden), graph.weight(hidden))
     out = graph.like(x)
-    statistics = [graph.tensor((*x.shape[:-1], 1), dtype="float32") for _ in used]
-    op = graph.forward(f"aten::{kind}_norm", (x, *used), (out, *statistics), layer)
-    return graph.gives_back(op, x, out, f"{kind}_norm_backward", (x, used[0], *statistics), used)
+    statistics = [graph.tensor((*x.shape[:-1], 1), dtype="float32") for _ in weights]
+    op = graph.forward(f"aten::{kind}_norm", (x, *weights), (out, *statistics), layer)
+    return graph.gives_back(op, x, out, f"{kind}_norm_backward", (x, weights[0], *statistics), weights)
 
 
 def elementwise(graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes = NONE) -> Tensor:
@@ -149,20 +149,20 @@ def attend(
     batch, heads, length, size = parts[0].shape
     out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
     name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
-    kept: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal}
+    attributes: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal}
     read = (*parts,) if bias is None else (*parts, bias)
-    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
+    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, attributes)
 
     def backward() -> None:
-        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
-        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
+        dy, gradients = graph.gradient(out), [graph.like(source) for source in sources]
+        part_gradients = [graph.view(gradients[0 if part is parts[0] else -1], part.shape) for part in parts]
         if bias is not None:
-            made.append(graph.like(bias))
-        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
-        for source, gradient in zip(sources, whole, strict=True):
+            part_gradients.append(graph.like(bias))
+        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), part_gradients, op, attributes)
+        for source, gradient in zip(sources, gradients, strict=True):
             graph.give(source, gradient, op)
         if bias is not None:
-            graph.give(bias, made[-1], op)
+            graph.give(bias, part_gradients[-1], op)
 
     graph.on_backward(op, backward)
     return graph.view(out, (batch, length, heads * size))
@@ -201,9 +201,9 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
     op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, {"vocab_parallel": True})
 
     def backward() -> None:
-        made = graph.like(logits)
-        graph.backward("cross_entropy_loss_backward", (logits, targets), (made,), op)
-        graph.give(logits, made, op)
+        dlogits = graph.like(logits)
+        graph.backward("cross_entropy_loss_backward", (logits, targets), (dlogits,), op)
+        graph.give(logits, dlogits, op)
 
     graph.on_backward(op, backward)
 
@@ -294,43 +294,43 @@ def _moe_block(graph: Graph, spec: Transformer, experts: Experts, x: Tensor, nam
     h = norm(graph, x, spec.norm, f"{name}.norm")
     logits = product(graph, h, graph.weight(spec.hidden, experts.count), "matmul", f"{name}.router", shape)
     chances = elementwise(graph, logits, experts.count, "aten::softmax", f"{name}.softmax", shape)
-    shares, chosen = _top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
-    h = _dispatch(graph, h, chosen, f"{name}.dispatch", shape)
+    shares, experts_of_tokens = _top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
+    h = _dispatch(graph, h, experts_of_tokens, f"{name}.dispatch", shape)
     up = graph.weight(experts.count, spec.hidden, 2 * experts.ffn)
     h = product(graph, h, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     h = elementwise(graph, h, experts.ffn, "swiglu", f"{name}.experts.act", of_experts)
     down = graph.weight(experts.count, experts.ffn, spec.hidden)
     h = product(graph, h, down, "_grouped_mm", f"{name}.experts.down", of_experts)
-    return residual(graph, x, _combine(graph, h, shares, chosen, f"{name}.combine", shape), f"{name}.add")
+    return residual(graph, x, _combine(graph, h, shares, experts_of_tokens, f"{name}.combine", shape), f"{name}.add")
 
 
 def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes) -> tuple[Tensor, Tensor]:
     """Return the shares and numbers of each token's experts, (B, S, k)."""
     shares = graph.tensor((*chances.shape[:-1], k))
-    chosen = graph.tensor(shares.shape, dtype="int64")
-    op = graph.forward("aten::topk", (chances,), (shares, chosen), layer, shape)
-    return graph.gives_back(op, chances, shares, "topk_backward", (chosen,), (), shape), chosen
+    numbers = graph.tensor(shares.shape, dtype="int64")
+    op = graph.forward("aten::topk", (chances,), (shares, numbers), layer, shape)
+    return graph.gives_back(op, chances, shares, "topk_backward", (numbers,), (), shape), numbers
 
 
-def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
+def _dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
     """Copy tokens (B, S, features) to their experts: (B, S k, features), in the order of the experts."""
     batch, length, features = x.shape
-    kept = {"moe": "dispatch", **shape}
-    out = graph.tensor((batch, length * chosen.shape[-1], features))
-    op = graph.forward("aten::index_select", (x, chosen), (out,), layer, kept)
-    return graph.gives_back(op, x, out, "index_select_backward", (chosen,), (), kept)
+    attributes = {"moe": "dispatch", **shape}
+    out = graph.tensor((batch, length * numbers.shape[-1], features))
+    op = graph.forward("aten::index_select", (x, numbers), (out,), layer, attributes)
+    return graph.gives_back(op, x, out, "index_select_backward", (numbers,), (), attributes)
 
 
-def _combine(graph: Graph, x: Tensor, shares: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
+def _combine(graph: Graph, x: Tensor, shares: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
     """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features)."""
-    kept = {"moe": "combine", **shape}
+    attributes = {"moe": "combine", **shape}
     out = graph.tensor((*shares.shape[:-1], x.shape[-1]))
-    op = graph.forward("aten::index_add", (x, shares, chosen), (out,), layer, kept)
+    op = graph.forward("aten::index_add", (x, shares, numbers), (out,), layer, attributes)
 
     def backward() -> None:
         dx, dshares = graph.like(x), graph.like(shares)
-        inputs = (graph.gradient(out), x, shares, chosen)
-        graph.backward("index_add_backward", inputs, (dx, dshares), op, kept)
+        inputs = (graph.gradient(out), x, shares, numbers)
+        graph.backward("index_add_backward", inputs, (dx, dshares), op, attributes)
         graph.give(x, dx, op)
         graph.give(shares, dshares, op)
 
@@ -365,8 +365,8 @@ def _accumulation(graph: Graph, software: Software) -> None:
     """
     weights, sums = _trained(graph)
     launches = software.operators.kernels.get("accumulation", [1.0, 1.0])[1] * len(weights)
-    kept = {"cost": "accumulation", "when": MICRO_BATCH, "kernels": launches, "by_weight": True}
-    graph.optimizer("aten::_foreach_add_", (*sums, *weights), sums, kept)
+    attributes = {"cost": "accumulation", "when": MICRO_BATCH, "kernels": launches, "by_weight": True}
+    graph.optimizer("aten::_foreach_add_", (*sums, *weights), sums, attributes)
 
 
 def _trained(graph: Graph) -> tuple[list[Tensor], list[Tensor]]:
@@ -377,21 +377,21 @@ def _trained(graph: Graph) -> tuple[list[Tensor], list[Tensor]]:
 def _add(graph: Graph, cost: FixedCost) -> None:
     weights, gradients = _trained(graph)
     kernels = cost.kernels_per_weight * len(weights)
-    kept: dict[str, object] = {"cost": cost.name, "when": cost.when, "cpu_us": cost.cpu_us, "kernels": kernels}
+    attributes: dict[str, object] = {"cost": cost.name, "when": cost.when, "cpu_us": cost.cpu_us, "kernels": kernels}
     if cost.kernels_per_weight:
-        kept["by_weight"] = True
+        attributes["by_weight"] = True
     if cost.whole:
-        kept["whole"] = True
+        attributes["whole"] = True
     if cost.all_reduces:
-        kept |= {"all_reduces": cost.all_reduces, "axis": cost.axis}
+        attributes |= {"all_reduces": cost.all_reduces, "axis": cost.axis}
     passes, tensors = cost.gradient_passes, gradients
     if cost.parameter_passes:
         passes, tensors = cost.parameter_passes, weights
     if not passes:
-        graph.optimizer(f"{_word(cost)}_", (), (), kept)
+        graph.optimizer(f"{_word(cost)}_", (), (), attributes)
         return
-    one = graph.tensor((), role="optimizer_state", dtype="float32", batch_dims=())
-    graph.optimizer(f"aten::_foreach_{_word(cost)}", tensors, (one,), {**kept, "passes": passes})
+    scalar = graph.tensor((), role="optimizer_state", dtype="float32", batch_dims=())
+    graph.optimizer(f"aten::_foreach_{_word(cost)}", tensors, (scalar,), {**attributes, "passes": passes})
 
 
 def _word(cost: FixedCost) -> str:
@@ -434,21 +434,21 @@ class _Projected:
 
     def __init__(self, graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         self.graph, self.sources, self.parts = graph, sources, parts
-        self._whole: dict[int, Tensor] = {}  # by position among the sources
+        self._gradients: dict[int, Tensor] = {}  # by position among the sources
 
     def gradient(self, part: Tensor) -> Tensor | None:
         """Return the place for the gradient of one of ``parts``; None for another tensor."""
         if part not in self.parts:
             return None
         source = 0 if part == self.parts[0] else len(self.sources) - 1
-        if source not in self._whole:
-            self._whole[source] = self.graph.like(self.sources[source])
-        return self.graph.view(self._whole[source], part.shape)
+        if source not in self._gradients:
+            self._gradients[source] = self.graph.like(self.sources[source])
+        return self.graph.view(self._gradients[source], part.shape)
 
     def give(self, op: int) -> None:
         """Deliver the gradients once all their parts are written, the last by the backward pass of ``op``."""
-        for source, whole in sorted(self._whole.items()):
-            self.graph.give(self.sources[source], whole, op)
+        for source, gradient in sorted(self._gradients.items()):
+            self.graph.give(self.sources[source], gradient, op)
 
 
 def unfused_parts(
@@ -475,17 +475,17 @@ def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tu
     """Copy keys and values to all heads that share them."""
     pair = projected.parts[1:]
     batch, _, length, size = pair[0].shape
-    made = [graph.tensor((batch, heads, length, size)) for _ in pair]
-    op = graph.forward("aten::repeat_interleave", pair, made, f"{layer}.repeat")
+    copies = [graph.tensor((batch, heads, length, size)) for _ in pair]
+    op = graph.forward("aten::repeat_interleave", pair, copies, f"{layer}.repeat")
 
     def backward() -> None:
-        given = [graph.gradient(tensor) for tensor in made]
+        gradients = [graph.gradient(tensor) for tensor in copies]
         outputs = [gradient for part in pair if (gradient := projected.gradient(part)) is not None]
-        graph.backward("repeat_interleave_backward", given, outputs, op)
+        graph.backward("repeat_interleave_backward", gradients, outputs, op)
         projected.give(op)
 
     graph.on_backward(op, backward)
-    return made[0], made[1]
+    return copies[0], copies[1]
 
 
 def _product(
@@ -497,9 +497,9 @@ def _product(
 
     def backward() -> None:
         parts = [projected.gradient(factor) for factor in factors]
-        made = [part or graph.like(factor) for part, factor in zip(parts, factors, strict=True)]
-        graph.backward("matmul_backward", (graph.gradient(out), *factors), made, op)
-        for part, factor, gradient in zip(parts, factors, made, strict=True):
+        gradients = [part or graph.like(factor) for part, factor in zip(parts, factors, strict=True)]
+        graph.backward("matmul_backward", (graph.gradient(out), *factors), gradients, op)
+        for part, factor, gradient in zip(parts, factors, gradients, strict=True):
             if part is None:
                 graph.give(factor, gradient, op)
         if None not in parts:  # the product of the scores, the last one except for copies of keys and values
@@ -518,9 +518,9 @@ def _softmax(graph: Graph, scores: Tensor, layer: str, bias: Tensor | None) -> T
         dx = graph.like(scores)
         graph.backward("scaled_masked_softmax_backward", (graph.gradient(out), out), (dx,), op)
         if bias is not None:
-            made = graph.like(bias)
-            graph.backward("aten::sum", (dx,), (made,), op)
-            graph.give(bias, made, op)
+            dbias = graph.like(bias)
+            graph.backward("aten::sum", (dx,), (dbias,), op)
+            graph.give(bias, dbias, op)
         graph.give(scores, dx, op)
 
     graph.on_backward(op, backward)
@@ -537,8 +537,8 @@ def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: 
     op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, {"vocab_parallel": True})
 
     def backward() -> None:
-        made = graph.like(copy)
-        graph.backward("cross_entropy_loss_backward", (chances, targets), (made,), op)
-        graph.give(copy, made, op)
+        dcopy = graph.like(copy)
+        graph.backward("cross_entropy_loss_backward", (chances, targets), (dcopy,), op)
+        graph.give(copy, dcopy, op)
 
     graph.on_backward(op, backward)

@@ -41,11 +41,11 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         return
     if path.is_symlink() or not path.is_dir():
         raise InputError("exists and is not a directory; a capture is a directory: choose another name", file=path)
-    held = sorted(entry.name for entry in path.iterdir())
-    strangers = [name for name in held if name not in CAPTURE_FILES]
+    entries = sorted(entry.name for entry in path.iterdir())
+    strangers = [name for name in entries if name not in CAPTURE_FILES]
     if strangers:
         raise InputError(f"exists and holds other files ({strangers[0]!r}): choose another name", file=path)
-    if held and not overwrite:
+    if entries and not overwrite:
         raise InputError("holds a capture already; overwrite=True (--overwrite) replaces it", file=path)
 
 
@@ -113,15 +113,15 @@ def write_gzip(content: bytes, path: Path) -> None:
         out.write(content)
 
 
-def put_in_place(made: Path, path: Path) -> None:
-    """Rename the finished directory ``made`` to its sibling ``path``, then remove an earlier capture from there."""
+def put_in_place(finished: Path, path: Path) -> None:
+    """Rename the finished directory ``finished`` to its sibling ``path``, then remove an earlier capture from there."""
     if not path.exists():
-        made.rename(path)
+        finished.rename(path)
         return
-    former = made.with_name(made.name + "-former")
+    former = finished.with_name(finished.name + "-former")
     path.rename(former)
     try:
-        made.rename(path)
+        finished.rename(path)
     except BaseException:  # Ctrl-C as well
         former.rename(path)
         raise

@@ -26,8 +26,8 @@ def load_function(target: str) -> Callable[[], object]:
     module = _import_file(Path(module_name)) if is_file else _import_module(module_name)
     function = getattr(module, function_name, None)
     if function is None:
-        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise InputError(f"has no function {function_name!r}{nearest(function_name, known)}", file=module_name)
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise InputError(f"has no function {function_name!r}{nearest(function_name, functions)}", file=module_name)
     if not callable(function):
         raise InputError(f"{function_name!r} is a {type(function).__name__}, not a function", file=module_name)
     _check_no_arguments(function, target)
@@ -65,8 +65,8 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _import_failed(where: str, error: Exception) -> InputError:
-    return InputError(f"cannot be imported: {type(error).__name__}: {error}", file=where)
+def _import_failed(target: str, error: Exception) -> InputError:
+    return InputError(f"cannot be imported: {type(error).__name__}: {error}", file=target)
 
 
 def _search_first(folder: Path) -> None:

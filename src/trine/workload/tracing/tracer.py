@@ -93,7 +93,7 @@ class Capture:
         return self.warmup + self.timed + _RECORDED
 
     @property
-    def _made(self) -> Path:
+    def _build_path(self) -> Path:
         """Temporary directory next to ``path``; one rename moves it there at the end."""
         return self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
 
@@ -104,7 +104,7 @@ class Capture:
             raise InputError("a PyTorch profiler is running already: capture outside of it")
         files.check_target(self.path, overwrite=self.overwrite)
         try:
-            self._made.mkdir(parents=True)
+            self._build_path.mkdir(parents=True)
         except OSError as error:
             raise InputError(f"cannot be made: {error.strerror}", file=self.path) from error
         return self
@@ -124,7 +124,7 @@ class Capture:
             if kind is None:
                 self._write()
         finally:
-            shutil.rmtree(self._made, ignore_errors=True)
+            shutil.rmtree(self._build_path, ignore_errors=True)
         if kind is None:
             from trine.workload import load  # not at the top: the package's __init__ imports this module's names
 
@@ -154,7 +154,7 @@ class Capture:
         self._step_ns.append(max(1, time.perf_counter_ns() - start))
 
     def _recorded(self, step: int) -> Iterator[int]:
-        """Run the observed step and the profiled step; both files are in ``_made`` afterwards."""
+        """Run the observed step and the profiled step; both files are in ``_build_path`` afterwards."""
         self._start_profiler()
         self._synchronise()
         self._observer.start()
@@ -170,14 +170,14 @@ class Capture:
         import torch.profiler as profiler
 
         self._observer = profiler.ExecutionTraceObserver()
-        self._observer.register_callback(str(self._made / "execution_trace.json"))
+        self._observer.register_callback(str(self._build_path / "execution_trace.json"))
         activities = [profiler.ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(profiler.ProfilerActivity.CUDA)
         self._profiler = profiler.profile(
             activities=activities,
             schedule=profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
-            on_trace_ready=lambda done: done.export_chrome_trace(str(self._made / "kineto.json")),
+            on_trace_ready=lambda profile: profile.export_chrome_trace(str(self._build_path / "kineto.json")),
             record_shapes=True,
         )
         self._profiler.start()
@@ -197,19 +197,19 @@ class Capture:
             self._torch.cuda.synchronize()
 
     def _write(self) -> None:
-        raw_kineto, raw_execution = self._made / "kineto.json", self._made / "execution_trace.json"
+        raw_kineto, raw_execution = self._build_path / "kineto.json", self._build_path / "execution_trace.json"
         if not raw_execution.exists():  # PyTorch reports success for a second observer, but does not register it
             raise InputError("PyTorch allows one ExecutionTraceObserver at a time, and another one is registered")
         kineto, execution = files.read_json(raw_kineto), files.read_json(raw_execution)
         files.check_devices(execution, self.device)
         files.check_kineto(kineto, self.device)
         check_same_work(kineto, execution)
-        files.write_gzip(files.without_private(raw_kineto.read_bytes()), self._made / KINETO_FILE)
-        files.write_gzip(raw_execution.read_bytes(), self._made / EXECUTION_TRACE_FILE)
-        write_meta(self._meta(), self._made / META_FILE)
+        files.write_gzip(files.without_private(raw_kineto.read_bytes()), self._build_path / KINETO_FILE)
+        files.write_gzip(raw_execution.read_bytes(), self._build_path / EXECUTION_TRACE_FILE)
+        write_meta(self._meta(), self._build_path / META_FILE)
         raw_kineto.unlink()
         raw_execution.unlink()
-        files.put_in_place(self._made, self.path)
+        files.put_in_place(self._build_path, self.path)
 
     def _meta(self) -> CaptureMeta:
         machine = describe_machine(self._torch, self.device)
@@ -259,8 +259,8 @@ def capture_function(
     """
     session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
     with session:
-        made = function()
-        step: Callable[[], object] = made if callable(made) else function
+        result = function()
+        step: Callable[[], object] = result if callable(result) else function
         for _ in session:
             step()
     assert session.workload is not None  # set when the block is left without an error
@@ -323,13 +323,13 @@ def describe_machine(torch: Any, device: str) -> MachineDescription:
 
 
 def _gpu_versions(torch: Any) -> dict[str, str]:
-    found = {
+    versions = {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),
         "driver": _nvidia_driver(),
     }
-    return {key: str(value) for key, value in found.items() if value is not None}
+    return {key: str(value) for key, value in versions.items() if value is not None}
 
 
 def _settings(torch: Any, on_gpu: bool) -> dict[str, str]:
@@ -355,16 +355,16 @@ def _setting(read: Callable[[], object]) -> str:
 def _nvidia_driver() -> str | None:
     """Return the release of NVIDIA's kernel module on Linux, such as 535.129.03."""
     try:
-        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _NVIDIA_DRIVER.read_text(errors="replace"))
+        release = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _NVIDIA_DRIVER.read_text(errors="replace"))
     except OSError:
         return None
-    return found[1] if found else None
+    return release[1] if release else None
 
 
 def _processor() -> str:
     """Return the processor's name; on Linux from a file that :mod:`platform` does not read."""
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(errors="replace"), re.MULTILINE)
+        name_line = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(errors="replace"), re.MULTILINE)
     except OSError:
-        found = None
-    return (found[1].strip() if found else platform.processor() or platform.machine())[:200]
+        name_line = None
+    return (name_line[1].strip() if name_line else platform.processor() or platform.machine())[:200]
