@@ -47,7 +47,7 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
     task = tables.work.tasks[U(number)]
     task.start_ps = now
     if task.kind == JOIN:
-        clock.ended = number
+        clock.end_task = number
     elif task.kind == COMPUTE:
         carries = tables.program.task_kernel[U(number)] >= 0
         delay_ps = model.launch_ps if carries else task.amount
@@ -64,12 +64,12 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
 def far_event(program: ProgramTable, machine: MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
     """Handle a heap entry: a task's end (2 * task), a launch (2 * task + 1), or an entity with an event now."""
     if payload >= first_far:
-        clock.scheduled = payload - first_far
+        clock.new_event = payload - first_far
         return
     task = payload >> 1
     number = np.int64(program.task_kernel[U(task)])
     if payload & 1 == 0 or program.kernel_ptr[U(number + 1)] == program.kernel_ptr[U(number)]:
-        clock.ended = task
+        clock.end_task = task
         return
     gpu_number = np.int64(program.kernel_gpu[U(number)])
     gpu = machine.gpus[U(gpu_number)]
@@ -84,8 +84,8 @@ def far_event(program: ProgramTable, machine: MachineTables, clock: Record, firs
 @inlined
 def end_task(work: TaskTables, clock: Record) -> None:
     """End a task and release its successors."""
-    number = clock.ended
-    clock.ended = -1
+    number = clock.end_task
+    clock.end_task = -1
     task = work.tasks[U(number)]
     task.end_ps = clock.now
     clock.num_done += 1

@@ -1,8 +1,4 @@
-"""The load-store event loop, compiled. ``reference/`` defines its semantics (docs/design/gpu-model.md).
-
-Clock fields pass follow-up work from one turn of the loop to the next: an event handler (in the modules beside this
-one) sets a field, and the handler of the follow-up resets it to -1.
-"""
+"""The load-store event loop, compiled. ``reference/`` defines its semantics (docs/design/gpu-model.md)."""
 
 from __future__ import annotations
 
@@ -60,8 +56,36 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
     """Run until no event remains, ``budget`` events are done, an array is full or it is time to stop; return why.
 
     All state is in the arguments, so the caller can grow arrays and call again. One turn does one thing: an immediate
-    consequence of the last event, in the order of the branches below, or else the next event. Each function has a
-    single call site, because every call is compiled as a copy.
+    consequence of the last event, or else the next event. Each function has a single call site, because every call is
+    compiled as a copy.
+
+    Consequences are in registers: fields of ``clock`` that hold a number, or -1. Those of later turns, one a turn, the
+    first row first; the next event follows when all are empty::
+
+        register           set by                                              cleared by
+        num_to_do (stack)  go_later                                            go_on
+        kick_cu            go_on, issue, settle                                kick_cu
+        wake               arrive, deliver, flow_event, leave_memory           wake, when no waiter is left to wake
+        inject             after_packet, flow_event                            inject, after packet inject_end - 1
+        copy_for_members   next_segment                                        copy_for_member, after the last member
+        deliver            flow_event                                          deliver, when the first dma is on its way
+        begin              begin_ready, end_task                               begin
+        num_ready (stack)  end_task                                            begin_ready
+        kick_gpu           dispatch, far_event, go_on                          kick_gpu
+
+    Those of the same turn, in the order in which the end of the turn handles them::
+
+        ready_line         answer, advance (STAGE_ALU)                         settle
+        queue_poll         advance (STAGE_RETRY)                               settle
+        free_line          answer, cross, settle (ready_line)                  settle
+        free_slot          answer, cross, leave_memory, settle (ready_line)    settle
+        finish_item        answer, cross, flow_event, settle (ready_line)      settle
+        end_task           begin, far_event, flow_event, go_on                 end_task
+        next_segment       arrive, cross, hop, leave_memory, reach_memory, wake  _schedule
+        new_event          all that schedule an event                          _schedule
+        lane_event         cross                                               _schedule
+
+    ``unrecorded`` (next_segment, deliver) ends the run.
     """
     work, program, paths, peers, entities, wheel, machine, counters = tables
     limit = clock.num_events + budget
@@ -86,7 +110,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 wake(entities, program, machine, counters, clock, model)
             elif clock.inject >= 0:
                 inject(entities, program, paths, machine, counters, clock, model)
-            elif clock.copied >= 0:
+            elif clock.copy_for_members >= 0:
                 copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
                 deliver(tables, clock, model)
@@ -154,15 +178,15 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
             else:
                 follows = True
                 if stage == STAGE_ALU:
-                    clock.ready_line = entities.events[U(number)].line
+                    clock.ready_line = entities.requests[U(number)].line
                     give_request(entities, clock, number)
                 elif stage == STAGE_RETRY:
-                    clock.retried = number
+                    clock.queue_poll = number
                 else:
                     flow_event(entities, paths, machine, clock, model, number, stage)
         if follows:
             settle(entities, machine, clock, model)
-            if clock.ended >= 0:
+            if clock.end_task >= 0:
                 end_task(work, clock)
         if not _schedule(tables, clock, model, first_far):
             status = np.int64(OVERFLOW)
@@ -177,18 +201,18 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
 def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
     """Queue the events of this turn; return False if one would be after MAX_PS."""
     entities = tables.entities
-    scheduled = clock.scheduled
-    if clock.onward >= 0:
-        scheduled = clock.onward
-        clock.onward = -1
+    scheduled = clock.new_event
+    if clock.next_segment >= 0:
+        scheduled = clock.next_segment
+        clock.next_segment = -1
         label = next_segment(tables, clock, model, scheduled)
         if label < 0:
             if label == HAS_LEFT:
                 give_request(entities, clock, scheduled)
-            scheduled = clock.scheduled  # a multimem request that continues, or -1
+            scheduled = clock.new_event  # a multimem request that continues, or -1
             if scheduled < 0:
-                scheduled = clock.other
-                clock.other = -1
+                scheduled = clock.lane_event
+                clock.lane_event = -1
         else:
             event = entities.events[U(scheduled)]
             event.key = (event.key & OWN_KEY) | (label << SHIFT_LABEL)
@@ -198,7 +222,7 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
             is_in_time = False
             break
         schedule(entities, tables.wheel, clock, first_far, scheduled)
-        scheduled = clock.other
-        clock.other = -1
-    clock.scheduled = -1
+        scheduled = clock.lane_event
+        clock.lane_event = -1
+    clock.new_event = -1
     return is_in_time

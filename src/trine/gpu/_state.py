@@ -33,40 +33,68 @@ MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS =
 #: Maximum number of free requests, and of free lines, that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: one cache line. CUs, wavefronts and dispatchers use only ``time_ps`` and ``key``; flows and packets
-#: overlay some of the requests' fields.
-EVENT = record_dtype(
-    64,
+# An entity is one cache line with one of five layouts, which begin alike.
+_EVENT = (
     ("time_ps", "i8"),  # time of its event
     ("key", "i8"),  # the order of events of one instant
-    ("address", "i8"),
-    ("issued_ps", "i8"),
-    # the next hop: an entry of noc_hops, or a lane; for a multimem request at its switch: number of copies in flight
-    ("position", "i4"),
-    ("amount", "i4"),  # for a semaphore; for a packet: bytes
+    # below: not of CUs, wavefronts and dispatchers
     ("pair", "i4"),  # pair of its GPU and its destination; -1: local
     ("wave", "i4"),  # slot of its wavefront; -1: belongs to a replayed GPU or a transfer
-    # its line in flight; for a flow: the next flow to the same peer; for an acquire: the next armed one; for a
-    # member's copy: the multimem request
-    ("line", "i4"),
-    ("semaphore", "i4"),  # of all GPUs; -1: none
-    ("gpu", "i2"),  # its current GPU
-    ("choice", "i2"),  # index of its path among the pair's paths
     ("stage", "i1"),  # STAGE_HOP, ...: meaning of its event
     ("segment", "i1"),  # SEGMENT_OUT, ...: current part of its trip
-    ("form", "i1"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a repeated poll
+    ("form", "i1"),  # 0 with data, 1 without; + PACKET_FORM: a packet; + POLL: a repeated poll
     ("kind", "i1"),  # IS_LOAD, ...
-    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: its way to wait, POLLS, ...
-    ("total_bytes", "i8", "address"),  # of a flow
-    ("not_left", "i8", "issued_ps"),  # of a flow: packets still to leave the first link
-    ("not_arrived", "i8", "position"),  # of a flow: packets still to arrive
-    ("operand", "i4", "gpu"),  # of a flow: its destination
-    ("task", "i4", "line"),  # of a flow without a wavefront: the transfer
-    ("first_path", "i4", "semaphore"),  # of such a flow
-    ("number", "i8", "address"),  # of a packet: its number in the flow
-    ("flow", "i4", "semaphore"),  # of a packet
 )
-PACKET, POLL = 2, 4
+_MESSAGE = (
+    *_EVENT,
+    ("position", "i4"),  # the next hop: an entry of noc_hops, or a lane
+    ("amount", "i4"),  # for a semaphore; for a packet: bytes
+)
+
+#: Any entity.
+EVENT = record_dtype(64, *_EVENT)
+
+#: A request or a packet on its way.
+MESSAGE = record_dtype(64, *_MESSAGE)
+
+REQUEST = record_dtype(
+    64,
+    *_MESSAGE,
+    ("gpu", "i2"),  # its current GPU
+    ("choice", "i2"),  # index of its path among the pair's paths
+    ("line", "i4"),  # its line in flight
+    ("semaphore", "i4"),  # of all GPUs; -1: none
+    ("address", "i8"),
+    ("issued_ps", "i8"),
+    ("num_copies", "i4", "position"),  # of a multimem request at its switch: copies in flight
+    ("multimem", "i4", "line"),  # of a member's copy: the multimem request; of a replayed GPU's request: -1
+    ("next_armed", "i4", "line"),  # of an armed acquire
+    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: its way to wait, POLLS, ...
+)
+
+PACKET = record_dtype(
+    64,
+    *_MESSAGE,
+    ("flow", "i4"),
+    ("number", "i8"),  # in the flow
+)
+
+#: A dma, or a transfer of the task graph. A dma from a replayed GPU arrives as a request of kind IS_FLOW.
+FLOW = record_dtype(
+    64,
+    *_EVENT,
+    ("operand", "i4"),  # its destination
+    ("not_left", "i8"),  # packets still to leave the first link
+    ("next_in_chain", "i4"),  # the next dma to the same peer; -1: none
+    ("semaphore", "i4"),  # as of a request
+    ("total_bytes", "i8"),
+    ("not_arrived", "i8"),  # packets still to arrive
+    ("task", "i4", "next_in_chain"),  # the transfer; -1: a dma
+    ("first_path", "i4", "semaphore"),  # of a transfer
+)
+#: Views of the entities by name, in :class:`Entities`.
+VIEWS = {"events": EVENT, "messages": MESSAGE, "requests": REQUEST, "packets": PACKET, "flows": FLOW}
+PACKET_FORM, POLL = 2, 4
 
 #: IS_ADD: a member's copy of a multimem store that adds; it must be below IS_LOAD, and odd as IS_STORE.
 IS_ADD = -1
@@ -304,8 +332,8 @@ HAS_COME, SETS_OUT, IS_BACK = range(3)
 #: ``op_start`` of a workgroup's first acquire before its start, in a run that stops when all workgroups wait.
 LOOKED_FOR = -2
 
-#: State of a run between calls of the loop. The second half, from ``kick_cu``, passes follow-up work from one turn to
-#: the next: an event handler sets a field, the handler of the follow-up resets it to -1 (nothing to do).
+#: State of a run between calls of the loop. The second half, from ``kick_cu``, are registers, named after what is to be
+#: done; -1: nothing. The docstring of :func:`trine.gpu._loop.advance` lists who sets and who clears each.
 CLOCK = record_dtype(
     384,
     ("now", "i8"),  # ps
@@ -333,26 +361,26 @@ CLOCK = record_dtype(
     ("log_room", "i8"),  # maximum of ``num_log`` at the end of a turn
     ("not_waiting", "i8"),  # workgroups that do not wait yet, in a run that stops when all wait
     ("kick_cu", "i8"),  # a CU (below: a GPU) that may have work
-    ("kick_gpu", "i8"),
     ("wake", "i8"),  # a changed semaphore
     ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
     ("inject_number", "i8"),
     ("inject_end", "i8"),
-    ("copied", "i8"),  # a multimem request at its switch, to copy for its members
+    ("copy_for_members", "i8"),  # a multimem request at its switch
     ("deliver", "i8"),  # a pair whose first dma may have arrived
     ("begin", "i8"),  # a task to begin
-    ("ended", "i8"),  # an ended task
-    ("scheduled", "i8"),  # an entity with a new event
-    ("other", "i8"),  # a second one: the next message of a lane out of a GPU
-    ("onward", "i8"),  # a request at the end of a segment
-    ("freed", "i8"),  # a wavefront that gets a slot back
-    ("fewer", "i8"),  # a wavefront with one unfinished item less
+    ("kick_gpu", "i8"),
     ("ready_line", "i8"),  # a line with complete reads
-    ("over_line", "i8"),  # a finished line
-    ("retried", "i8"),  # a poll to repeat
+    ("queue_poll", "i8"),  # a poll to repeat
+    ("free_line", "i8"),  # a finished line
+    ("free_slot", "i8"),  # a wavefront that gets a slot back
+    ("finish_item", "i8"),  # a wavefront with one unfinished item less
+    ("end_task", "i8"),  # an ended task
+    ("next_segment", "i8"),  # a request at the end of a segment
+    ("new_event", "i8"),  # an entity with a new event
+    ("lane_event", "i8"),  # a second one: the next message of a lane out of a GPU
     ("unrecorded", "i8"),  # a request without a recorded answer
 )
-HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
+REGISTERS = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
 
 #: Numbers of the GPU model and the system, read only.
 MODEL = record_dtype(
@@ -472,6 +500,7 @@ class PathTable(NamedTuple):
 class Entities(NamedTuple):
     """One record per entity, modified in place. free_requests: stack.
 
+    events, messages, requests, packets, flows: the same memory, read as EVENT, MESSAGE, REQUEST, PACKET, FLOW.
     next: the next entity in the same list: a bucket of the wheel, or the queue of a lane, a CU or a semaphore.
         Separate from the records, so that a walk along a bucket does not wait for each record's memory (1.3 times as
         fast).
@@ -479,6 +508,10 @@ class Entities(NamedTuple):
     """
 
     events: RecordArray
+    messages: RecordArray
+    requests: RecordArray
+    packets: RecordArray
+    flows: RecordArray
     next: Int32
     answer: Int32
     free_requests: Int32

@@ -30,7 +30,7 @@ def give_event(entities: Entities, clock: Record, entity: Int, at_ps: Int, key: 
     event = entities.events[U(entity)]
     event.time_ps = at_ps
     event.key = key
-    clock.scheduled = entity
+    clock.new_event = entity
 
 
 @inlined

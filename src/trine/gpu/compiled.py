@@ -193,7 +193,7 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
 def has_use(state: GpuState) -> bool:
     """Return whether a polling request has its answer on the way, or will find its semaphore high enough."""
     entities, asks = state.tables.entities, _asking(state)
-    requests = entities.events[asks]
+    requests = entities.requests[asks]
     enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
     polls = requests["form"] >= S.POLL
     return bool((polls & (enough | (requests["amount"] == 0))).any())
@@ -202,10 +202,10 @@ def has_use(state: GpuState) -> bool:
 def _asking(state: GpuState) -> npt.NDArray[np.int64]:
     """Return the active requests that need a semaphore, or have acquired it and are returning."""
     entities, first = state.tables.entities, int(state.model.first_request)
-    asks = np.isin(entities.events["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
+    asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
     asks[:first] = False
     asks[entities.free_requests[: state.clock.num_free_requests]] = False
-    return np.flatnonzero(asks & (entities.events["semaphore"] >= 0))
+    return np.flatnonzero(asks & (entities.requests["semaphore"] >= 0))
 
 
 def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
@@ -213,8 +213,8 @@ def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
     entities = state.tables.entities
     found: dict[int, list[int]] = {}
     for number in _asking(state).tolist():
-        if entities.events["amount"][number] > 0:
-            found.setdefault(int(entities.events["wave"][number]), []).append(number)
+        if entities.requests["amount"][number] > 0:
+            found.setdefault(int(entities.requests["wave"][number]), []).append(number)
     return found
 
 
@@ -240,7 +240,7 @@ def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int
 
 
 def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
-    asked = state.tables.entities.events[request]
+    asked = state.tables.entities.requests[request]
     gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
     amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
     return deadlock.for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
@@ -328,7 +328,7 @@ def _count_before(values: Int64) -> Int64:
 
 def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSystem) -> str:
     """Return why the replayed record has no answer for the request ``clock.unrecorded``."""
-    event = tables.entities.events[clock.unrecorded]
+    event = tables.entities.requests[clock.unrecorded]
     place = int(event["wave"])
     cu, slot = divmod(place, int(model.waves))
     of_whom = f"for place {cu * system.model.wavefronts_per_cu + slot} of rank {system.ranks[0]}"

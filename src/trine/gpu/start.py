@@ -245,7 +245,7 @@ def new_state(system: GpuSystem) -> GpuState:
     first = int(models["first_request"][0])
     total = first + FIRST_REQUESTS
     clocks = new_records(1, S.CLOCK)
-    for field in S.HANDED_ON:
+    for field in S.REGISTERS:
         clocks[field] = -1
     clocks["num_ready"] = num_ready
     clocks["num_free_requests"] = clocks["num_free_lines"] = FIRST_REQUESTS
@@ -257,8 +257,8 @@ def new_state(system: GpuSystem) -> GpuState:
         program=program,
         paths=paths,
         peers=peers,
-        entities=Entities(
-            events=new_records(total, S.EVENT),
+        entities=entities_in(
+            new_records(total, S.REQUEST),
             next=np.zeros(total, np.int32),
             answer=np.zeros(total if models["has_answers"][0] else 0, np.int32),
             free_requests=np.arange(total - 1, first - 1, -1, dtype=np.int32),
@@ -299,7 +299,7 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
         tables=tables._replace(
             work=_own(tables.work),
             peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
-            entities=_own(tables.entities),
+            entities=copy_entities(tables.entities),
             wheel=_own(tables.wheel),
             machine=_own(tables.machine),
             counters=_own(tables.counters),
@@ -316,6 +316,17 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
 def _own(bundle: Bundle) -> Bundle:
     """Copy the arrays of a NamedTuple; records begin at a cache line."""
     return with_parts(bundle, lambda array: _longer(array, len(array)))
+
+
+def entities_in(memory: RecordArray, next: Int32, answer: Int32, free_requests: Int32) -> Entities:
+    """Return the entities whose records lie in ``memory``, an array of REQUEST, which covers all bytes of a record."""
+    views = {name: memory.view(dtype) for name, dtype in S.VIEWS.items()}
+    return Entities(**views, next=next, answer=answer, free_requests=free_requests)
+
+
+def copy_entities(entities: Entities) -> Entities:
+    """Return a copy, whose views share one memory again."""
+    return entities_in(*(_longer(array, len(array)) for array in (entities.requests, *entities[len(S.VIEWS) :])))
 
 
 def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, lines_with_flags: int) -> MachineTables:
@@ -400,8 +411,8 @@ def more_requests(state: GpuState) -> None:
     total = first + 2 * before
     free = int(state.clock.num_free_requests)
     added = np.arange(total - 1, total - 1 - before, -1, dtype=np.int32)
-    entities = Entities(
-        events=_longer(old.events, total),
+    entities = entities_in(
+        _longer(old.requests, total),
         next=_longer(old.next, total),
         answer=_longer(old.answer, total if len(old.answer) else 0),
         free_requests=_longer(np.concatenate([added, old.free_requests[:free]]), 2 * before),
