@@ -49,14 +49,14 @@ def look_up(
     first = (first_set + (number // model.channels) % model.sets) * model.ways
     clock.tick += 1
     oldest = first
-    for at in range(first, first + model.ways):
-        line = machine.cache[U(at)]
+    for way in range(first, first + model.ways):
+        line = machine.cache[U(way)]
         if line.stamp > 0 and line.tag == number:
             line.stamp = 2 * clock.tick + (line.stamp & 1 | stores)
             counters.counts[U(gpu)].hits += 1
             return HIT
         if line.stamp < machine.cache[U(oldest)].stamp:
-            oldest = np.int64(at)
+            oldest = np.int64(way)
     victim = machine.cache[U(oldest)]
     was_dirty = victim.stamp & 1
     victim.tag = number

@@ -323,19 +323,19 @@ def reach_memory(
         served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
         done_ps = served_ps + model.memory_ps
     else:
-        found = np.int64(HIT)
+        outcome = np.int64(HIT)
         if control == 0:
-            found = look_up(machine, counters, clock, model, gpu, channel, request.address, kind & 1)
+            outcome = look_up(machine, counters, clock, model, gpu, channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
         if model.far_ps > 0 and request.pair < 0 and (kind != IS_LOAD or request.semaphore >= 0):
             own_cu = np.int64(machine.waves[U(request.wave)].cu) % model.cus
             done_ps += model.far_ps * ((own_cu + half_of(request.address // model.line_bytes)) & 1)
-        if found & DIRTY:
-            behind = machine.resources[U(channel_number)]
-            behind.free_ps = max(now, behind.free_ps) + model.channel_ps[U(0)]
-            behind.busy_ps += model.channel_ps[U(0)]
-        if found & HIT == 0 and kind <= IS_LOAD:
+        if outcome & DIRTY:
+            memory_channel = machine.resources[U(channel_number)]
+            memory_channel.free_ps = max(now, memory_channel.free_ps) + model.channel_ps[U(0)]
+            memory_channel.busy_ps += model.channel_ps[U(0)]
+        if outcome & HIT == 0 and kind <= IS_LOAD:
             request.stage = STAGE_CHANNEL
             give_event(entities, clock, number, done_ps, request.key)
             return
@@ -434,8 +434,8 @@ def answer(
             counters.counts[U(gpu)].load_ps += clock.now - request.issued_ps
         was_poll = request.form >= POLL
         if request.semaphore >= 0 and request.amount > 0:
-            waits = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
-            if waits == ARMED:
+            wait_mode = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
+            if wait_mode == ARMED:
                 monitor_sleep(entities, clock, number)
                 return False
             if not was_poll:
@@ -443,7 +443,7 @@ def answer(
                 request.form |= POLL
             may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
             request.stage = STAGE_RETRY
-            if waits == WOKEN:
+            if wait_mode == WOKEN:
                 request.monitor = AGAIN
                 again_ps = clock.now + model.wakeup_ps
             else:
@@ -480,10 +480,10 @@ def _read(
     request = entities.requests[U(number)]
     place = np.int64(request.wave)
     line = machine.lines[U(request.line)]
-    left = line.reads - 1
-    line.reads = left
+    remaining = line.reads - 1
+    line.reads = remaining
     reads = np.int64(program.op_reads[U(line.op)])
-    if left == 0 and program.op_kind[U(line.op)] == REDUCE and reads > 1:
+    if remaining == 0 and program.op_kind[U(line.op)] == REDUCE and reads > 1:
         total_bytes = (reads - 1) * model.line_bytes
         cycles = (total_bytes + model.reduce_bytes_per_cycle - 1) // model.reduce_bytes_per_cycle
         cu = machine.cus[U(machine.waves[U(place)].cu)]
@@ -492,7 +492,7 @@ def _read(
         request.stage = STAGE_ALU
         give_event(entities, clock, number, at_ps, wait_key(entities, program, machine, model, number))
         return
-    if left > 0:
+    if remaining > 0:
         clock.free_slot = place
     else:
         clock.ready_line = request.line

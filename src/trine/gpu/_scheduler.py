@@ -39,8 +39,8 @@ _MAX_SEQUENCE = (1 << (SHIFT_WAVE - SHIFT_SEQUENCE)) - 1
 @inlined
 def wave_key(program: ProgramTable, model: Record, cu: Int, place: Int) -> Int:
     """Return the key of a wavefront's event."""
-    own = place - np.int64(program.cu_gpu[U(cu)]) * model.cus * model.waves
-    return (np.int64(WAVE_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+    slot_in_gpu = place - np.int64(program.cu_gpu[U(cu)]) * model.cus * model.waves
+    return (np.int64(WAVE_CLASS) << SHIFT_CLASS) | (slot_in_gpu << SHIFT_WAVE)
 
 
 @inlined
@@ -59,8 +59,8 @@ def own_key(program: ProgramTable, machine: MachineTables, model: Record, place:
     gpu = np.int64(program.cu_gpu[U(wave.cu)])
     sequence = np.int64(wave.sequence)
     wave.sequence = (sequence + 1) & _MAX_SEQUENCE
-    own = place - gpu * model.cus * model.waves
-    key = (np.int64(class_of_event) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+    slot_in_gpu = place - gpu * model.cus * model.waves
+    key = (np.int64(class_of_event) << SHIFT_CLASS) | (slot_in_gpu << SHIFT_WAVE)
     return key | (sequence << SHIFT_SEQUENCE) | program.rank_bits[U(gpu)]
 
 
@@ -183,24 +183,24 @@ def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, no
     wave, times = machine.waves[U(place)], machine.wave_times[U(place)]
     cu_number = np.int64(wave.cu)
     cu = machine.cus[U(cu_number)]
-    before = wave.doing
+    old = wave.doing
     spent_ps = now - times.since_ps
     full_ps = cu.full_ps
     if cu.full_since_ps >= 0:
         full_ps += now - cu.full_since_ps
-    was = np.int64(MEMORY)
-    if before == WAVE_QUEUED:
+    state = np.int64(MEMORY)
+    if old == WAVE_QUEUED:
         waited_ps = full_ps - times.full_ps
         counters.state[U(_NUM_STATES * cu_number + MEMORY)] += waited_ps
         spent_ps -= waited_ps
-        was = np.int64(ISSUE)
-    elif before == WAVE_ACQUIRING:
-        was = np.int64(SEMAPHORE)
-    elif before == WAVE_AT_BARRIER:
-        was = np.int64(BARRIER)
-    elif before == WAVE_COMPUTING:  # fences and delays count as memory
-        was = np.int64(COMPUTING)
-    counters.state[U(_NUM_STATES * cu_number + was)] += spent_ps
+        state = np.int64(ISSUE)
+    elif old == WAVE_ACQUIRING:
+        state = np.int64(SEMAPHORE)
+    elif old == WAVE_AT_BARRIER:
+        state = np.int64(BARRIER)
+    elif old == WAVE_COMPUTING:  # fences and delays count as memory
+        state = np.int64(COMPUTING)
+    counters.state[U(_NUM_STATES * cu_number + state)] += spent_ps
     wave.doing = doing
     times.since_ps = now
     times.full_ps = full_ps

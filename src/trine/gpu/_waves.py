@@ -236,8 +236,8 @@ def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, c
     if cu.is_pending == 0 and (may_begin or cu.first_item >= 0):
         cu.is_pending = 1
         clock.num_cu_events += 1
-        own = number - program.cu_gpu[U(number)] * model.cus
-        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+        cu_in_gpu = number - program.cu_gpu[U(number)] * model.cus
+        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (cu_in_gpu << SHIFT_WAVE)
         give_event(entities, clock, number, max(clock.now, cu.ready_ps), key)
 
 
@@ -290,11 +290,11 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
 def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, line_number: Int) -> Int:
     """Return the operand of the next write of a line; after its last write the line leaves the queue."""
     line = machine.lines[U(line_number)]
-    left = line.writes
-    line.writes = left - 1
-    if left == 1:
+    remaining = line.writes
+    line.writes = remaining - 1
+    if remaining == 1:
         machine.cus[U(cu_number)].first_item = line.next
-    return program.operand_ptr[U(line.op + 1)] - left
+    return program.operand_ptr[U(line.op + 1)] - remaining
 
 
 @inlined
@@ -321,11 +321,11 @@ def _next_of_wave(
     if kind_of_op == RELEASE:
         return np.int64(IS_RELEASE), first + issued, line
     kind = np.int64(IS_LOAD)
-    wanted = reads
+    num_issues = reads
     if kind_of_op == STORE:
         kind = np.int64(IS_STORE)
-        wanted = end - first
-    if issued + 1 == wanted:
+        num_issues = end - first
+    if issued + 1 == num_issues:
         wave.operand = 0
         wave.line += wave.count
     return kind, first + issued, line

@@ -85,11 +85,11 @@ def _places(result: KernelRun, began: Int64, end: Int64) -> dict[tuple[int, int,
     gpu = result.shown.workgroup_gpu
     order = began[np.lexsort((began, start[began], cu[began], gpu[began]))]
     owner = gpu[order] * result.model.num_cus + cu[order]
-    found: dict[tuple[int, int, int], list[int]] = {}
+    rows_of_track: dict[tuple[int, int, int], list[int]] = {}
     for rows in np.split(order, np.flatnonzero(np.diff(owner)) + 1):
         for row, place in zip(rows.tolist(), lanes(start[rows].tolist(), end[rows].tolist()).tolist(), strict=True):
-            found.setdefault((int(gpu[row]), int(cu[row]), place), []).append(row)
-    return found
+            rows_of_track.setdefault((int(gpu[row]), int(cu[row]), place), []).append(row)
+    return rows_of_track
 
 
 def _packets(result: KernelRun, rows: _Rows, notes: tuple[str, ...]) -> Iterator[bytes]:
@@ -102,8 +102,8 @@ def _packets(result: KernelRun, rows: _Rows, notes: tuple[str, ...]) -> Iterator
     yield interned(names, _ARGUMENTS, {})
     yield descriptor(_ROOT, "; ".join((f"{program.name} (times rounded down to the ns)", *notes)), 0, 0)
     for gpu, use in enumerate(result.gpus):
-        alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
-        yield descriptor(_ROOT + 1 + gpu, f"rank {use.rank}{alike}", _ROOT, gpu)
+        suffix = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
+        yield descriptor(_ROOT + 1 + gpu, f"rank {use.rank}{suffix}", _ROOT, gpu)
     uuid = _ROOT + 1 + len(result.gpus)
     for (gpu, cu, place), members in sorted(rows.track.items()):
         name = f"cu{cu} place {place + 1}" if place else f"cu{cu}"
