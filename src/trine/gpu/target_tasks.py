@@ -143,7 +143,7 @@ def _refuse_tie(graph: TaskGraph, tasks: list[int], now_ps: int) -> None:
 class TargetTasks:
     """Tasks to simulate for one rank: ``tasks`` has its own tasks, and one that lasts until each recorded end.
 
-    own_graph: the own tasks alone, in the order of the graph of all ranks. rows: int64[own tasks], their rows in ``tasks``.
+    own_graph: its own tasks alone, in the order of the graph of all ranks. rows: int64[own tasks], rows in ``tasks``.
     sent: int64[sent], rows of ``own_graph`` that are transfers; they cross their first link only. sent_end_ps: their
     recorded ends.
     """

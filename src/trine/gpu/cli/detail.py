@@ -26,36 +26,36 @@ class DetailAnswer:
     def __init__(self, text: str | None, perfetto: str | None) -> None:
         if text is None and perfetto is not None:
             raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
-        self._asked: DetailOptions | None = None
+        self._options: DetailOptions | None = None
         if text is not None:
             from trine.gpu.detail.choice import parse_detail
 
-            self._asked = parse_detail(text)
+            self._options = parse_detail(text)
         self._perfetto = perfetto
-        self._found: KernelDetail | None = None
+        self._answer: KernelDetail | None = None
         self.finished = True
 
     def check(self, plan: Plan, result: Result) -> None:
         """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
-        if self._asked is None:
+        if self._options is None:
             return
         from trine.gpu.detail.choice import choose
         from trine.graph.grid import RankGrid
 
         try:
-            choose(result, RankGrid(plan.axes), self._asked)
+            choose(result, RankGrid(plan.axes), self._options)
         except InputError as error:
             raise InputError(f"--detail, {error}") from None
 
     def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
         """Simulate the kernel, if requested. result: of the step, with all ranks."""
-        if self._asked is None:
+        if self._options is None:
             return
         from trine.gpu.detail.detail import kernel_detail
 
         with watched("requests"):
             try:
-                self._found = kernel_detail(workload, plan, self._asked, result, options=options)
+                self._answer = kernel_detail(workload, plan, self._options, result, options=options)
             except KeyboardInterrupt:
                 self.finished = False
             except InputError as error:  # its fields are options of other commands, but keys of --detail here
@@ -64,14 +64,14 @@ class DetailAnswer:
 
     def show(self, json: str | None, brief: bool) -> None:
         """Print the kernel's result."""
-        if self._found is not None:
-            show(self._found.headline if brief else f"\n{self._found.summary()}", json)
+        if self._answer is not None:
+            show(self._answer.headline if brief else f"\n{self._answer.summary()}", json)
 
     def document(self) -> dict[str, object]:
         """Return ``detail``, if requested."""
-        return {} if self._found is None else {"detail": self._found.document()}
+        return {} if self._answer is None else {"detail": self._answer.document()}
 
     def write(self) -> None:
         """Write the timeline, if requested."""
-        if self._found is not None:
-            written(self._perfetto, self._found.to_perfetto, TIMELINE)
+        if self._answer is not None:
+            written(self._perfetto, self._answer.to_perfetto, TIMELINE)

@@ -146,23 +146,23 @@ class _Operations:
         """Yield the started operations of one workgroup, in order of start, each with its lane."""
         result = self._result
         records, program, model = result.records, result.program, result.model
-        here = np.arange(self._first[row], self._first[row + 1])
-        here = here[records.op_start_ps[here] >= 0]
-        here = here[np.lexsort((here, records.op_start_ps[here]))]
-        start = records.op_start_ps[here].tolist()
-        end = ends(records.op_start_ps[here], records.op_end_ps[here], records.end_ps).tolist()
-        ops = result.shown.op[here]
-        own = int(program.kernel_rank[result.shown.workgroup_kernel[row]])
-        peer = peers(program, ops, np.full(len(ops), own)).tolist()
+        rows = np.arange(self._first[row], self._first[row + 1])
+        rows = rows[records.op_start_ps[rows] >= 0]
+        rows = rows[np.lexsort((rows, records.op_start_ps[rows]))]
+        start = records.op_start_ps[rows].tolist()
+        end = ends(records.op_start_ps[rows], records.op_end_ps[rows], records.end_ps).tolist()
+        ops = result.shown.op[rows]
+        rank = int(program.kernel_rank[result.shown.workgroup_kernel[row]])
+        peer = peers(program, ops, np.full(len(ops), rank)).tolist()
         columns = (
             ops.tolist(), self._name(ops).tolist(), program.op_kind[ops].tolist(), program.op_amount[ops].tolist(),
             peer, start, end, lanes(start, end).tolist(),
         )  # fmt: skip
         first = int(program.workgroup_ptr[result.shown.workgroup[row]])
-        for op, name, kind, amount, other, begin, finish, lane in zip(*columns, strict=True):
+        for op, name, kind, amount, peer_rank, begin, finish, lane in zip(*columns, strict=True):
             arguments = {"operation": op - first}
-            if other != own:
-                arguments["peer_rank"] = other
+            if peer_rank != rank:
+                arguments["peer_rank"] = peer_rank
             if kind in DATA_OPS:
                 arguments |= {"lines": amount, "bytes": amount * model.line_bytes}
             elif kind in _AMOUNTS:
