@@ -68,9 +68,9 @@ def gpu_deadlock(
     ranks_each = int((system.gpu_of >= 0).sum()) // system.num_gpus
     if ranks_each > 1:
         lines.append(f"(folded: each rank named stands for {ranks_each} ranks)")
-    shown = "\n  ".join(lines)
+    text = "\n  ".join(lines)
     return DeadlockError(
-        f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {shown}"
+        f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {text}"
     )
 
 

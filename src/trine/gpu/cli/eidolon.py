@@ -160,14 +160,14 @@ def _end_journal(journal: Journal, finished: bool) -> None:
         say(f"note: finished runs are in {journal.path}; the same command resumes from there")
 
 
-def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, ...]:
-    """Parse ``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges must not begin below ``least``."""
+def whole_numbers(option: str, text: str | None, minimum: int = 1) -> tuple[int, ...]:
+    """Parse ``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges must not begin below ``minimum``."""
     if text is None:
         return ()
     if ":" in text:
         first, last, step = _three(option, text)
-        if _whole(option, first) < least:
-            raise InputError(f"{option} counts from {least}")
+        if _whole(option, first) < minimum:
+            raise InputError(f"{option} counts from {minimum}")
         return _range(option, *(_whole(option, part) for part in (first, last, step)))
     return tuple(_whole(option, part) for part in text.split(","))
 
@@ -235,9 +235,9 @@ def record(
         raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
     options = made(given, kernel=kernel)
     with watched("requests"):
-        found = record_run(options, fold="off" if no_fold else "auto")
-    save_arrivals(output, found.arrivals)
-    show(found.summary(), None)
+        recording = record_run(options, fold="off" if no_fold else "auto")
+    save_arrivals(output, recording.arrivals)
+    show(recording.summary(), None)
     say(f"record written to {output}")
 
 
@@ -291,9 +291,9 @@ def writes_from(
     if mapping is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "a profile, whose --mapping says it")
         table, notes = _profile(result, mapping)
-    elif (found := _arrivals(result)) is not None:
+    elif (arrivals := _arrivals(result)) is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "transfers, and this is a record of arrivals")
-        table, notes = request_writes(found)
+        table, notes = request_writes(arrivals)
     else:
         if kernel is None:
             _refuse(of_kernel, "a kernel: give --kernel")

@@ -92,8 +92,8 @@ class LoadStoreQuestion:
     op: str
     sizes: list[int]
     machine: MachineOptions
-    asked: CollectiveOptions
-    given: Given[LoadStoreOptions]
+    operator_options: CollectiveOptions
+    kernel_options: Given[LoadStoreOptions]
     inside: Inside
     network: str | None
     json: str | None
@@ -120,10 +120,10 @@ class LoadStoreQuestion:
         end(answer.finished)
 
     def _loadstore_options(self) -> LoadStoreOptions:
-        protocol_is_unset = self.inside.compare_fidelity and self.asked.protocol == "none"
-        return self.given.make(
-            algorithm=self.asked.algorithm,
-            protocol="auto" if protocol_is_unset else self.asked.protocol,
+        without_protocol = self.inside.compare_fidelity and self.operator_options.protocol == "none"
+        return self.kernel_options.make(
+            algorithm=self.operator_options.algorithm,
+            protocol="auto" if without_protocol else self.operator_options.protocol,
             fold="off" if self.inside.no_fold else "auto",
             verify=self.inside.verify_fold,
             matrix=self.matrix,
@@ -139,7 +139,9 @@ class LoadStoreQuestion:
         from trine.gpu.collective import compare_fidelity
         from trine.gpu.collective.compare import shared_algorithm
 
-        operator_options = replace(self.asked, algorithm=shared_algorithm(self.op, self.asked.algorithm))
+        operator_options = replace(
+            self.operator_options, algorithm=shared_algorithm(self.op, self.operator_options.algorithm)
+        )
         return compare_fidelity(
             self.op, self.sizes, cluster, options=options, operator=operator_options, network=self.network
         )
@@ -175,11 +177,11 @@ def _refuse_links_that_do_not_matter(machine: Cluster, options: LoadStoreOptions
     """Raise InputError for options about links and routes that change no path between GPUs of the group."""
     from trine.gpu.collective.runs import all_paths
 
-    default_paths = None
-    for given, without in options_of_links(described):
-        default_paths = all_paths(machine, options) if default_paths is None else default_paths
-        if all_paths(group_machine(without)[0], options) == default_paths:
-            raise InputError(f"{given} changes nothing: no load or store of this group goes that way")
+    paths = None
+    for option_text, without in options_of_links(described):
+        paths = all_paths(machine, options) if paths is None else paths
+        if all_paths(group_machine(without)[0], options) == paths:
+            raise InputError(f"{option_text} changes nothing: no load or store of this group goes that way")
 
 
 def _option(name: str) -> str:

@@ -162,10 +162,10 @@ class KernelDetail(Report):
         return (*self._note_lines(), f"not modelled: {NOT_MODELLED}", *self.kernel.notes)
 
     def _note_lines(self) -> Iterator[str]:
-        others = self.chosen.others
-        if others:
-            rest = f" and {len(others) - _SHOWN_OTHERS} more" if len(others) > _SHOWN_OTHERS else ""
-            other_names = "; ".join(others[:_SHOWN_OTHERS])
+        alternatives = self.chosen.others
+        if alternatives:
+            rest = f" and {len(alternatives) - _SHOWN_OTHERS} more" if len(alternatives) > _SHOWN_OTHERS else ""
+            other_names = "; ".join(alternatives[:_SHOWN_OTHERS])
             yield f"others fit as well (op, phase, microbatch, step or number chooses): {other_names}{rest}"
         yield from self.why_fewer
 
@@ -204,9 +204,9 @@ class KernelDetail(Report):
 
     def _way_lines(self) -> list[tuple[str, ...]]:
         lines: list[tuple[str, ...]] = [("way to wait", "time", "flag reads", "wait of each", "wake-ups", "spurious")]
-        for way in self.waits:
-            counts = f"{way.wakeups:,}", f"{way.spurious_wakeups:,}"
-            lines.append((way.sync, _time(way.time_ps), f"{way.flag_reads:,}", _time(way.wait_ps), *counts))
+        for use in self.waits:
+            counts = f"{use.wakeups:,}", f"{use.spurious_wakeups:,}"
+            lines.append((use.sync, _time(use.time_ps), f"{use.flag_reads:,}", _time(use.wait_ps), *counts))
         return lines
 
     def document(self) -> Row:

@@ -304,9 +304,9 @@ class ProofRun:
         """Return the error for a deadlock. It lists first the wavefronts that hold up their workgroup."""
         stuck = [wave for wave in active if not wave.done]
         stuck.sort(key=lambda wave: (self.ops[wave.next].kind == isa.BARRIER, wave.number, wave.actor))
-        waits = [self._waits_for(wave) for wave in stuck[:8]]
+        descriptions = [self._waits_for(wave) for wave in stuck[:8]]
         rest = f"; and {len(stuck) - 8} more wavefronts" if len(stuck) > 8 else ""
-        return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(waits)}{rest}")
+        return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(descriptions)}{rest}")
 
     def _waits_for(self, wave: ProofWavefront) -> str:
         op, place = self.ops[wave.next], self.words.at(wave)

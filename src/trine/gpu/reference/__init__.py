@@ -233,8 +233,8 @@ def explain(
 def _who_waits(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> list[WavefrontRequest]:
     """Return the requests that wait for semaphores: in the memories, polling, or asleep."""
     queued = [request for memory in memories for queue in memory.waiters.values() for request in queue]
-    waiting = [request for request in queued if isinstance(request, WavefrontRequest)]
-    return waiting + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
+    requests = [request for request in queued if isinstance(request, WavefrontRequest)]
+    return requests + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
 
 
 def _reason(

@@ -49,7 +49,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class ServerVisit:
-    """A message at a server. ``on_served`` runs at the end of its service; ``on_scheduled`` gets that time in advance."""
+    """A message at a server. ``on_served`` runs at the end of its service; ``on_scheduled`` gets that time before."""
 
     key: Key
     service_ps: int

@@ -276,16 +276,16 @@ class _TextPrinter:
         offsets: Int64 = self._program.workgroup_ptr[first : end + 1] - self._program.workgroup_ptr[first]
         return offsets
 
-    def _same(self, first: slice, second: slice) -> bool:
+    def _same(self, one_range: slice, other_range: slice) -> bool:
         """Return whether two ranges of operations are the same except for peers, addresses and semaphores."""
         program = self._program
-        if first.stop - first.start != second.stop - second.start:
+        if one_range.stop - one_range.start != other_range.stop - other_range.start:
             return False
-        left, right = _operands_of(program, first), _operands_of(program, second)
+        rows, other_rows = _operands_of(program, one_range), _operands_of(program, other_range)
         of_operations = (program.op_kind, program.op_amount, program.op_unroll, program.op_label, self._counts)
         of_operands = (program.operand_role, program.operand_step, self._has_semaphore)
-        return all(np.array_equal(column[first], column[second]) for column in of_operations) and all(
-            np.array_equal(column[left], column[right]) for column in of_operands
+        return all(np.array_equal(column[one_range], column[other_range]) for column in of_operations) and all(
+            np.array_equal(column[rows], column[other_rows]) for column in of_operands
         )
 
     def _title(self, kernels: _KernelRun) -> list[str]:
