@@ -59,33 +59,33 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
     consequence of the last event, or else the next event. Each function has a single call site, because every call is
     compiled as a copy.
 
-    Consequences are in registers: fields of ``clock`` that hold a number, or -1. Those of later turns, one a turn, the
-    first row first; the next event follows when all are empty::
+    Consequences are in registers: fields of ``clock`` that hold a number, or -1. Later turns handle these, one a turn,
+    the first row first, before the next event ("at last": the handler has several things to do, one a turn)::
 
-        register           set by                                              cleared by
-        num_to_do (stack)  go_later                                            go_on
-        kick_cu            go_on, issue, settle                                kick_cu
-        wake               arrive, deliver, flow_event, leave_memory           wake, when no waiter is left to wake
-        inject             after_packet, flow_event                            inject, after packet inject_end - 1
-        copy_for_members   next_segment                                        copy_for_member, after the last member
-        deliver            flow_event                                          deliver, when the first dma is on its way
-        begin              begin_ready, end_task                               begin
-        num_ready (stack)  end_task                                            begin_ready
-        kick_gpu           dispatch, far_event, go_on                          kick_gpu
+        register         holds                        set by                                    cleared by
+        num_to_do        (stack) wavefronts           go_later                                  go_on
+        kick_cu          CU that may have work        go_on, issue, settle                      kick_cu
+        wake             changed semaphore            arrive, deliver, flow_event, leave_memory wake, at last
+        inject           flow, from _number to _end   after_packet, flow_event                  inject, at last
+        copy_for_members multimem request at a switch next_segment                              copy_for_member, at last
+        deliver          pair with an arrived dma     flow_event                                deliver, at last
+        begin            task                         begin_ready, end_task                     begin
+        num_ready        (stack) tasks                end_task                                  begin_ready
+        kick_gpu         GPU that may have work       dispatch, far_event, go_on                kick_gpu
 
-    Those of the same turn, in the order in which the end of the turn handles them::
+    The end of the same turn handles these, the first row first::
 
-        ready_line         answer, advance (STAGE_ALU)                         settle
-        queue_poll         advance (STAGE_RETRY)                               settle
-        free_line          answer, cross, settle (ready_line)                  settle
-        free_slot          answer, cross, leave_memory, settle (ready_line)    settle
-        finish_item        answer, cross, flow_event, settle (ready_line)      settle
-        end_task           begin, far_event, flow_event, go_on                 end_task
-        next_segment       arrive, cross, hop, leave_memory, reach_memory, wake  _schedule
-        new_event          all that schedule an event                          _schedule
-        lane_event         cross                                               _schedule
+        ready_line       line with complete reads     answer, advance (STAGE_ALU)               settle
+        queue_poll       poll to repeat               advance (STAGE_RETRY)                     settle
+        free_line        finished line                answer, cross, ready_line                 settle
+        free_slot        wavefront to give a slot to  answer, cross, leave_memory, ready_line   settle
+        finish_item      wavefront of a finished item answer, cross, flow_event, ready_line     settle
+        end_task         ended task                   begin, far_event, flow_event, go_on       end_task
+        next_segment     request at a segment's end   arrive, cross, hop, *_memory, wake        _schedule
+        new_event        entity with a new event      all that schedule one                     _schedule
+        lane_event       next message of a fair lane  cross                                     _schedule
 
-    ``unrecorded`` (next_segment, deliver) ends the run.
+    ``unrecorded``, a request without a recorded answer (next_segment, deliver), ends the run.
     """
     work, program, paths, peers, entities, wheel, machine, counters = tables
     limit = clock.num_events + budget

@@ -242,7 +242,7 @@ def _enter(
 def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
     """Complete the first dma to a peer if it has arrived: release its semaphore, and schedule the wavefront's notice.
 
-    A dma to a replayed peer has left; the record says when the wavefront knows.
+    A dma to a replayed peer has left; the record has the time of the wavefront's notice.
     """
     entities, program, machine = tables.entities, tables.program, tables.machine
     pair_number = clock.deliver

@@ -153,18 +153,13 @@ def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable,
     request = entities.requests[U(number)]
     out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
     channel = channel_of(model, request.address)
-    into_memory = np.int64(paths.paths[U(out)].port_in) * model.channels + channel
-    out_of_memory = channel * model.ports + paths.paths[U(back)].port_out
+    there = np.int64(paths.paths[U(out)].port_in) * model.channels + channel
+    home = channel * model.ports + paths.paths[U(back)].port_out
     control_out = np.int64(0) if request.kind == IS_STORE else np.int64(1)
     control_back = np.int64(0) if request.kind == IS_LOAD else np.int64(1)
     memory = np.int64(1) if request.kind == IS_RELEASE else np.int64(0)
     if model.first_slice < 0 or is_uncached(model, request.address):
         memory += 2
-    out_ps = (
-        peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(into_memory)].message_ps[U(control_out)]
-    )
-    back_ps = (
-        peers.fabric_ps[U(back)].message_ps[U(control_back)]
-        + peers.home_ps[U(out_of_memory)].message_ps[U(control_back)]
-    )
+    out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]
+    back_ps = peers.fabric_ps[U(back)].message_ps[U(control_back)] + peers.home_ps[U(home)].message_ps[U(control_back)]
     return out_ps + back_ps + peers.memory_ps[U(memory)]

@@ -265,9 +265,7 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
     copy.address = program.member_address[U(member)] + line
     copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else request.kind
     first = np.int64(program.member_semaphore[U(pair.first_member)])
-    copy.semaphore = (
-        program.member_semaphore[U(member)] + request.semaphore - first
-    )  # each flagged line has a semaphore
+    copy.semaphore = program.member_semaphore[U(member)] + request.semaphore - first  # one per flagged line
     copy.amount = request.amount
     copy.choice = request.choice  # of the member's spokes
     copy.pair = program.member_pair[U(member)]

@@ -92,7 +92,7 @@ FLOW = record_dtype(
     ("task", "i4", "next_in_chain"),  # the transfer; -1: a dma
     ("first_path", "i4", "semaphore"),  # of a transfer
 )
-#: Views of the entities by name, in :class:`Entities`.
+#: Views of the entities by name, in the order of :class:`Entities`.
 VIEWS = {"events": EVENT, "messages": MESSAGE, "requests": REQUEST, "packets": PACKET, "flows": FLOW}
 PACKET_FORM, POLL = 2, 4
 
@@ -212,10 +212,8 @@ LANE = record_dtype(
 PATH = record_dtype(
     16,
     ("first", "i4"),  # lane
-    ("end", "i4"),
-    ("port_out", "i4"),
-    ("port_in", "i4"),
-)
+    ("end", "i4"), ("port_out", "i4"), ("port_in", "i4"),
+)  # fmt: skip
 
 #: Requester and destination, at least one of them simulated; or a multimem operand: up to its switch, and down again.
 PAIR = record_dtype(
@@ -299,14 +297,10 @@ COUNTS = record_dtype(
 #: An entry of the write tracking table: an arrival from a replayed peer.
 PEER_WRITE = record_dtype(
     64,
-    ("time_ps", "i8"),
-    ("key", "i8"),
-    ("address", "i8"),
-    ("amount", "i8"),
-    ("pair", "i4"),
+    ("time_ps", "i8"), ("key", "i8"), ("address", "i8"), ("amount", "i8"), ("pair", "i4"),
     ("semaphore", "i4"),  # of all GPUs; -1: none
     ("kind", "i4"),
-)
+)  # fmt: skip
 
 #: Range of the recorded answers for a wavefront slot, and the number of issued requests.
 ANSWERS = record_dtype(32, ("first", "i8"), ("end", "i8"), ("issued", "i8"))
@@ -319,21 +313,22 @@ SERVICE = record_dtype(16, ("message_ps", "2i8"))
 LOG_ROW = record_dtype(
     64,
     ("what", "i8"),  # HAS_COME, SETS_OUT, IS_BACK
-    ("time_ps", "i8"),
-    ("key", "i8"),
-    ("label", "i8"),
-    ("kind", "i8"),
-    ("address", "i8"),
-    ("semaphore", "i8"),
+    ("time_ps", "i8"), ("key", "i8"), ("label", "i8"), ("kind", "i8"), ("address", "i8"), ("semaphore", "i8"),
     ("amount", "i8"),
-)
+)  # fmt: skip
 HAS_COME, SETS_OUT, IS_BACK = range(3)
 
 #: ``op_start`` of a workgroup's first acquire before its start, in a run that stops when all workgroups wait.
 LOOKED_FOR = -2
 
-#: State of a run between calls of the loop. The second half, from ``kick_cu``, are registers, named after what is to be
-#: done; -1: nothing. The docstring of :func:`trine.gpu._loop.advance` lists who sets and who clears each.
+#: Fields of the clock that name pending work, or are -1; see :func:`trine.gpu._loop.advance`.
+REGISTERS = (
+    "kick_cu", "wake", "inject", "inject_number", "inject_end", "copy_for_members", "deliver", "begin", "kick_gpu",
+    "ready_line", "queue_poll", "free_line", "free_slot", "finish_item", "end_task", "next_segment", "new_event",
+    "lane_event", "unrecorded",
+)  # fmt: skip
+
+#: State of a run between calls of the loop.
 CLOCK = record_dtype(
     384,
     ("now", "i8"),  # ps
@@ -346,9 +341,7 @@ CLOCK = record_dtype(
     ("num_to_do", "i8"),  # wavefronts in ``to_do``
     ("num_ready", "i8"),  # tasks in ``ready``
     ("num_done", "i8"),  # tasks that have ended
-    ("num_free_requests", "i8"),
-    ("num_free_lines", "i8"),
-    ("num_events", "i8"),
+    ("num_free_requests", "i8"), ("num_free_lines", "i8"), ("num_events", "i8"),
     ("num_issued", "i8"),  # requests
     ("stop_ps", "i8"),  # the instant to stop at
     ("tick", "i8"),  # accesses of L2s
@@ -360,39 +353,18 @@ CLOCK = record_dtype(
     ("num_log", "i8"),  # rows of the log
     ("log_room", "i8"),  # maximum of ``num_log`` at the end of a turn
     ("not_waiting", "i8"),  # workgroups that do not wait yet, in a run that stops when all wait
-    ("kick_cu", "i8"),  # a CU (below: a GPU) that may have work
-    ("wake", "i8"),  # a changed semaphore
-    ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
-    ("inject_number", "i8"),
-    ("inject_end", "i8"),
-    ("copy_for_members", "i8"),  # a multimem request at its switch
-    ("deliver", "i8"),  # a pair whose first dma may have arrived
-    ("begin", "i8"),  # a task to begin
-    ("kick_gpu", "i8"),
-    ("ready_line", "i8"),  # a line with complete reads
-    ("queue_poll", "i8"),  # a poll to repeat
-    ("free_line", "i8"),  # a finished line
-    ("free_slot", "i8"),  # a wavefront that gets a slot back
-    ("finish_item", "i8"),  # a wavefront with one unfinished item less
-    ("end_task", "i8"),  # an ended task
-    ("next_segment", "i8"),  # a request at the end of a segment
-    ("new_event", "i8"),  # an entity with a new event
-    ("lane_event", "i8"),  # a second one: the next message of a lane out of a GPU
-    ("unrecorded", "i8"),  # a request without a recorded answer
-)
-REGISTERS = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
+    *((name, "i8") for name in REGISTERS),
+)  # fmt: skip
 
 #: Numbers of the GPU model and the system, read only.
 MODEL = record_dtype(
     512,
     ("cus", "i8"),  # of a GPU
     ("first_host", "i8"),  # GPUs from this number on are hosts: only memory
-    ("channels", "i8"),
-    ("ports", "i8"),
+    ("channels", "i8"), ("ports", "i8"),
     ("waves", "i8"),  # wavefront slots of a CU
     ("resources", "i8"),  # of a GPU
-    ("line_bytes", "i8"),
-    ("issue_ps", "i8"),
+    ("line_bytes", "i8"), ("issue_ps", "i8"),
     ("max_slots", "i8"),  # of a CU
     ("unroll", "i8"),  # default slots of a wavefront
     ("is_posted", "i8"),  # stores
@@ -401,37 +373,24 @@ MODEL = record_dtype(
     ("first_channel", "i8"),
     ("channel_ps", "2i8"),  # time of a message with data, and without, at a memory channel
     ("slice_ps", "2i8"),  # and at a slice of the L2
-    ("l2_ps", "i8"),
-    ("far_ps", "i8"),
+    ("l2_ps", "i8"), ("far_ps", "i8"),
     ("sets", "i8"),  # of a slice
     ("ways", "i8"),  # of a set
-    ("memory_interleave_bytes", "i8"),
-    ("port_interleave_bytes", "i8"),
+    ("memory_interleave_bytes", "i8"), ("port_interleave_bytes", "i8"),
     ("is_hashed", "i8"),  # whether the port is chosen by a hash of the address
     ("is_fair", "i8"),  # 1: lanes out of a GPU serve data and control in turns
-    ("launch_ps", "i8"),
-    ("dispatch_ps", "i8"),
-    ("barrier_ps", "i8"),
-    ("fence_ps", "i8"),
+    ("launch_ps", "i8"), ("dispatch_ps", "i8"), ("barrier_ps", "i8"), ("fence_ps", "i8"),
     ("poll_ps", "i8"),  # -1: failed requests wait at the memory
     ("poll_turn_ps", "i8"),
     ("is_drawn", "i8"),  # 1: the order of a CU's wavefronts is random
-    ("dma_ps", "i8"),
-    ("packet_bytes", "i8"),
-    ("packet_header_bytes", "i8"),
-    ("cycle_ps", "i8"),
+    ("dma_ps", "i8"), ("packet_bytes", "i8"), ("packet_header_bytes", "i8"), ("cycle_ps", "i8"),
     ("reduce_bytes_per_cycle", "i8"),
     ("max_groups", "i8"),  # workgroups of a CU
     ("tasks", "i8"),  # of the task graph
     ("first_wave", "i8"),  # first entity of each kind
-    ("first_dispatcher", "i8"),
-    ("first_request", "i8"),
+    ("first_dispatcher", "i8"), ("first_request", "i8"),
     ("cu_channel", "i8"),  # first path of each kind inside a GPU: from CUs to channels, ...
-    ("cu_port", "i8"),
-    ("channel_port", "i8"),
-    ("port_channel", "i8"),
-    ("channel_cu", "i8"),
-    ("port_cu", "i8"),
+    ("cu_port", "i8"), ("channel_port", "i8"), ("port_channel", "i8"), ("channel_cu", "i8"), ("port_cu", "i8"),
     ("peers_begin", "i8"),  # start of incoming traffic: AT_MEMORY, ...
     ("recorded_gpu", "i8"),  # the GPU with logged arrivals; -1: none
     ("has_answers", "i8"),  # 1: answers of replayed peers come from a record
@@ -439,7 +398,7 @@ MODEL = record_dtype(
     ("uncached_end", "i8"),
     ("monitors", "i8"),  # capacity of a GPU's monitor table; -1: no monitor
     ("wakeup_ps", "i8"),
-)
+)  # fmt: skip
 #: Start of incoming traffic: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,6 @@ from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import Records
-
-if TYPE_CHECKING:
-    from trine.gpu.start import GpuState
 
 #: Events between two checks of the clock and of Ctrl-C: about 50 ms.
 BUDGET = 1 << 20

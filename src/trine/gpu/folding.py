@@ -66,8 +66,7 @@ class Translations:
     def elements(self) -> Int64:
         """Return all translations as images of rank 0, ascending."""
         ranks = np.arange(math.prod(self.grid), dtype=np.int64)
-        elements: Int64 = ranks[self.split(ranks)[1] == 0]
-        return elements
+        return np.asarray(ranks[self.split(ranks)[1] == 0])
 
     def __str__(self) -> str:
         if len(self.grid) == 1:
@@ -271,8 +270,7 @@ def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
     forward = np.unique(ranks * system.num_ranks + rows.peer)
     back = forward % system.num_ranks * system.num_ranks + forward // system.num_ranks
     pairs = np.union1d(forward, back)
-    remote: Int64 = pairs[pairs // system.num_ranks != pairs % system.num_ranks]
-    return remote
+    return np.asarray(pairs[pairs // system.num_ranks != pairs % system.num_ranks])
 
 
 def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
@@ -298,24 +296,22 @@ def _moved_links(
         a, b = divmod(int(pairs[bad[0]]), ranks), divmod(int(image[bad[0]]), ranks)
         return f"the route from rank {a[0]} to {a[1]} is not as long as the one from rank {b[0]} to {b[1]}", None
     hop = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], length)
-    image_links = links[np.repeat(ptr[place], length) + hop]
+    mapped = links[np.repeat(ptr[place], length) + hop]
     source = np.searchsorted(used, links)
-    target = np.searchsorted(used, image_links)
-    image_of = np.full(len(used), -1, np.int64)
-    image_of[source] = target
-    clash = np.flatnonzero(image_of[source] != target)
+    target = np.searchsorted(used, mapped)
+    image_at = np.full(len(used), -1, np.int64)
+    image_at[source] = target
+    clash = np.flatnonzero(image_at[source] != target)
     if len(clash):
-        first, second = (
-            cluster.link_names[int(used[image_of[source[clash[0]]]])],
-            cluster.link_names[int(image_links[clash[0]])],
-        )
-        name = cluster.link_names[int(links[clash[0]])]
+        names = cluster.link_names
+        one, two = names[int(used[image_at[source[clash[0]]]])], names[int(mapped[clash[0]])]
+        name = names[int(links[clash[0]])]
         return (
-            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {first!r} on one of "
-            f"them and {second!r} on another"
+            f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of "
+            f"them and {two!r} on another"
         ), None
-    reason = _different_link(system, used, used[image_of], group, offset)
-    return reason, None if reason is not None else image_of
+    reason = _different_link(system, used, used[image_at], group, offset)
+    return reason, None if reason is not None else image_at
 
 
 def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Translations, offset: Int64) -> str | None:
@@ -446,21 +442,19 @@ def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
 def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: Int32) -> GpuSystem:
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     translation, origin = group.split(ranks)
-    simulated = np.unique(origin)
-    gpu_of = np.searchsorted(simulated, origin).astype(np.int32)
-    peer = rows.peer[simulated]
+    firsts = np.unique(origin)
+    gpu_of = np.searchsorted(firsts, origin).astype(np.int32)
+    peer = rows.peer[firsts]
     # rank whose same operand is the image of this one in the memory of the orbit's first rank
-    mirror = group.moved(simulated[:, None], translation[peer], -1)
+    mirror = group.moved(firsts[:, None], translation[peer], -1)
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
-    program, operand_peer = _simulated_program(system.program, rows, simulated, gpu_of, peer, address)
+    program, operand_peer = _simulated_program(system.program, rows, firsts, gpu_of, peer, address)
     tasks = kernel_tasks(program)
-    graph = replace(
-        tasks.graph, rank=simulated[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names
-    )
+    graph = replace(tasks.graph, rank=firsts[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
         system,
         program=program,
-        ranks=simulated.astype(np.int32),
+        ranks=firsts.astype(np.int32),
         gpu_of=gpu_of,
         operand_peer=operand_peer,
         link_image=link_image,

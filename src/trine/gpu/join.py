@@ -117,11 +117,9 @@ def _check(parts: Sequence[PlacedProgram], num_ranks: int) -> None:
             )
         if int(program.operand_address.max(initial=0)) + part.address_shift > MAX_ADDRESS:
             raise InputError(f"program {program.name!r} is put beyond the last address", field="address_shift")
-    total_semaphores = max(part.semaphores_end for part in parts) * num_ranks
-    if total_semaphores > MAX_SEMAPHORES:
-        raise InputError(
-            f"{total_semaphores:,} semaphores of all ranks are more than {MAX_SEMAPHORES:,}", field="semaphore_shift"
-        )
+    total = max(part.semaphores_end for part in parts) * num_ranks
+    if total > MAX_SEMAPHORES:
+        raise InputError(f"{total:,} semaphores of all ranks are more than {MAX_SEMAPHORES:,}", field="semaphore_shift")
     _check_semaphores(parts)
 
 

@@ -158,14 +158,12 @@ def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[
     for router in range(noc.rows * noc.cols):
         row, column = divmod(router, noc.cols)
         for down, right in _DIRECTIONS:
-            neighbour = (row + down) * noc.cols + column + right
-            is_in_mesh = 0 <= row + down < noc.rows and 0 <= column + right < noc.cols
-            names.append(
-                f"router{router}->router{neighbour}" if is_in_mesh else f"router{router}.edge{down:+d}{right:+d}"
-            )
+            other = (row + down) * noc.cols + column + right
+            exists = 0 <= row + down < noc.rows and 0 <= column + right < noc.cols
+            names.append(f"router{router}->router{other}" if exists else f"router{router}.edge{down:+d}{right:+d}")
             kinds.append("noc")
-            source.append(router if is_in_mesh else -1)
-            target.append(neighbour if is_in_mesh else -1)
+            source.append(router if exists else -1)
+            target.append(other if exists else -1)
     return names, kinds, source, target
 
 

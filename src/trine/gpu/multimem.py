@@ -32,16 +32,14 @@ class OperandHeads(NamedTuple):
 def operand_heads(program: GpuProgram) -> OperandHeads:
     """Return the operands of a well-formed ``program``."""
     rows = np.flatnonzero(~is_member(program))
-    num_heads = pointers(~is_member(program))
+    heads = pointers(~is_member(program))
     role = program.operand_role[rows]
-    write_role = np.where(is_flagged(program)[rows], isa.WRITE_FLAGGED, isa.WRITE)
-    plain = np.where(
-        role == isa.READ_SUM, isa.READ, np.where(np.isin(role, isa.MULTIMEM_ROLES), write_role, role)
-    ).astype(np.int8)
-    ptr = num_heads[program.operand_ptr]
-    return OperandHeads(
-        ptr, rows, plain, np.append(rows[1:], len(num_heads) - 1), row_sums(is_read(program)[rows], ptr)
+    write = np.where(is_flagged(program)[rows], isa.WRITE_FLAGGED, isa.WRITE)
+    plain = np.where(role == isa.READ_SUM, isa.READ, np.where(np.isin(role, isa.MULTIMEM_ROLES), write, role)).astype(
+        np.int8
     )
+    ptr = heads[program.operand_ptr]
+    return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(heads) - 1), row_sums(is_read(program)[rows], ptr))
 
 
 def first_rows(program: GpuProgram) -> Int64:
@@ -55,12 +53,10 @@ def multimem_checks(program: GpuProgram, op_of: Int64, issuer: Int32) -> Iterato
     role, rank, step = program.operand_role, program.operand_rank, program.operand_step
     member, kind = is_member(program), program.op_kind[op_of]
     heads = np.isin(role, isa.MULTIMEM_ROLES)
-    previous = np.concatenate([[-1], role[:-1]])
+    prior = np.concatenate([[-1], role[:-1]])
     same_op = np.concatenate([[False], op_of[1:] == op_of[:-1]])
-    fits = np.where(
-        role == isa.READ_MEMBER, np.isin(previous, (isa.READ_SUM, isa.READ_MEMBER)), previous >= isa.WRITE_ALL
-    )
-    fits &= ~((role == isa.WRITE_MEMBER) & (previous == isa.READ_MEMBER))
+    fits = np.where(role == isa.READ_MEMBER, np.isin(prior, (isa.READ_SUM, isa.READ_MEMBER)), prior >= isa.WRITE_ALL)
+    fits &= ~((role == isa.WRITE_MEMBER) & (prior == isa.READ_MEMBER))
     yield member & ~(fits & same_op), lambda row: "a member that stands behind no multimem operand"
     may = np.isin(kind, isa.DATA_OPS) | ((kind == isa.RELEASE) & np.isin(role, (isa.WRITE_ALL, isa.WRITE_MEMBER)))
     yield (

@@ -195,8 +195,7 @@ def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
     columns = service_columns(system)
     hop_ps = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
     sum_ps = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(hop_ps[hops], axis=0)])
-    times_ps: Int64 = sum_ps[ptr[1:]] - sum_ps[ptr[:-1]]
-    return times_ps
+    return np.asarray(sum_ps[ptr[1:]] - sum_ps[ptr[:-1]])
 
 
 def _memory_ps(model: GpuModel) -> Int64:
@@ -320,13 +319,12 @@ def _own(bundle: Bundle) -> Bundle:
 
 def entities_in(memory: RecordArray, next: Int32, answer: Int32, free_requests: Int32) -> Entities:
     """Return the entities whose records lie in ``memory``, an array of REQUEST, which covers all bytes of a record."""
-    views = {name: memory.view(dtype) for name, dtype in S.VIEWS.items()}
-    return Entities(**views, next=next, answer=answer, free_requests=free_requests)
+    return Entities._make([*map(memory.view, S.VIEWS.values()), next, answer, free_requests])
 
 
 def copy_entities(entities: Entities) -> Entities:
     """Return a copy, whose views share one memory again."""
-    return entities_in(*(_longer(array, len(array)) for array in (entities.requests, *entities[len(S.VIEWS) :])))
+    return entities_in(*(_longer(part, len(part)) for part in (entities.requests, *entities[len(S.VIEWS) :])))
 
 
 def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, lines_with_flags: int) -> MachineTables:

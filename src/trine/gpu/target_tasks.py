@@ -29,7 +29,7 @@ class _Edges(NamedTuple):
     """Dependencies of own tasks on their predecessors: int64[edges] each."""
 
     task: Int64
-    predecessor: Int64
+    source: Int64
 
 
 def own_tasks(graph: TaskGraph, fabric: GpuFabric, target: int, field: str) -> Bool:
@@ -58,9 +58,9 @@ def _edges(graph: TaskGraph, is_own: Bool) -> _Edges:
     return _Edges(np.repeat(tasks, np.diff(pointers)), graph.predecessor_idx[entries].astype(np.int64))
 
 
-def _elsewhere(graph: TaskGraph, is_own: Bool, predecessor: Int64) -> Bool:
+def _elsewhere(graph: TaskGraph, is_own: Bool, source: Int64) -> Bool:
     """Return bool[edges]: whether the predecessor's end comes from the record, as for all transfers (own ones too)."""
-    return np.asarray(~is_own[predecessor] | (graph.kind[predecessor] == TRANSFER))
+    return np.asarray(~is_own[source] | (graph.kind[source] == TRANSFER))
 
 
 # Recording
@@ -79,11 +79,9 @@ def with_task_ends(arrivals: Arrivals, system: GpuSystem, records: Records) -> A
     is_own = own_tasks(graph, system.fabric, arrivals.target, "record")
     edges = _edges(graph, is_own)
     # a join that needs k of n predecessors may be ready before the other n - k end
-    waited = _elsewhere(graph, is_own, edges.predecessor) & (
-        records.end_ps[edges.predecessor] <= records.ready_ps[edges.task]
-    )
-    _refuse_ties(system, records, is_own, _Edges(edges.task[waited], edges.predecessor[waited]))
-    recorded = np.unique(np.concatenate([edges.predecessor[waited], np.flatnonzero(is_own & (graph.kind == TRANSFER))]))
+    waited = _elsewhere(graph, is_own, edges.source) & (records.end_ps[edges.source] <= records.ready_ps[edges.task])
+    _refuse_ties(system, records, is_own, _Edges(edges.task[waited], edges.source[waited]))
+    recorded = np.unique(np.concatenate([edges.source[waited], np.flatnonzero(is_own & (graph.kind == TRANSFER))]))
     return replace(arrivals, task=recorded.astype(np.int32), task_end_ps=records.end_ps[recorded])
 
 
@@ -94,16 +92,16 @@ def _refuse_ties(system: GpuSystem, records: Records, is_own: Bool, edges: _Edge
     GPU, packets of transfers their first lane.
     """
     graph, kernel = system.graph, system.task_kernel
-    begins = is_own[edges.task] & (records.end_ps[edges.predecessor] == records.ready_ps[edges.task])
-    predecessor = edges.predecessor[begins]
+    begins = is_own[edges.task] & (records.end_ps[edges.source] == records.ready_ps[edges.task])
+    source = edges.source[begins]
     # these end among the first events of their instant, in the order of their numbers; a replay keeps that order
     by_number = (graph.kind == COMPUTE) & (kernel < 0) & (graph.duration_ps > 0)
     if system.model.launch_ps == 0:
         kernels = np.flatnonzero(is_own & (kernel >= 0))
-        for now_ps in np.unique(records.end_ps[predecessor[~by_number[predecessor]]]).tolist():
+        for now_ps in np.unique(records.end_ps[source[~by_number[source]]]).tolist():
             _refuse_queue(graph, kernels[records.start_ps[kernels] == now_ps], records, edges, now_ps)
     by_number |= (graph.kind == TRANSFER) & (records.end_ps > records.start_ps)
-    late_ps = records.end_ps[predecessor[~by_number[predecessor]]]
+    late_ps = records.end_ps[source[~by_number[source]]]
     sent = np.flatnonzero(is_own & (graph.kind == TRANSFER))
     at_once = sent[software_latency_ps(graph)[graph.route[sent]] == 0] if len(sent) else sent
     link = graph.route_links[graph.route_ptr[graph.route[sent]]]
@@ -122,8 +120,8 @@ def _refuse_ties(system: GpuSystem, records: Records, is_own: Bool, edges: _Edge
 
 def _refuse_queue(graph: TaskGraph, starting: Int64, records: Records, edges: _Edges, now_ps: int) -> None:
     """Refuse several kernels that start at ``now_ps``, unless all wait for the one remote task that ends then."""
-    just_ended = records.end_ps[edges.predecessor] == now_ps
-    alone = len(np.unique(edges.predecessor[just_ended])) == 1 and np.isin(starting, edges.task[just_ended]).all()
+    just_ended = records.end_ps[edges.source] == now_ps
+    alone = len(np.unique(edges.source[just_ended])) == 1 and np.isin(starting, edges.task[just_ended]).all()
     if len(starting) > 1 and not alone:
         _refuse_tie(graph, starting[:2].tolist(), now_ps)
 
@@ -182,13 +180,13 @@ def target_tasks(
     graph = tasks.graph
     is_own = own_tasks(graph, fabric, target, "graph")
     edges, sent = _edges(graph, is_own), np.flatnonzero(is_own & (graph.kind == TRANSFER))
-    elsewhere = _elsewhere(graph, is_own, edges.predecessor)
+    elsewhere = _elsewhere(graph, is_own, edges.source)
     recorded = np.zeros(0, np.int64) if record is None else record.task.astype(np.int64)
-    is_known = ~elsewhere | np.isin(edges.predecessor, recorded)
+    is_known = ~elsewhere | np.isin(edges.source, recorded)
     _check_ends(graph, is_own, edges, is_known, np.setdiff1d(sent, recorded), record)
-    edges, elsewhere = _Edges(edges.task[is_known], edges.predecessor[is_known]), elsewhere[is_known]
+    edges, elsewhere = _Edges(edges.task[is_known], edges.source[is_known]), elsewhere[is_known]
     # one row per own task and per recorded end; the end of a transfer of this GPU follows the transfer itself
-    needed = np.unique(edges.predecessor[elsewhere])
+    needed = np.unique(edges.source[elsewhere])
     is_end = np.arange(np.count_nonzero(is_own) + len(needed)) >= np.count_nonzero(is_own)
     task = np.concatenate([np.flatnonzero(is_own), needed])
     order = np.lexsort((is_end, task))
@@ -203,9 +201,9 @@ def target_tasks(
     number[np.flatnonzero(kernel_rank == target)] = np.arange(np.count_nonzero(kernel_rank == target))
     alone = take_alone(graph, task[rows])
     simulated = _with_ends(graph, task, is_end, end_ps)
-    predecessor = np.where(elsewhere, row_of_end[edges.predecessor], row[edges.predecessor])
+    source = np.where(elsewhere, row_of_end[edges.source], row[edges.source])
     ptr = pointers(np.bincount(row[edges.task], minlength=len(task)))
-    simulated = replace(simulated, predecessor_ptr=ptr, predecessor_idx=predecessor.astype(np.int32))
+    simulated = replace(simulated, predecessor_ptr=ptr, predecessor_idx=source.astype(np.int32))
     carried = np.where(is_end, -1, number[tasks.task_kernel[task]]).astype(np.int32)
     return TargetTasks(
         tasks=KernelTasks(simulated, carried), own_graph=alone, rows=rows, sent=np.searchsorted(task[rows], sent),
@@ -224,7 +222,7 @@ def _check_ends(
     if not len(wrong):
         return
     task = describe_task(graph, int(wrong[0]))
-    missing = edges.predecessor[(edges.task == wrong[0]) & ~is_known]
+    missing = edges.source[(edges.task == wrong[0]) & ~is_known]
     problem = f"{task} waits for {describe_task(graph, int(missing[0]))}" if len(missing) else f"{task} sends"
     reason = "replaying that needs the record of a run" if record is None else f"the record has not its end: {_OTHER}"
     raise InputError(f"{problem}: {reason}", field="graph" if record is None else "outside")

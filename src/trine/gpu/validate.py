@@ -184,7 +184,7 @@ def _kernels(program: GpuProgram) -> ProgramFault | None:
         return ProgramFault(f"of {program.num_ranks} ranks {program.num_hosts} cannot be hosts")
     if program.line_bytes < 1 or program.payload_bytes < 0:
         return ProgramFault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
-    for values, low, high, quantity in (
+    for values, low, high, noun in (
         (
             program.kernel_rank,
             0,
@@ -196,9 +196,7 @@ def _kernels(program: GpuProgram) -> ProgramFault | None:
     ):
         wrong = np.flatnonzero((values < low) | (values > high))
         if len(wrong):
-            return ProgramFault(
-                f"kernel {wrong[0]}: {quantity} must be from {low} to {high}, got {int(values[wrong[0]])}"
-            )
+            return ProgramFault(f"kernel {wrong[0]}: {noun} must be from {low} to {high}, got {int(values[wrong[0]])}")
     return _buffers(program)
 
 
@@ -232,9 +230,7 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
     roles = program.operand_role
     is_head = ~is_member(program)
     fault = first_operand_fault(
-        program,
-        (roles < 0) | (roles >= len(isa.ROLE_NAMES)),
-        lambda operand: f"there is no role of an operand {roles[operand]}",
+        program, (roles < 0) | (roles >= len(isa.ROLE_NAMES)), lambda i: f"there is no role of an operand {roles[i]}"
     )
     if fault is not None:
         return fault
@@ -262,8 +258,7 @@ def _count(program: GpuProgram, chosen: Bool) -> Int64:
     """Return int64[operations]: the number of operands of each that are among ``chosen``, bool[operands]."""
     sums = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(chosen, out=sums[1:])
-    counts: Int64 = np.diff(sums[program.operand_ptr])
-    return counts
+    return np.asarray(np.diff(sums[program.operand_ptr]))
 
 
 def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], quantity: str) -> ProgramFault | None:
@@ -287,18 +282,15 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
-    issuer = program.op_rank[op_of]
+    owner = program.op_rank[op_of]
     stays = (kind == isa.ACQUIRE) | ((kind == isa.DMA) & reads)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (late, lambda operand: "operands that are read come before those that are written"),
-        (flagged & ~has_lines(program)[op_of], lambda operand: "only operations with lines have flagged operands"),
-        ((rank < 0) | (rank >= program.num_ranks), lambda operand: f"there is no rank {rank[operand]}"),
-        (
-            stays & (rank != issuer),
-            lambda operand: f"must be of the own rank {issuer[operand]}, not of rank {rank[operand]}",
-        ),
-        ((address < 0) | (address > MAX_ADDRESS), lambda operand: f"{address[operand]} is no address"),
-        *(multimem_checks(program, op_of, issuer) if has_multimem(program) else ()),
+        (late, lambda i: "operands that are read come before those that are written"),
+        (flagged & ~has_lines(program)[op_of], lambda i: "only operations with lines have flagged operands"),
+        ((rank < 0) | (rank >= program.num_ranks), lambda i: f"there is no rank {rank[i]}"),
+        (stays & (rank != owner), lambda i: f"must be of the own rank {owner[i]}, not of rank {rank[i]}"),
+        ((address < 0) | (address > MAX_ADDRESS), lambda i: f"{address[i]} is no address"),
+        *(multimem_checks(program, op_of, owner) if has_multimem(program) else ()),
     ]
     for wrong, say in checks:
         fault = first_operand_fault(program, wrong, say)
@@ -317,13 +309,10 @@ def _semaphore_faults(
     amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
     last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (~may & (first != -1), lambda operand: f"semaphore {first[operand]} of an operand without semaphores"),
-        (needs & (first == -1), lambda operand: "has no semaphore"),
-        (
-            (kind == isa.DMA) & (amount == 0) & alone & (first == -1),
-            lambda operand: "moves nothing and releases nothing",
-        ),
-        ((first < -1) | (last >= count), lambda operand: _no_semaphore(int(first[operand]), int(last[operand]), count)),
+        (~may & (first != -1), lambda i: f"semaphore {first[i]} of an operand without semaphores"),
+        (needs & (first == -1), lambda i: "has no semaphore"),
+        ((kind == isa.DMA) & (amount == 0) & alone & (first == -1), lambda i: "moves nothing and releases nothing"),
+        ((first < -1) | (last >= count), lambda i: _no_semaphore(int(first[i]), int(last[i]), count)),
     ]
     for wrong, say in checks:
         fault = first_operand_fault(program, wrong, say)
@@ -348,7 +337,7 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
     span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
     last = first + span
     fault = first_operand_fault(
-        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda operand: f"{last[operand]} is no address"
+        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda i: f"{last[i]} is no address"
     )
     if fault is not None:
         yield fault
@@ -358,11 +347,9 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
     for buffer in program.buffers:
         low, high = np.minimum(first, last), np.maximum(first, last)
         fits |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
-    buffer_names = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
+    names = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
     fault = first_operand_fault(
-        program,
-        ~fits,
-        lambda operand: f"addresses {first[operand]} to {last[operand]} leave one buffer of {buffer_names}",
+        program, ~fits, lambda i: f"addresses {first[i]} to {last[i]} leave one buffer of {names}"
     )
     if fault is not None:
         yield fault
@@ -398,7 +385,5 @@ def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault |
     return first_operand_fault(
         program,
         astray,
-        lambda operand: (
-            f"semaphore {program.operand_semaphore[operand]} at {address[operand]} lies among uncached buffers, in none"
-        ),
+        lambda i: f"semaphore {program.operand_semaphore[i]} at {address[i]} lies among uncached buffers, in none",
     )

@@ -89,11 +89,9 @@ def run(
     """
     from trine.formats.chakra import read_chakra
 
-    inside_options = {"engine": engine, "inside_perfetto": inside_perfetto, "plot_noc": plot_noc}
-    operator_options = {"network": network, "collective_costs": collective_costs}
-    loadstore = _is_loadstore(
-        fidelity, [*_given(given), *_given(requests), *_options(inside_options)], _options(operator_options)
-    )
+    inside = {"engine": engine, "inside_perfetto": inside_perfetto, "plot_noc": plot_noc}
+    operator = {"network": network, "collective_costs": collective_costs}
+    loadstore = _is_loadstore(fidelity, [*_given(given), *_given(requests), *_options(inside)], _options(operator))
     algorithms = dict(pairs(algorithm)) if algorithm is not None else {}
     trace = read_chakra(
         prefix, comm_groups=comm_groups, roofline=_roofline(peak, memory), algorithms=None if loadstore else algorithms

@@ -75,7 +75,7 @@ def collective(
         }  # fmt: skip
         refuse_others(operator_options, inside.compare_fidelity)
         LoadStoreQuestion(
-            op=kind, sizes=sizes, machine=machine, operator_options=asked.make(), kernel_options=given, inside=inside,
+            op=kind, sizes=sizes, machine=machine, operator=asked.make(), kernel_options=given, inside=inside,
             network=network, json=json, plot=plot, brief=brief, details=details,
             matrix=None if table is None else [*map(tuple, table)], moe=_tokens(experts) if kind in MOE else None,
         ).answer()  # fmt: skip

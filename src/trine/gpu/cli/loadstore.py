@@ -92,7 +92,7 @@ class LoadStoreQuestion:
     op: str
     sizes: list[int]
     machine: MachineOptions
-    operator_options: CollectiveOptions
+    operator: CollectiveOptions
     kernel_options: Given[LoadStoreOptions]
     inside: Inside
     network: str | None
@@ -120,10 +120,10 @@ class LoadStoreQuestion:
         end(answer.finished)
 
     def _loadstore_options(self) -> LoadStoreOptions:
-        without_protocol = self.inside.compare_fidelity and self.operator_options.protocol == "none"
+        without_protocol = self.inside.compare_fidelity and self.operator.protocol == "none"
         return self.kernel_options.make(
-            algorithm=self.operator_options.algorithm,
-            protocol="auto" if without_protocol else self.operator_options.protocol,
+            algorithm=self.operator.algorithm,
+            protocol="auto" if without_protocol else self.operator.protocol,
             fold="off" if self.inside.no_fold else "auto",
             verify=self.inside.verify_fold,
             matrix=self.matrix,
@@ -139,12 +139,8 @@ class LoadStoreQuestion:
         from trine.gpu.collective import compare_fidelity
         from trine.gpu.collective.compare import shared_algorithm
 
-        operator_options = replace(
-            self.operator_options, algorithm=shared_algorithm(self.op, self.operator_options.algorithm)
-        )
-        return compare_fidelity(
-            self.op, self.sizes, cluster, options=options, operator=operator_options, network=self.network
-        )
+        operator = replace(self.operator, algorithm=shared_algorithm(self.op, self.operator.algorithm))
+        return compare_fidelity(self.op, self.sizes, cluster, options=options, operator=operator, network=self.network)
 
 
 def _report(

@@ -240,11 +240,9 @@ def _of_layer(collectives: list[StepCollective], layer: int | str | None, names:
     if not numbers:
         layers = with_collectives or dict.fromkeys(names)
         raise InputError(f"no layer is called {str(layer)[:80]!r}{nearest(str(layer)[:80], layers)}", field="layer")
-    nearest_call = min(
-        collectives, key=lambda collective: min(abs(collective.layer_number - number) for number in numbers)
-    )
+    closest_one = min(collectives, key=lambda one: min(abs(one.layer_number - number) for number in numbers))
     raise InputError(
-        f"no collective of the rank is of layer {layer}; the nearest is of {nearest_call.layer!r}; collectives are of: "
+        f"no collective of the rank is of layer {layer}; the nearest is of {closest_one.layer!r}; collectives are of: "
         f"{_some(list(with_collectives))}",
         field="layer",
     )

@@ -69,14 +69,11 @@ class ModelOptions:
                 f"--unroll {self.unroll} cannot matter: a compute unit has {changed.max_outstanding} requests in flight"
             )
         self._check_waits(model)
-        wait_fields: dict[str, Any] = {
-            "poll_ps": self._poll_ps(changed, sources),
-            "monitor": self._monitor(changed, sources),
-        }
-        wait_fields["nic"] = self._nic(model, sources)
+        parts: dict[str, Any] = {"poll_ps": self._poll_ps(changed, sources), "monitor": self._monitor(changed, sources)}
+        parts["nic"] = self._nic(model, sources)
         if self.poll is not None and model.poll_turn_ps:
-            wait_fields["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
-        return check_model(_with_sources(replace(changed, **wait_fields), sources))
+            parts["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
+        return check_model(_with_sources(replace(changed, **parts), sources))
 
     def _sizes(self, sources: Sources) -> dict[str, Any]:
         """Return new values by the model's attributes."""

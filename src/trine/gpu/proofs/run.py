@@ -56,13 +56,11 @@ class ProofRun:
 
     def _start(self) -> list[ProofWavefront]:
         wavefronts = []
-        for actor, (rank, workgroup, number, num_wavefronts) in enumerate(self.lists):
+        for actor, (rank, workgroup, number, size) in enumerate(self.lists):
             begin, end = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
             knows = np.zeros(self.num_actors, np.int32)
             knows[self.first_entry + rank] = 1
-            wavefronts.append(
-                ProofWavefront(actor, rank, workgroup, number, num_wavefronts, range(begin, end), begin, knows)
-            )
+            wavefronts.append(ProofWavefront(actor, rank, workgroup, number, size, range(begin, end), begin, knows))
         return wavefronts
 
     def enter(self, rank: int, cells: Index, values: Values | np.uint64, to_all: bool) -> None:
@@ -410,9 +408,7 @@ class ProofWords:
             now = first if pending is None else pending[workgroup]
             for op in range(now, last) if wavefront == 0 else ():
                 if releases(ops[op], rank, number):
-                    releaser = self.actor(actor, op - first + 1)
-                    position = (
-                        f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
-                    )
-                    return f"{releaser} {'releases' if pending is None else 'would release'} it{position}"
+                    actor_name = self.actor(actor, op - first + 1)
+                    hint = f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
+                    return f"{actor_name} {'releases' if pending is None else 'would release'} it{hint}"
         return "nobody releases it" if pending is None else "its releasers have ended"

@@ -210,11 +210,7 @@ def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
     A GPU's outgoing link has its share of the GPU's ports; a later link is cut like the first links of its routes.
     """
     ports, records = result.model.ports.count, result.records
-    out = {
-        device: max(1, ports // len(device_links))
-        for device, device_links in scale_up_out(result).items()
-        if device_links
-    }
+    out = {device: max(1, ports // len(outgoing)) for device, outgoing in scale_up_out(result).items() if outgoing}
     max_lanes = max(out.values(), default=1)
     cluster = result.cluster
     counts = []

@@ -200,7 +200,7 @@ class KernelRun:
     def gpu_of(self, rank: int) -> int:
         """Return the number of the simulated GPU that represents a rank.
 
-        Raises InputError if there is no such rank, or if it was replayed: only its messages were modelled.
+        Raises InputError for an unknown rank, and for a replayed one, of which only messages were modelled.
         """
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_gpus:
             raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_gpus - 1}", field="rank")
@@ -293,15 +293,13 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
     kernels = np.flatnonzero(number[program.kernel_rank] >= 0)
     workgroup, kernel_ptr = members(program.kernel_ptr, kernels)
     op, op_ptr = members(program.workgroup_ptr, workgroup)
-    for quantity, num_found, num_expected in (
+    for noun, count, expected in (
         ("ranks", len(records.gpu_of), program.num_gpus),
         ("workgroups", len(records.workgroup_start_ps), len(workgroup)),
         ("operations", len(records.op_start_ps), len(op)),
     ):
-        if num_found != num_expected:
-            raise InputError(
-                f"these are not the records of program {program.name!r}: {num_found} {quantity}, not {num_expected}"
-            )
+        if count != expected:
+            raise InputError(f"these are not the records of program {program.name!r}: {count} {noun}, not {expected}")
     kernel = kernels[row_of(kernel_ptr)]
     return Shown(workgroup, kernel, number[program.kernel_rank[kernel]], op, row_of(op_ptr))
 

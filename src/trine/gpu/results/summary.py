@@ -33,7 +33,7 @@ def use_vendor_terms(text: str, gpu: str) -> str:
 
 
 def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
-    """Return what the answer shows by default."""
+    """Return the default view of the answer."""
     program, stopped = result.program, _stopped(result)
     size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
     busy = [

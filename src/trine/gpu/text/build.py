@@ -155,24 +155,22 @@ class TextCompiler:
         return range(first, last + 1)
 
     def _place(
-        self, body: Sequence[Statement], positions: Int64, counters: dict[str, Int64], names: dict[str, Value]
+        self, body: Sequence[Statement], starts: Int64, counters: dict[str, Int64], names: dict[str, Value]
     ) -> Iterator[_Placed]:
-        """Yield the operations of a body that starts at each of ``positions``."""
-        num_placed = 0
+        """Yield the operations of a body that starts at each of ``starts``."""
+        placed = 0
         for statement in body:
             if isinstance(statement, OperationText):
-                yield _Placed(self._with_members(statement), positions + num_placed, counters)
-                num_placed += 1
+                yield _Placed(self._with_members(statement), starts + placed, counters)
+                placed += 1
                 continue
             turns, size = self._turns(statement, names), self._size(statement.body, names)
             if len(turns) * size:  # an empty body may have more turns than fit into memory
-                starts = (positions[:, None] + num_placed + np.arange(len(turns)) * size).ravel()
-                counters_of_body = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
-                counters_of_body |= (
-                    {statement.name: np.tile(np.array(turns, np.int64), len(positions))} if statement.name else {}
-                )
-                yield from self._place(statement.body, starts, counters_of_body, names)
-            num_placed += size * len(turns)
+                turn_starts = (starts[:, None] + placed + np.arange(len(turns)) * size).ravel()
+                nested = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
+                nested |= {statement.name: np.tile(np.array(turns, np.int64), len(starts))} if statement.name else {}
+                yield from self._place(statement.body, turn_starts, nested, names)
+            placed += size * len(turns)
 
     def _with_members(self, operation: OperationText) -> OperationText:
         """Expand operands of all ranks into a row for each rank."""
@@ -255,20 +253,18 @@ class TextCompiler:
     def _semaphores(self) -> npt.NDArray[np.int32]:
         head = self._head
         values = np.zeros((self._builder.num_ranks, head.num_semaphores), np.int32)
-        for initial in head.initially:
-            values[initial.ranks[0] : initial.ranks[1] + 1, initial.semaphores[0] : initial.semaphores[1] + 1] = (
-                initial.value
-            )
+        for rule in head.initially:
+            values[rule.ranks[0] : rule.ranks[1] + 1, rule.semaphores[0] : rule.semaphores[1] + 1] = rule.value
         return values
 
 
-def _within(value: Value, low: int, high: int, quantity: str, line: SourceLine) -> Value:
+def _within(value: Value, low: int, high: int, noun: str, line: SourceLine) -> Value:
     """Return ``value`` if all of it is from ``low`` to ``high``; raise SpecError otherwise."""
     values = np.atleast_1d(np.asarray(value, np.int64))
     outside = (values < low) | (values > high)
     if outside.any():
         value_outside = int(values[outside][0])
         if high < low:
-            raise line.fail(f"{quantity} is {value_outside}, but the program has none")
-        raise line.fail(f"{quantity} must be from {low} to {high}, got {value_outside}")
+            raise line.fail(f"{noun} is {value_outside}, but the program has none")
+        raise line.fail(f"{noun} must be from {low} to {high}, got {value_outside}")
     return value

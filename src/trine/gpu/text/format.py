@@ -375,21 +375,17 @@ class _TextPrinter:
     def _operation(self, op: int, rule: _OperandRules, first: int) -> str:
         program = self._program
         kind, amount = int(program.op_kind[op]), int(program.op_amount[op])
-        operand_rows = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
+        rows = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
         roles = program.operand_role[first:]
         words = [isa.OP_NAMES[kind]]
         if kind in isa.DATA_OPS:
             words.append(f"{amount} lines")
-            words.append(self._sides(operand_rows, roles, rule, lambda i: self._line_operand(i, rule, first)))
+            words.append(self._sides(rows, roles, rule, lambda i: self._line_operand(i, rule, first)))
         elif kind == isa.DMA:
-            words += [size_text(amount)] if len(operand_rows) > 1 else []
-            words.append(
-                self._sides(operand_rows, roles, rule, lambda i: self._dma_operand(i, rule, len(operand_rows) > 1))
-            )
+            words += [size_text(amount)] if len(rows) > 1 else []
+            words.append(self._sides(rows, roles, rule, lambda i: self._dma_operand(i, rule, len(rows) > 1)))
         elif kind in (isa.ACQUIRE, isa.RELEASE):
-            words.append(
-                self._list(operand_rows, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == isa.RELEASE))
-            )
+            words.append(self._list(rows, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == isa.RELEASE)))
             words += [f"by {amount}"] if amount != 1 else []
         elif kind in (isa.WAITCNT, isa.COMPUTE, isa.DELAY):
             words.append(f"{amount}" if kind == isa.WAITCNT else f"{amount} cycles")
@@ -400,37 +396,34 @@ class _TextPrinter:
         return " ".join(words)
 
     def _sides(
-        self, operand_rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        sources = self._list([i for i in operand_rows if roles[i] in isa.READ_ROLES], roles, rule, say)
-        targets = self._list([i for i in operand_rows if roles[i] not in isa.READ_ROLES], roles, rule, say)
+        sources = self._list([i for i in rows if roles[i] in isa.READ_ROLES], roles, rule, say)
+        targets = self._list([i for i in rows if roles[i] not in isa.READ_ROLES], roles, rule, say)
         return " ".join([*([sources] if sources else []), *(["->", targets] if targets else [])])
 
     def _list(
-        self, operand_rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, numbers: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
         """Return operands as text; a multimem operand has a row for each member."""
         rows: list[list[int]] = []
-        for i in operand_rows:
+        for i in numbers:
             if roles[i] in isa.MEMBER_ROLES:
                 rows[-1].append(i)
             else:
                 rows.append([i])
-        return ", ".join(
-            say(member_rows[0]) if len(member_rows) == 1 else self._members(member_rows, roles, rule, say)
-            for member_rows in rows
-        )
+        return ", ".join(say(group[0]) if len(group) == 1 else self._members(group, roles, rule, say) for group in rows)
 
     def _members(
-        self, member_rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        word = "multimem add" if roles[member_rows[0]] == isa.ADD_ALL else "multimem"
-        peers = [peer_text(rule.peers, i) for i in member_rows]
-        places = {say(i)[len(peer) :] for i, peer in zip(member_rows, peers, strict=True)}
+        word = "multimem add" if roles[rows[0]] == isa.ADD_ALL else "multimem"
+        peers = [peer_text(rule.peers, i) for i in rows]
+        places = {say(i)[len(peer) :] for i, peer in zip(rows, peers, strict=True)}
         everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_gpus))]
         if peers == everyone and len(places) == 1:
             return f"{word} all{places.pop()}"
-        return f"{word} {' & '.join(say(i) for i in member_rows)}"
+        return f"{word} {' & '.join(say(i) for i in rows)}"
 
     def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program

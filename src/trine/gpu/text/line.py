@@ -269,15 +269,13 @@ def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) ->
     return _bounded(left + right if value.mark == "+" else left - right, line)
 
 
-def constant(
-    value: Expression, names: Mapping[str, Value], line: SourceLine, quantity: str, low: int, high: int
-) -> int:
+def constant(value: Expression, names: Mapping[str, Value], line: SourceLine, noun: str, low: int, high: int) -> int:
     """Return a single number from ``low`` to ``high``; ``names``: values known here. Raises SpecError for others."""
     number = work_out(value, names, line)
     if not isinstance(number, int):
-        raise line.fail(f"{quantity} must be the same everywhere")
+        raise line.fail(f"{noun} must be the same everywhere")
     if not low <= number <= high:
-        raise line.fail(f"{quantity} must be from {low} to {high}, got {number}")
+        raise line.fail(f"{noun} must be from {low} to {high}, got {number}")
     return number
 
 

@@ -141,10 +141,8 @@ class _TextReader:
             self.kernels.append(self._kernel(line))
             self.bodies = []
         elif not self.kernels:
-            head_words = (*_HEAD_WORDS, "kernel")
-            raise line.fail(
-                f"unknown word {show(token.text)} before the first kernel{nearest(token.text[:80], head_words)}"
-            )
+            words = (*_HEAD_WORDS, "kernel")
+            raise line.fail(f"unknown word {show(token.text)} before the first kernel{nearest(token.text[:80], words)}")
         else:
             self._read_body(line)
 
@@ -221,13 +219,13 @@ class _TextReader:
         value = self._number(line, "the value of a semaphore", 0, 2**31 - 1)
         self.initially.append(InitialValues(ranks=ranks, semaphores=semaphores, value=value))
 
-    def _range(self, line: SourceLine, quantity: str, highest: int) -> tuple[int, int]:
+    def _range(self, line: SourceLine, noun: str, highest: int) -> tuple[int, int]:
         """Read ``3`` or ``3..5``, from 0 to ``highest``."""
-        first = self._number(line, quantity, 0, highest)
-        return first, self._number(line, quantity, first, highest) if line.accept("..") else first
+        first = self._number(line, noun, 0, highest)
+        return first, self._number(line, noun, first, highest) if line.accept("..") else first
 
-    def _number(self, line: SourceLine, quantity: str, low: int, high: int) -> int:
-        return constant(read_value(line, quantity), self._names(), line, quantity, low, high)
+    def _number(self, line: SourceLine, noun: str, low: int, high: int) -> int:
+        return constant(read_value(line, noun), self._names(), line, noun, low, high)
 
     def _names(self) -> dict[str, Value]:
         names: dict[str, Value] = {buffer.name: buffer.base for buffer in self.buffers}
