@@ -34,7 +34,7 @@ from trine.gpu._wheel import FETCHED
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.records import STATE_NAMES
-from trine.gpu.start import GpuState, more_lines, more_requests, new_state
+from trine.gpu.start import GpuState, copy_entities, more_lines, more_requests, new_state
 from trine.gpu.system import GpuSystem, kernel_tasks, unfolded
 
 SOURCE = Path(__file__).with_name("gpu_loop.cpp")
@@ -67,6 +67,8 @@ def arrays_of(bundle: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]
     for name, part in zip(bundle._fields, bundle, strict=True):
         if isinstance(part, tuple):
             yield from arrays_of(part, f"{name}_")
+        elif name in S.VIEWS and name != "requests":
+            continue  # the same memory
         else:
             yield prefix + name, part
 
@@ -146,6 +148,7 @@ def differences(state: GpuState, path: Path) -> list[str]:
 def copy_of(state: GpuState) -> GpuState:
     """Return a copy of the state with new arrays; the fabric is shared."""
     tables = with_parts(state.tables, lambda part: with_parts(part, copied) if isinstance(part, tuple) else part)
+    tables = tables._replace(entities=copy_entities(state.tables.entities))
     return GpuState(tables=tables, clocks=copied(state.clocks), models=copied(state.models), fabric=state.fabric)
 
 

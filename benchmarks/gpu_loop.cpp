@@ -22,17 +22,17 @@ struct Loop : Waves {
     // A request on its way
 
     INLINED void hop(int64_t number) {
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         const int64_t step = t.paths_noc_hops[event.position];
         Resource& link = t.machine_resources[(step >> 1) + event.gpu * model.resources];
         const int64_t control = event.form & 1;
         event.time_ps = serve(link, link.service_ps[control], control) + link.after_ps;
         event.position += 1;
-        ((step & 1) == 0 ? on.scheduled : on.onward) = number;
+        ((step & 1) == 0 ? on.new_event : on.next_segment) = number;
     }
 
     INLINED void cross(int64_t number) {
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         const Lane& lane = t.paths_lanes[event.position];
         const int64_t control = event.form & 1;
         event.time_ps = serve(t.machine_resources[lane.resource], lane.service_ps[control], control) + lane.after_ps;
@@ -40,14 +40,14 @@ struct Loop : Waves {
             event.position += 1;
             event.stage = STAGE_LANE;
             event.key = (event.key & OWN_KEY) | (t.paths_lanes[event.position].label << SHIFT_LABEL);
-            on.scheduled = number;
+            on.new_event = number;
         } else {
-            on.onward = number;
+            on.next_segment = number;
         }
     }
 
     // Let a request at the end of a segment begin the next one that has something in it; returns its key's label.
-    INLINED int64_t next_segment(Event& event) {
+    INLINED int64_t next_segment(Request& event) {
         int64_t segment = event.segment;
         const bool is_away = event.pair >= 0;
         if (segment == SEGMENT_OUT && is_away) return enter_fabric(event, SEGMENT_FABRIC, path_out(event));
@@ -95,21 +95,21 @@ struct Loop : Waves {
     // At the memory, and back
 
     INLINED void reach_memory(int64_t number) {
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         const int64_t control = event.kind >= IS_ACQUIRE ? 1 : 0;
         Resource& channel =
             t.machine_resources[event.gpu * model.resources + model.first_channel + channel_of(event.address)];
         event.time_ps = serve(channel, model.channel_ps[control], control) + model.memory_ps;
         if (event.semaphore >= 0) {
             event.stage = STAGE_DONE;
-            on.scheduled = number;
+            on.new_event = number;
         } else {
-            on.onward = number;
+            on.next_segment = number;
         }
     }
 
     INLINED void leave_memory(int64_t number) {
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         Semaphore& semaphore = t.machine_semaphores[event.semaphore];
         if (event.kind == IS_STORE || event.kind == IS_RELEASE) {
             semaphore.amount += event.amount;
@@ -130,45 +130,45 @@ struct Loop : Waves {
             }
         }
         event.time_ps = clock.now;
-        on.onward = number;
+        on.next_segment = number;
     }
 
     INLINED void wake_first() {
         Semaphore& semaphore = t.machine_semaphores[on.wake];
         const int64_t number = semaphore.first_waiting;
-        if (number < 0 || t.entities_events[number].amount > semaphore.amount) {
+        if (number < 0 || t.entities_requests[number].amount > semaphore.amount) {
             on.wake = -1;
             return;
         }
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         semaphore.first_waiting = t.entities_next[number];
         semaphore.amount -= event.amount;
         event.amount = 0;
         event.time_ps = clock.now;
-        on.onward = number;
+        on.next_segment = number;
     }
 
     INLINED void answer(int64_t number) {
-        const Event& event = t.entities_events[number];
+        const Request& event = t.entities_requests[number];
         const int64_t place = event.wave;
         if (event.kind == IS_LOAD) {
             t.counters_counts[t.program_cu_gpu[t.machine_waves[place].cu]].load_ps += clock.now - event.issued_ps;
             if (--t.machine_lines[event.line].reads > 0)
-                on.freed = place;
+                on.free_slot = place;
             else
                 on.ready_line = event.line;
         } else if (event.kind == IS_ACQUIRE) {
-            on.freed = place;
+            on.free_slot = place;
             go_later(place);
         } else {
             Line& line = t.machine_lines[event.line];
             const int64_t kind = t.program_op_kind[line.op];
             line.unposted -= 1;
-            if (kind == OP_STORE || kind == OP_RELEASE || line.unposted == 0) on.freed = place;
+            if (kind == OP_STORE || kind == OP_RELEASE || line.unposted == 0) on.free_slot = place;
             line.unacknowledged -= 1;
             if (line.unacknowledged == 0) {
-                on.fewer = place;
-                on.over_line = event.line;
+                on.finish_item = place;
+                on.free_line = event.line;
             }
         }
         give_request(number);
@@ -177,17 +177,17 @@ struct Loop : Waves {
     // The loop itself
 
     INLINED void schedule_made() {
-        if (on.onward >= 0) {
-            Event& event = t.entities_events[on.onward];
-            on.scheduled = on.onward;
-            on.onward = -1;
+        if (on.next_segment >= 0) {
+            Request& event = t.entities_requests[on.next_segment];
+            on.new_event = on.next_segment;
+            on.next_segment = -1;
             const int64_t label = next_segment(event);
             event.key = (event.key & OWN_KEY) | (label << SHIFT_LABEL);
         }
-        if (on.scheduled >= 0) {
-            if (t.entities_events[on.scheduled].time_ps > MAX_PS) fail("simulated time passes MAX_PS");
-            schedule(on.scheduled);
-            on.scheduled = -1;
+        if (on.new_event >= 0) {
+            if (t.entities_requests[on.new_event].time_ps > MAX_PS) fail("simulated time passes MAX_PS");
+            schedule(on.new_event);
+            on.new_event = -1;
         }
     }
 
@@ -222,7 +222,7 @@ struct Loop : Waves {
                 }
             }
             if (number >= 0) {
-                const int64_t stage = t.entities_events[number].stage;
+                const int64_t stage = t.entities_requests[number].stage;
                 if (stage == STAGE_HOP) {
                     hop(number);
                 } else if (stage <= STAGE_EGRESS) {
@@ -242,7 +242,7 @@ struct Loop : Waves {
             }
             if (follows) {
                 settle();
-                if (on.ended >= 0) end_task();
+                if (on.end_task >= 0) end_task();
             }
             schedule_made();
         }

@@ -14,8 +14,8 @@ constexpr int64_t FROM_HEAP = -1, NOTHING_LEFT = -2;
 
 // What a turn of the loop hands on to the next, or to the end of this one; -1: nothing.
 struct HandedOn {
-    int64_t kick_cu = -1, kick_gpu = -1, wake = -1, begin = -1, ended = -1, scheduled = -1, onward = -1, freed = -1,
-            fewer = -1, ready_line = -1, over_line = -1;
+    int64_t kick_cu = -1, wake = -1, begin = -1, kick_gpu = -1, ready_line = -1, free_line = -1, free_slot = -1,
+            finish_item = -1, end_task = -1, next_segment = -1, new_event = -1;
 };
 
 struct Order {
@@ -32,18 +32,18 @@ struct Order {
     // Events in order
 
     INLINED void give_event(int64_t entity, int64_t at_ps, int64_t key) {
-        Event& event = t.entities_events[entity];
+        Request& event = t.entities_requests[entity];
         event.time_ps = at_ps;
         event.key = key;
-        on.scheduled = entity;
+        on.new_event = entity;
     }
 
-    INLINED int64_t whole_key(const Event& event) const {
+    INLINED int64_t whole_key(const Request& event) const {
         return ((event.time_ps & ((int64_t(1) << clock.bucket_bits) - 1)) << SHIFT_TIME) | event.key;
     }
 
     INLINED void schedule(int64_t entity) {
-        const Event& event = t.entities_events[entity];
+        const Request& event = t.entities_requests[entity];
         const int64_t bucket = event.time_ps >> clock.bucket_bits, ahead = bucket - clock.open_bucket;
         if (ahead == 0) {
             const int64_t whole = whole_key(event), first = clock.at_open;
@@ -125,7 +125,7 @@ struct Order {
         t.wheel_head[bucket & wheel_mask] = -1;
         std::reverse(t.wheel_open_id, t.wheel_open_id + count);
         for (int64_t at = 0; at < count; ++at)
-            t.wheel_open_key[at] = whole_key(t.entities_events[t.wheel_open_id[at]]);
+            t.wheel_open_key[at] = whole_key(t.entities_requests[t.wheel_open_id[at]]);
         clock.open_bucket = bucket;
         clock.at_open = 0;
         clock.num_open = count;
@@ -133,7 +133,7 @@ struct Order {
         // those that are next are fetched meanwhile
         const int64_t following = filled_bucket(bucket + 1, FETCHED) & wheel_mask;
         for (int64_t entity = t.wheel_head[following]; entity >= 0; entity = t.entities_next[entity])
-            __builtin_prefetch(&t.entities_events[entity], 1, 3);
+            __builtin_prefetch(&t.entities_requests[entity], 1, 3);
         sort_open(count);
     }
 
@@ -199,15 +199,15 @@ struct Order {
         return block % num_paths;
     }
 
-    INLINED int64_t path_out(const Event& event) const { return t.paths_pairs[event.pair].first_out + event.choice; }
-    INLINED int64_t path_back(const Event& event) const {
+    INLINED int64_t path_out(const Request& event) const { return t.paths_pairs[event.pair].first_out + event.choice; }
+    INLINED int64_t path_back(const Request& event) const {
         const Pair& pair = t.paths_pairs[event.pair];
         const int64_t num_paths = pair.end_back - pair.first_back;
         if (num_paths == pair.end_out - pair.first_out) return pair.first_back + event.choice;
         return pair.first_back + choose_path(num_paths, event.address);
     }
 
-    INLINED int64_t enter_fabric(Event& event, int64_t segment, int64_t path_number) {
+    INLINED int64_t enter_fabric(Request& event, int64_t segment, int64_t path_number) {
         const Path& path = t.paths_paths[path_number];
         event.segment = int8_t(segment);
         event.position = path.first;
@@ -215,7 +215,7 @@ struct Order {
         return t.paths_lanes[path.first].label;
     }
 
-    INLINED bool enter_gpu(Event& event, int64_t segment, int64_t noc_path) {
+    INLINED bool enter_gpu(Request& event, int64_t segment, int64_t noc_path) {
         const int32_t first = t.paths_noc_paths[noc_path], end = t.paths_noc_paths[noc_path + 1];
         event.segment = int8_t(segment);
         event.position = first;

@@ -27,12 +27,12 @@ struct Waves : Order {
 
     INLINED void far_event(int64_t payload) {
         if (payload >= first_far) {
-            on.scheduled = payload - first_far;
+            on.new_event = payload - first_far;
             return;
         }
         const int64_t task = payload >> 1, number = t.program_task_kernel[task];
         if ((payload & 1) == 0 || t.program_kernel_ptr[number + 1] == t.program_kernel_ptr[number]) {
-            on.ended = task;
+            on.end_task = task;
             return;
         }
         const int64_t gpu_number = t.program_kernel_gpu[number];
@@ -46,9 +46,9 @@ struct Waves : Order {
     }
 
     INLINED void end_task() {
-        t.work_tasks[on.ended].end_ps = clock.now;
+        t.work_tasks[on.end_task].end_ps = clock.now;
         ++clock.num_done;
-        on.ended = -1;
+        on.end_task = -1;
     }
 
     INLINED void kick_gpu() {
@@ -186,7 +186,7 @@ struct Waves : Order {
             t.machine_waves[sibling].doing = WAVE_GONE;
         on.kick_gpu = t.program_cu_gpu[wave.cu];
         const int64_t number = t.program_group_kernel[wave.group];
-        if (--t.machine_kernels[number].groups_left == 0) on.ended = t.program_kernel_task[number];
+        if (--t.machine_kernels[number].groups_left == 0) on.end_task = t.program_kernel_task[number];
     }
 
     INLINED void go_on() {
@@ -270,7 +270,7 @@ struct Waves : Order {
         return {is_store ? IS_STORE : IS_LOAD, first + issued, line};
     }
 
-    INLINED void make_request(Event& event, const Next& next, int64_t place) {
+    INLINED void make_request(Request& event, const Next& next, int64_t place) {
         const int64_t operand = next.operand, pair_number = t.program_operand_pair[operand];
         const int64_t line_number = next.line >= 0 ? t.machine_lines[next.line].number : 0;
         const int64_t address = t.program_operand_address[operand] + t.program_operand_step[operand] * line_number;
@@ -290,7 +290,7 @@ struct Waves : Order {
         event.form = next.kind == IS_STORE ? 0 : 1;
     }
 
-    INLINED void set_out(Event& event) {
+    INLINED void set_out(Request& event) {
         Wave& wave = t.machine_waves[event.wave];
         const int64_t gpu = t.program_cu_gpu[wave.cu], own_cu = wave.cu - gpu * model.cus;
         const int64_t noc_path =
@@ -324,7 +324,7 @@ struct Waves : Order {
         }
         if (next.kind < 0) return -1;
         const int64_t number = take_request();
-        Event& event = t.entities_events[number];
+        Request& event = t.entities_requests[number];
         make_request(event, next, place);
         ++clock.num_issued;
         set_out(event);
@@ -347,20 +347,20 @@ struct Waves : Order {
         if (on.ready_line >= 0) {
             const Line& line = t.machine_lines[on.ready_line];
             if (line.writes == 0) {
-                on.freed = on.fewer = line.wave;
-                on.over_line = on.ready_line;
+                on.free_slot = on.finish_item = line.wave;
+                on.free_line = on.ready_line;
             } else {
                 on.kick_cu = t.machine_waves[line.wave].cu;
                 queue_line(on.kick_cu, on.ready_line);
             }
             on.ready_line = -1;
         }
-        if (on.over_line >= 0) {
-            t.machine_free_lines[clock.num_free_lines++] = int32_t(on.over_line);
-            on.over_line = -1;
+        if (on.free_line >= 0) {
+            t.machine_free_lines[clock.num_free_lines++] = int32_t(on.free_line);
+            on.free_line = -1;
         }
-        if (on.freed >= 0) {
-            Wave& wave = t.machine_waves[on.freed];
+        if (on.free_slot >= 0) {
+            Wave& wave = t.machine_waves[on.free_slot];
             Cu& cu = t.machine_cus[wave.cu];
             wave.slots -= 1;
             cu.slots -= 1;
@@ -368,15 +368,15 @@ struct Waves : Order {
                 cu.full_ps += clock.now - cu.full_since_ps;
                 cu.full_since_ps = -1;
             }
-            if (wave.doing == WAVE_FULL) go_later(on.freed);
+            if (wave.doing == WAVE_FULL) go_later(on.free_slot);
             on.kick_cu = wave.cu;
-            on.freed = -1;
+            on.free_slot = -1;
         }
-        if (on.fewer >= 0) {
-            Wave& wave = t.machine_waves[on.fewer];
+        if (on.finish_item >= 0) {
+            Wave& wave = t.machine_waves[on.finish_item];
             wave.unfinished -= 1;
-            if (wave.doing == WAVE_COUNTING || wave.doing == WAVE_DRAINING) go_later(on.fewer);
-            on.fewer = -1;
+            if (wave.doing == WAVE_COUNTING || wave.doing == WAVE_DRAINING) go_later(on.finish_item);
+            on.finish_item = -1;
         }
     }
 };

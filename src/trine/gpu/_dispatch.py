@@ -47,7 +47,7 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
     task = tables.work.tasks[U(number)]
     task.start_ps = now
     if task.kind == JOIN:
-        clock.ended = number
+        clock.end_task = number
     elif task.kind == COMPUTE:
         carries = tables.program.task_kernel[U(number)] >= 0
         delay_ps = model.launch_ps if carries else task.amount
@@ -64,12 +64,12 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
 def far_event(program: ProgramTable, machine: MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
     """Handle a heap entry: a task's end (2 * task), a launch (2 * task + 1), or an entity with an event now."""
     if payload >= first_far:
-        clock.scheduled = payload - first_far
+        clock.new_event = payload - first_far
         return
     task = payload >> 1
     number = np.int64(program.task_kernel[U(task)])
     if payload & 1 == 0 or program.kernel_ptr[U(number + 1)] == program.kernel_ptr[U(number)]:
-        clock.ended = task
+        clock.end_task = task
         return
     gpu_number = np.int64(program.kernel_gpu[U(number)])
     gpu = machine.gpus[U(gpu_number)]
@@ -84,8 +84,8 @@ def far_event(program: ProgramTable, machine: MachineTables, clock: Record, firs
 @inlined
 def end_task(work: TaskTables, clock: Record) -> None:
     """End a task and release its successors."""
-    number = clock.ended
-    clock.ended = -1
+    number = clock.end_task
+    clock.end_task = -1
     task = work.tasks[U(number)]
     task.end_ps = clock.now
     clock.num_done += 1
@@ -118,20 +118,20 @@ def dispatch(
     if number < 0:
         return
     count = np.int64(program.kernel_waves[U(number)])
-    own = _find_room(machine, model, gpu_number, count)
-    if own < 0:
+    cu_in_gpu = _find_room(machine, model, gpu_number, count)
+    if cu_in_gpu < 0:
         return
-    cu_number = gpu_number * model.cus + own
+    cu_number = gpu_number * model.cus + cu_in_gpu
     cu, kernel = machine.cus[U(cu_number)], machine.kernels[U(number)]
     group_number = program.kernel_ptr[U(number)] + kernel.next_group
     kernel.next_group += 1
     if group_number + 1 == program.kernel_ptr[U(number + 1)]:
         gpu.first_kernel = kernel.next_in_queue
-    gpu.next_cu = own + 1 if own + 1 < model.cus else 0
+    gpu.next_cu = cu_in_gpu + 1 if cu_in_gpu + 1 < model.cus else 0
     cu.groups += 1
     cu.waves += count
     counters.group_start[U(group_number)] = clock.now
-    counters.group_cu[U(group_number)] = own
+    counters.group_cu[U(group_number)] = cu_in_gpu
     group = machine.groups[U(group_number)]
     group.waves_left = count
     group.first_wave = _start_waves(program, machine, clock, model, cu_number, group_number, count)
@@ -143,12 +143,12 @@ def dispatch(
 @inlined
 def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: Int) -> Int:
     """Return the GPU's next CU with room for ``count`` wavefronts; -1 if all are full."""
-    own = np.int64(machine.gpus[U(gpu_number)].next_cu)
+    cu_in_gpu = np.int64(machine.gpus[U(gpu_number)].next_cu)
     for _ in range(model.cus):
-        cu = machine.cus[U(gpu_number * model.cus + own)]
+        cu = machine.cus[U(gpu_number * model.cus + cu_in_gpu)]
         if cu.groups < model.max_groups and cu.waves + count <= model.waves:
-            return own
-        own = own + 1 if own + 1 < model.cus else np.int64(0)
+            return cu_in_gpu
+        cu_in_gpu = cu_in_gpu + 1 if cu_in_gpu + 1 < model.cus else np.int64(0)
     return np.int64(-1)
 
 
@@ -157,7 +157,7 @@ def _start_waves(
     program: ProgramTable, machine: MachineTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
 ) -> Int:
     """Assign slots to the wavefronts of a workgroup; return the slot of the last wavefront."""
-    before = np.int64(-1)
+    previous = np.int64(-1)
     place = cu_number * model.waves
     for index in range(count):
         while machine.waves[U(place)].doing != WAVE_GONE:
@@ -174,8 +174,8 @@ def _start_waves(
         wave.unfinished = 0
         wave.doing = WAVE_NEW
         wave.cu = cu_number
-        wave.sibling = before
+        wave.sibling = previous
         machine.wave_times[U(place)].since_ps = clock.now
-        before = place
+        previous = place
         place += 1
-    return before
+    return previous

@@ -1,8 +1,4 @@
-"""The load-store event loop, compiled. ``reference/`` defines its semantics (docs/design/gpu-model.md).
-
-Clock fields pass follow-up work from one turn of the loop to the next: an event handler (in the modules beside this
-one) sets a field, and the handler of the follow-up resets it to -1.
-"""
+"""The load-store event loop, compiled. ``reference/`` defines its semantics (docs/design/gpu-model.md)."""
 
 from __future__ import annotations
 
@@ -60,8 +56,36 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
     """Run until no event remains, ``budget`` events are done, an array is full or it is time to stop; return why.
 
     All state is in the arguments, so the caller can grow arrays and call again. One turn does one thing: an immediate
-    consequence of the last event, in the order of the branches below, or else the next event. Each function has a
-    single call site, because every call is compiled as a copy.
+    consequence of the last event, or else the next event. Each function has a single call site, because every call is
+    compiled as a copy.
+
+    Consequences are in registers: fields of ``clock`` that hold a number, or -1. Later turns handle these, one a turn,
+    the first row first, before the next event ("at last": the handler has several things to do, one a turn)::
+
+        register         holds                        set by                                    cleared by
+        num_to_do        (stack) wavefronts           go_later                                  go_on
+        kick_cu          CU that may have work        go_on, issue, settle                      kick_cu
+        wake             changed semaphore            arrive, deliver, flow_event, leave_memory wake, at last
+        inject           flow, from _number to _end   after_packet, flow_event                  inject, at last
+        copy_for_members multimem request at a switch next_segment                              copy_for_member, at last
+        deliver          pair with an arrived dma     flow_event                                deliver, at last
+        begin            task                         begin_ready, end_task                     begin
+        num_ready        (stack) tasks                end_task                                  begin_ready
+        kick_gpu         GPU that may have work       dispatch, far_event, go_on                kick_gpu
+
+    The end of the same turn handles these, the first row first::
+
+        ready_line       line with complete reads     answer, advance (STAGE_ALU)               settle
+        queue_poll       poll to repeat               advance (STAGE_RETRY)                     settle
+        free_line        finished line                answer, cross, ready_line                 settle
+        free_slot        wavefront to give a slot to  answer, cross, leave_memory, ready_line   settle
+        finish_item      wavefront of a finished item answer, cross, flow_event, ready_line     settle
+        end_task         ended task                   begin, far_event, flow_event, go_on       end_task
+        next_segment     request at a segment's end   arrive, cross, hop, *_memory, wake        _schedule
+        new_event        entity with a new event      all that schedule one                     _schedule
+        lane_event       next message of a fair lane  cross                                     _schedule
+
+    ``unrecorded``, a request without a recorded answer (next_segment, deliver), ends the run.
     """
     work, program, paths, peers, entities, wheel, machine, counters = tables
     limit = clock.num_events + budget
@@ -86,7 +110,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 wake(entities, program, machine, counters, clock, model)
             elif clock.inject >= 0:
                 inject(entities, program, paths, machine, counters, clock, model)
-            elif clock.copied >= 0:
+            elif clock.copy_for_members >= 0:
                 copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
                 deliver(tables, clock, model)
@@ -154,15 +178,15 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
             else:
                 follows = True
                 if stage == STAGE_ALU:
-                    clock.ready_line = entities.events[U(number)].line
+                    clock.ready_line = entities.requests[U(number)].line
                     give_request(entities, clock, number)
                 elif stage == STAGE_RETRY:
-                    clock.retried = number
+                    clock.queue_poll = number
                 else:
                     flow_event(entities, paths, machine, clock, model, number, stage)
         if follows:
             settle(entities, machine, clock, model)
-            if clock.ended >= 0:
+            if clock.end_task >= 0:
                 end_task(work, clock)
         if not _schedule(tables, clock, model, first_far):
             status = np.int64(OVERFLOW)
@@ -177,18 +201,18 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
 def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
     """Queue the events of this turn; return False if one would be after MAX_PS."""
     entities = tables.entities
-    scheduled = clock.scheduled
-    if clock.onward >= 0:
-        scheduled = clock.onward
-        clock.onward = -1
+    scheduled = clock.new_event
+    if clock.next_segment >= 0:
+        scheduled = clock.next_segment
+        clock.next_segment = -1
         label = next_segment(tables, clock, model, scheduled)
         if label < 0:
             if label == HAS_LEFT:
                 give_request(entities, clock, scheduled)
-            scheduled = clock.scheduled  # a multimem request that continues, or -1
+            scheduled = clock.new_event  # a multimem request that continues, or -1
             if scheduled < 0:
-                scheduled = clock.other
-                clock.other = -1
+                scheduled = clock.lane_event
+                clock.lane_event = -1
         else:
             event = entities.events[U(scheduled)]
             event.key = (event.key & OWN_KEY) | (label << SHIFT_LABEL)
@@ -198,7 +222,7 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
             is_in_time = False
             break
         schedule(entities, tables.wheel, clock, first_far, scheduled)
-        scheduled = clock.other
-        clock.other = -1
-    clock.scheduled = -1
+        scheduled = clock.lane_event
+        clock.lane_event = -1
+    clock.new_event = -1
     return is_in_time

@@ -1,7 +1,7 @@
 """State of the memories: the lines in the L2, and the wavefronts that sleep until a line is written.
 
 Tags change in the order of message arrival (docs/design/gpu-model.md). Armed acquires form one list per line, linked
-through their otherwise unused ``line`` field (docs/design/replay.md, ways to wait).
+through ``next_armed`` (docs/design/replay.md, ways to wait).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def look_up(
     first = (first_set + (number // model.channels) % model.sets) * model.ways
     clock.tick += 1
     oldest = first
-    for at in range(first, first + model.ways):
-        line = machine.cache[U(at)]
+    for way in range(first, first + model.ways):
+        line = machine.cache[U(way)]
         if line.stamp > 0 and line.tag == number:
             line.stamp = 2 * clock.tick + (line.stamp & 1 | stores)
             counters.counts[U(gpu)].hits += 1
             return HIT
         if line.stamp < machine.cache[U(oldest)].stamp:
-            oldest = np.int64(at)
+            oldest = np.int64(way)
     victim = machine.cache[U(oldest)]
     was_dirty = victim.stamp & 1
     victim.tag = number
@@ -78,37 +78,37 @@ def monitor_arm(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
 ) -> None:
     """Arm the monitor for a refused acquire if the table has a free entry."""
-    event = entities.events[U(number)]
-    gpu_number = np.int64(event.gpu)
+    request = entities.requests[U(number)]
+    gpu_number = np.int64(request.gpu)
     gpu = machine.gpus[U(gpu_number)]
-    if event.monitor == AGAIN:
+    if request.monitor == AGAIN:
         counters.counts[U(gpu_number)].spurious += 1
-    event.monitor = POLLS
-    line = np.int64(program.flag_line[U(event.semaphore)])
+    request.monitor = POLLS
+    line = np.int64(program.flag_line[U(request.semaphore)])
     if line < 0:
         return
     if gpu.num_armed >= model.monitors:
         counters.counts[U(gpu_number)].monitor_full += 1
         return
     gpu.num_armed += 1
-    event.monitor = ARMED
-    event.line = -1
+    request.monitor = ARMED
+    request.next_armed = -1
     watchers = machine.watchers[U(line)]
     if watchers.first < 0:
         watchers.first = number
     else:
-        entities.events[U(watchers.last)].line = number
+        entities.requests[U(watchers.last)].next_armed = number
     watchers.last = number
 
 
 @inlined
 def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
     """Put an armed acquire to sleep when its answer is back; it waits until it is woken."""
-    event = entities.events[U(number)]
-    if event.form >= POLL:
+    request = entities.requests[U(number)]
+    if request.form >= POLL:
         clock.num_pollers -= 1
-        event.form &= POLL - 1
-    event.monitor = ASLEEP
+        request.form &= POLL - 1
+    request.monitor = ASLEEP
 
 
 @inlined
@@ -128,19 +128,19 @@ def monitor_wake(
         return False
     watchers = machine.watchers[U(line)]
     number = np.int64(watchers.first)
-    event = entities.events[U(number)]
-    watchers.first = event.line
-    event.line = -1
-    gpu_number = np.int64(event.gpu)
+    request = entities.requests[U(number)]
+    watchers.first = request.next_armed
+    request.next_armed = -1
+    gpu_number = np.int64(request.gpu)
     machine.gpus[U(gpu_number)].num_armed -= 1
     counters.counts[U(gpu_number)].wakeups += 1
-    if event.monitor == ARMED:
-        event.monitor = WOKEN
+    if request.monitor == ARMED:
+        request.monitor = WOKEN
         return True
-    event.monitor = AGAIN
+    request.monitor = AGAIN
     clock.num_pollers += 1
-    event.form |= POLL
-    event.stage = STAGE_RETRY
+    request.form |= POLL
+    request.stage = STAGE_RETRY
     key = wait_key(entities, program, machine, model, number)
     give_event(entities, clock, number, clock.now + model.wakeup_ps, key)
     return True

@@ -14,7 +14,7 @@ from trine.gpu._state import (
     IS_BACK,
     IS_FLOW,
     IS_PACKET,
-    PACKET,
+    PACKET_FORM,
     SEGMENT_FABRIC,
     SETS_OUT,
     SHIFT_CLASS,
@@ -49,10 +49,10 @@ def make_flow(tables: LoopTables, clock: Record, model: Record, number: Int, pla
     semaphore = np.int64(program.operand_semaphore[U(operand)])
     _describe(entities, model, number, program.op_amount[U(op)], np.int64(-1), semaphore)
     pair = np.int64(program.operand_pair[U(operand)])
-    event = entities.events[U(number)]
-    event.pair = pair
-    event.wave = place
-    event.operand = operand
+    flow = entities.flows[U(number)]
+    flow.pair = pair
+    flow.wave = place
+    flow.operand = operand
     begins_ps = clock.now + model.dma_ps
     gpu_number = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
     if pair >= 0:
@@ -85,10 +85,10 @@ def make_transfer(
     """Create the flow of a transfer of the task graph, and schedule its start."""
     route = np.int64(program.task_route[U(task)])
     _describe(entities, model, number, size_bytes, task, np.int64(-1))
-    event = entities.events[U(number)]
-    event.first_path = paths.route_path[U(route)]
-    event.pair = -1
-    event.wave = -1
+    flow = entities.flows[U(number)]
+    flow.first_path = paths.route_path[U(route)]
+    flow.pair = -1
+    flow.wave = -1
     key = (np.int64(TRANSFER_CLASS) << SHIFT_CLASS) | (task << SHIFT_SEQUENCE)
     latency_ps = program.software_latency_ps[U(route)] if size_bytes > 0 else program.route_latency_ps[U(route)]
     give_event(entities, clock, number, clock.now + latency_ps, key)
@@ -96,7 +96,7 @@ def make_transfer(
 
 @inlined
 def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, task: Int, semaphore: Int) -> None:
-    flow = entities.events[U(number)]
+    flow = entities.flows[U(number)]
     packets = _count_packets(model, size_bytes)
     flow.total_bytes = size_bytes
     flow.not_left = packets
@@ -117,11 +117,11 @@ def _count_packets(model: Record, size_bytes: Int) -> Int:
 def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: Int) -> None:
     """Append a dma to the chain of its peer, behind those handed over before."""
     chain = machine.chains[U(pair)]
-    entities.events[U(number)].line = -1
+    entities.flows[U(number)].next_in_chain = -1
     if chain.first < 0:
         chain.first = number
     else:
-        entities.events[U(chain.last)].line = number
+        entities.flows[U(chain.last)].next_in_chain = number
     chain.last = number
     if chain.entering < 0:
         chain.entering = number
@@ -132,34 +132,34 @@ def flow_event(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int, stage: Int
 ) -> None:
     """Handle a flow's start (STAGE_FLOW), a packet's arrival, or the wavefront's notice of the last (STAGE_KNOWN)."""
-    event = entities.events[U(number)]
-    pair = np.int64(event.pair)
+    pair = np.int64(entities.events[U(number)].pair)
+    flow = entities.flows[U(number)]  # unless a packet arrives
     if stage == STAGE_FLOW and pair >= 0:
-        event.stage = STAGE_SENDING
+        flow.stage = STAGE_SENDING
         if machine.chains[U(pair)].entering == number:
             _enter(entities, paths, clock, model, number, pair)
         return
-    if stage == STAGE_FLOW and event.task >= 0:
-        path = paths.paths[U(event.first_path)]
-        if event.total_bytes > 0 and path.first < path.end:
+    if stage == STAGE_FLOW and flow.task >= 0:
+        path = paths.paths[U(flow.first_path)]
+        if flow.total_bytes > 0 and path.first < path.end:
             clock.inject, clock.inject_number, clock.inject_end = number, 0, 1
             return
-        clock.ended = event.task
+        clock.end_task = flow.task
     elif stage == STAGE_ARRIVED:
-        flow_number = np.int64(event.flow)
-        flow = entities.events[U(flow_number)]
+        flow_number = np.int64(entities.packets[U(number)].flow)
+        flow = entities.flows[U(flow_number)]
         flow.not_arrived -= 1
         if flow.not_arrived == 0 and pair < 0:
-            clock.ended = flow.task
+            clock.end_task = flow.task
             give_request(entities, clock, flow_number)
         elif flow.not_arrived == 0:
             flow.stage = STAGE_DELIVERED
             clock.deliver = pair
     else:
-        clock.fewer = event.wave
-        if stage == STAGE_FLOW and event.semaphore >= 0:  # to its own GPU
-            clock.wake = event.semaphore
-            machine.semaphores[U(event.semaphore)].amount += 1
+        clock.finish_item = flow.wave
+        if stage == STAGE_FLOW and flow.semaphore >= 0:  # to its own GPU
+            clock.wake = flow.semaphore
+            machine.semaphores[U(flow.semaphore)].amount += 1
     give_request(entities, clock, number)
 
 
@@ -178,9 +178,9 @@ def inject(
 ) -> None:
     """Send the next packet of a flow into its first link."""
     flow_number, packet_number = clock.inject, clock.inject_number
-    flow, number = entities.events[U(flow_number)], take_request(entities, clock)
+    flow, number = entities.flows[U(flow_number)], take_request(entities, clock)
     size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
-    packet = entities.events[U(number)]
+    packet = entities.packets[U(number)]
     pair_number, place = np.int64(flow.pair), np.int64(flow.wave)
     path = np.int64(flow.first_path)
     if pair_number >= 0:
@@ -190,7 +190,7 @@ def inject(
     packet.flow = flow_number
     packet.number = packet_number
     packet.amount = size_bytes + model.packet_header_bytes
-    packet.form = PACKET if size_bytes > 0 else PACKET + 1
+    packet.form = PACKET_FORM if size_bytes > 0 else PACKET_FORM + 1
     packet.pair = pair_number
     packet.wave = place
     if place >= 0:
@@ -208,9 +208,9 @@ def after_packet(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """Send the path's next packet after one has left its GPU; after the flow's last, start the peer's next flow."""
-    packet = entities.events[U(number)]
+    packet = entities.packets[U(number)]
     flow_number, pair_number = np.int64(packet.flow), np.int64(packet.pair)
-    flow = entities.events[U(flow_number)]
+    flow = entities.flows[U(flow_number)]
     num_paths = np.int64(1)
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
@@ -221,9 +221,9 @@ def after_packet(
         clock.inject, clock.inject_number = flow_number, following_packet
         clock.inject_end = following_packet + 1
     elif pair_number >= 0 and flow.not_left == 0:
-        following = np.int64(flow.line)
+        following = np.int64(flow.next_in_chain)
         machine.chains[U(pair_number)].entering = following
-        if following >= 0 and entities.events[U(following)].stage == STAGE_SENDING:
+        if following >= 0 and entities.flows[U(following)].stage == STAGE_SENDING:
             _enter(entities, paths, clock, model, following, pair_number)
 
 
@@ -233,7 +233,7 @@ def _enter(
 ) -> None:
     """Send the first packets of a flow, one per path."""
     pair = paths.pairs[U(pair_number)]
-    total_bytes = entities.events[U(flow_number)].total_bytes
+    total_bytes = entities.flows[U(flow_number)].total_bytes
     clock.inject, clock.inject_number = flow_number, 0
     clock.inject_end = min(np.int64(pair.end_out) - pair.first_out, _count_packets(model, total_bytes))
 
@@ -242,17 +242,17 @@ def _enter(
 def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
     """Complete the first dma to a peer if it has arrived: release its semaphore, and schedule the wavefront's notice.
 
-    A dma to a replayed peer has left; the record says when the wavefront knows.
+    A dma to a replayed peer has left; the record has the time of the wavefront's notice.
     """
     entities, program, machine = tables.entities, tables.program, tables.machine
     pair_number = clock.deliver
     chain = machine.chains[U(pair_number)]
     number = np.int64(chain.first)
-    if number < 0 or entities.events[U(number)].stage != STAGE_DELIVERED:
+    if number < 0 or entities.flows[U(number)].stage != STAGE_DELIVERED:
         clock.deliver = -1
         return
-    flow = entities.events[U(number)]
-    chain.first = flow.line
+    flow = entities.flows[U(number)]
+    chain.first = flow.next_in_chain
     pair = tables.paths.pairs[U(pair_number)]
     known_ps = clock.now + pair.latency_ps
     if pair.gpu < 0:
@@ -263,9 +263,10 @@ def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
         machine.semaphores[U(flow.semaphore)].amount += 1
         clock.wake = flow.semaphore
         if pair.gpu == model.recorded_gpu:
-            flow.time_ps = clock.now
-            flow.address = program.operand_address[U(flow.operand)]
-            flow.amount = 1
+            request = entities.requests[U(number)]  # the log describes a dma as a request
+            request.time_ps = clock.now
+            request.address = program.operand_address[U(flow.operand)]
+            request.amount = 1
             note(entities, tables.peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
     if model.recorded_gpu == np.int64(program.cu_gpu[U(machine.waves[U(flow.wave)].cu)]):
         flow.time_ps = known_ps

@@ -41,19 +41,19 @@ def is_uncached(model: Record, address: Int) -> bool:
 
 
 @inlined
-def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
+def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, row_kind: Int, label: Int) -> None:
     """Add a log row: a request from another GPU arrives, a request to one departs, or its answer returns."""
-    event = entities.events[U(number)]
+    request = entities.requests[U(number)]
     row = peers.log[U(clock.num_log)]
     clock.num_log += 1
-    row.what = what
-    row.time_ps = event.time_ps
-    row.key = event.key & OWN_KEY
+    row.what = row_kind
+    row.time_ps = request.time_ps
+    row.key = request.key & OWN_KEY
     row.label = label
-    row.kind = event.kind
-    row.address = event.address
-    row.semaphore = event.semaphore
-    row.amount = event.amount
+    row.kind = request.kind
+    row.address = request.address
+    row.semaphore = request.semaphore
+    row.amount = request.amount
 
 
 @inlined
@@ -68,35 +68,35 @@ def arrive(
         clock.wake = write.semaphore
         return
     number = take_request(entities, clock)
-    event = entities.events[U(number)]
+    request = entities.requests[U(number)]
     pair = paths.pairs[U(write.pair)]
     address = write.address
-    event.address = address
-    event.kind = write.kind
-    event.semaphore = write.semaphore
-    event.amount = write.amount
-    event.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
-    event.pair = write.pair
-    event.wave = -1
-    event.line = -1
-    event.form = 0 if write.kind == IS_STORE else 1
-    event.gpu = 0
-    event.key = write.key
-    event.time_ps = write.time_ps
-    if write.kind == IS_FLOW:  # like a local dma, but without a wavefront
-        event.pair = -1
-        event.form = 0
-        event.stage = STAGE_FLOW
-        clock.scheduled = number
+    request.address = address
+    request.kind = write.kind
+    request.semaphore = write.semaphore
+    request.amount = write.amount
+    request.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
+    request.pair = write.pair
+    request.wave = -1
+    request.multimem = -1
+    request.form = 0 if write.kind == IS_STORE else 1
+    request.gpu = 0
+    request.key = write.key
+    request.time_ps = write.time_ps
+    if write.kind == IS_FLOW:  # like a local dma, but without a wavefront; ``multimem`` is its ``task``
+        request.pair = -1
+        request.form = 0
+        request.stage = STAGE_FLOW
+        clock.new_event = number
         if model.recorded_gpu == 0:
             note(entities, peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
     elif model.peers_begin == AT_MEMORY:
-        event.segment = SEGMENT_LANDS
-        event.stage = STAGE_MEMORY
-        clock.scheduled = number
+        request.segment = SEGMENT_LANDS
+        request.stage = STAGE_MEMORY
+        clock.new_event = number
     else:
-        event.segment = SEGMENT_OUT if model.peers_begin == AT_LINK else SEGMENT_FABRIC
-        clock.onward = number
+        request.segment = SEGMENT_OUT if model.peers_begin == AT_LINK else SEGMENT_FABRIC
+        clock.next_segment = number
 
 
 @inlined
@@ -125,9 +125,9 @@ def stay_away(
     entities: Entities, paths: PathTable, peers: PeerWriteTable, clock: Record, model: Record, number: Int
 ) -> None:
     """Set the time of a request to a replayed peer to the time at which its answer leaves the target's port."""
-    event = entities.events[U(number)]
+    request = entities.requests[U(number)]
     amount = np.int64(0)
-    time_ps = event.time_ps
+    time_ps = request.time_ps
     if model.has_answers == 1:
         answer_number = np.int64(entities.answer[U(number)])
         if answer_number < 0 or peers.answers[U(answer_number)].time_ps < time_ps:
@@ -138,27 +138,27 @@ def stay_away(
         answer = peers.answers[U(answer_number)]
         time_ps = answer.time_ps
         if answer.is_refused == 1:
-            amount = event.amount
+            amount = request.amount
     else:
         time_ps += _uncontended_ps(entities, paths, peers, model, number)
-    event.amount = amount
-    poll = event.form & POLL
-    event.form = poll if event.kind == IS_LOAD else poll | 1
-    event.time_ps = time_ps
+    request.amount = amount
+    poll = request.form & POLL
+    request.form = poll if request.kind == IS_LOAD else poll | 1
+    request.time_ps = time_ps
 
 
 @inlined
 def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable, model: Record, number: Int) -> Int:
     """Return the uncontended time from behind the first lane to the peer's memory and back."""
-    event = entities.events[U(number)]
+    request = entities.requests[U(number)]
     out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
-    channel = channel_of(model, event.address)
+    channel = channel_of(model, request.address)
     there = np.int64(paths.paths[U(out)].port_in) * model.channels + channel
     home = channel * model.ports + paths.paths[U(back)].port_out
-    control_out = np.int64(0) if event.kind == IS_STORE else np.int64(1)
-    control_back = np.int64(0) if event.kind == IS_LOAD else np.int64(1)
-    memory = np.int64(1) if event.kind == IS_RELEASE else np.int64(0)
-    if model.first_slice < 0 or is_uncached(model, event.address):
+    control_out = np.int64(0) if request.kind == IS_STORE else np.int64(1)
+    control_back = np.int64(0) if request.kind == IS_LOAD else np.int64(1)
+    memory = np.int64(1) if request.kind == IS_RELEASE else np.int64(0)
+    if model.first_slice < 0 or is_uncached(model, request.address):
         memory += 2
     out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]
     back_ps = peers.fabric_ps[U(back)].message_ps[U(control_back)] + peers.home_ps[U(home)].message_ps[U(control_back)]

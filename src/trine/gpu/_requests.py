@@ -85,7 +85,7 @@ def make_request(
 ) -> None:
     """Issue a request of ``kind`` for an operand of ``line`` (-1: no line)."""
     program, paths, machine = tables.program, tables.paths, tables.machine
-    event = tables.entities.events[U(number)]
+    request = tables.entities.requests[U(number)]
     pair_number = np.int64(program.operand_pair[U(operand)])
     line_number = np.int64(0)
     if line >= 0:
@@ -97,20 +97,20 @@ def make_request(
         semaphore += line_number
     elif kind >= IS_ACQUIRE:
         amount = program.op_amount[U(machine.waves[U(place)].op)]
-    event.address = address
-    event.kind = kind
-    event.semaphore = semaphore
-    event.amount = amount
-    event.issued_ps = clock.now
+    request.address = address
+    request.kind = kind
+    request.semaphore = semaphore
+    request.amount = amount
+    request.issued_ps = clock.now
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
-        event.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
+        request.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
     else:
-        event.monitor = POLLS
-    event.pair = pair_number
-    event.wave = place
-    event.line = line
-    event.form = 0 if kind == IS_STORE else 1
+        request.monitor = POLLS
+    request.pair = pair_number
+    request.wave = place
+    request.line = line
+    request.form = 0 if kind == IS_STORE else 1
 
 
 @inlined
@@ -118,10 +118,10 @@ def poll_again(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, number: Int
 ) -> None:
     """Issue a poll again."""
-    event = entities.events[U(number)]
-    event.issued_ps = clock.now
-    event.form = POLL + 1
-    gpu = np.int64(program.cu_gpu[U(machine.waves[U(event.wave)].cu)])
+    request = entities.requests[U(number)]
+    request.issued_ps = clock.now
+    request.form = POLL + 1
+    gpu = np.int64(program.cu_gpu[U(machine.waves[U(request.wave)].cu)])
     counters.counts[U(gpu)].polls += 1
 
 
@@ -129,24 +129,24 @@ def poll_again(
 def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Put the request at the link out of its CU."""
     entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
-    event = entities.events[U(number)]
-    place = np.int64(event.wave)
+    request = entities.requests[U(number)]
+    place = np.int64(request.wave)
     cu = np.int64(machine.waves[U(place)].cu)
     gpu = np.int64(program.cu_gpu[U(cu)])
     own_cu = cu - gpu * model.cus
-    if event.pair < 0:
-        noc_path = model.cu_channel + own_cu * model.channels + channel_of(model, event.address)
+    if request.pair < 0:
+        noc_path = model.cu_channel + own_cu * model.channels + channel_of(model, request.address)
     else:
         path = paths.paths[U(path_out(entities, paths, number))]
         noc_path = model.cu_port + own_cu * model.ports + path.port_out
     enter_gpu(entities, paths, number, np.int64(SEGMENT_OUT), noc_path)
-    event.gpu = gpu
-    event.key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
+    request.gpu = gpu
+    request.key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
     counts = tables.counters.counts[U(gpu)]
-    counts.issued[U(event.kind)] += 1
-    if event.kind == IS_LOAD and event.semaphore >= 0:
+    counts.issued[U(request.kind)] += 1
+    if request.kind == IS_LOAD and request.semaphore >= 0:
         counts.flagged += 1
-    if event.pair >= 0:
+    if request.pair >= 0:
         if model.has_answers == 1:
             number_answer(entities, tables.peers, number)
         if model.recorded_gpu == gpu:
@@ -161,18 +161,18 @@ def hop(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """Serve a message at a link inside a GPU."""
-    event = entities.events[U(number)]
-    step = np.int64(paths.noc_hops[U(event.position)])
-    link_number = (step >> 1) + event.gpu * model.resources
+    request = entities.requests[U(number)]
+    step = np.int64(paths.noc_hops[U(request.position)])
+    link_number = (step >> 1) + request.gpu * model.resources
     link = machine.resources[U(link_number)]
-    control = np.int64(event.form) & 1
+    control = np.int64(request.form) & 1
     left_ps = serve(machine, link_number, clock.now, link.service_ps[U(control)], control)
-    event.time_ps = left_ps + link.after_ps
-    event.position += 1
+    request.time_ps = left_ps + link.after_ps
+    request.position += 1
     if step & 1 == 0:
-        clock.scheduled = number
+        clock.new_event = number
     else:
-        clock.onward = number
+        clock.next_segment = number
 
 
 @inlined
@@ -182,9 +182,9 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
     HAS_LEFT: it belonged to a replayed GPU, or was a member's copy, and has ended. AT_SWITCH: its copies continue.
     """
     entities, paths, machine = tables.entities, tables.paths, tables.machine
-    event = entities.events[U(number)]
-    segment = np.int64(event.segment)
-    pair_number = np.int64(event.pair)
+    request = entities.requests[U(number)]
+    segment = np.int64(request.segment)
+    pair_number = np.int64(request.pair)
     if segment == SEGMENT_OUT and pair_number >= 0:
         return enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path_out(entities, paths, number))
     label = np.int64(0)
@@ -196,30 +196,30 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
             if gpu == model.recorded_gpu:
                 note(entities, tables.peers, clock, number, np.int64(HAS_COME), label)
             port = np.int64(paths.paths[U(path_out(entities, paths, number))].port_in)
-            event.gpu = gpu
-            noc_path = model.port_channel + port * model.channels + channel_of(model, event.address)
+            request.gpu = gpu
+            noc_path = model.port_channel + port * model.channels + channel_of(model, request.address)
             is_host = gpu >= model.first_host
             if not is_host and enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
                 return label
         elif gpu <= TO_SWITCH:
-            event.position = 0
-            clock.copied = number
+            request.num_copies = 0
+            clock.copy_for_members = number
             return np.int64(AT_SWITCH)
         else:
             stay_away(entities, paths, tables.peers, clock, model, number)
             segment = np.int64(SEGMENT_BACK)
     if segment < SEGMENT_MEMORY:
-        event.segment = SEGMENT_MEMORY
-        event.stage = STAGE_MEMORY
+        request.segment = SEGMENT_MEMORY
+        request.stage = STAGE_MEMORY
         return label
     if segment == SEGMENT_MEMORY:
-        if event.wave < 0 and event.line < 0 and event.gpu >= model.first_host:
+        if request.wave < 0 and request.multimem < 0 and request.gpu >= model.first_host:
             return np.int64(HAS_LEFT)
-        poll = event.form & POLL
-        event.form = poll if event.kind == IS_LOAD else poll | 1
-        if pair_number >= 0 and event.gpu < model.first_host:
+        poll = request.form & POLL
+        request.form = poll if request.kind == IS_LOAD else poll | 1
+        if pair_number >= 0 and request.gpu < model.first_host:
             port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_out)
-            noc_path = model.channel_port + channel_of(model, event.address) * model.ports + port
+            noc_path = model.channel_port + channel_of(model, request.address) * model.ports + port
             if enter_gpu(entities, paths, number, np.int64(SEGMENT_FROM), noc_path):
                 return label
         if pair_number >= 0:
@@ -227,70 +227,70 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
     if segment == SEGMENT_FROM:
         return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
     if segment == SEGMENT_HOME:
-        event.segment = SEGMENT_OVER
-        event.stage = STAGE_ANSWER
+        request.segment = SEGMENT_OVER
+        request.stage = STAGE_ANSWER
         return np.int64(0)
-    if event.wave < 0:
-        if event.line >= 0:
+    if request.wave < 0:
+        if request.multimem >= 0:
             _answer_of_member(entities, paths, clock, model, number)
         return np.int64(HAS_LEFT)
-    cu = np.int64(machine.waves[U(event.wave)].cu)
+    cu = np.int64(machine.waves[U(request.wave)].cu)
     gpu = np.int64(tables.program.cu_gpu[U(cu)])
     if segment == SEGMENT_BACK:
         if gpu == model.recorded_gpu:
             note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
         port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_in)
         first = model.port_cu + port * model.cus
-        event.gpu = gpu
+        request.gpu = gpu
     else:
-        first = model.channel_cu + channel_of(model, event.address) * model.cus
+        first = model.channel_cu + channel_of(model, request.address) * model.cus
     enter_gpu(entities, paths, number, np.int64(SEGMENT_HOME), first + cu - gpu * model.cus)
     return np.int64(0)
 
 
 @inlined
 def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record) -> None:
-    """Copy the multimem request ``clock.copied``, now at the switch, for its next member."""
-    number = clock.copied
-    event = entities.events[U(number)]
-    pair = paths.pairs[U(event.pair)]
-    member = np.int64(pair.first_member) + np.int64(event.position)
-    event.position += 1
+    """Copy the multimem request ``clock.copy_for_members``, now at the switch, for its next member."""
+    number = clock.copy_for_members
+    request = entities.requests[U(number)]
+    pair = paths.pairs[U(request.pair)]
+    member = np.int64(pair.first_member) + np.int64(request.num_copies)
+    request.num_copies += 1
     if member + 1 == pair.end_member:
-        clock.copied = -1
+        clock.copy_for_members = -1
     copy_number = take_request(entities, clock)
-    copy = entities.events[U(copy_number)]
+    copy = entities.requests[U(copy_number)]
     # every member's operand has the same layout of lines from its first address
-    line = event.address - program.member_address[U(pair.first_member)]
+    line = request.address - program.member_address[U(pair.first_member)]
     copy.address = program.member_address[U(member)] + line
-    copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else event.kind
+    copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else request.kind
     first = np.int64(program.member_semaphore[U(pair.first_member)])
-    copy.semaphore = program.member_semaphore[U(member)] + event.semaphore - first  # each flagged line has a semaphore
-    copy.amount = event.amount
-    copy.choice = event.choice  # of the member's spokes
+    copy.semaphore = program.member_semaphore[U(member)] + request.semaphore - first  # one per flagged line
+    copy.amount = request.amount
+    copy.choice = request.choice  # of the member's spokes
     copy.pair = program.member_pair[U(member)]
     copy.wave = -1
-    copy.line = number
-    copy.form = event.form
+    copy.multimem = number
+    copy.form = request.form
     path = path_out(entities, paths, copy_number)
     label = enter_fabric(entities, paths, copy_number, np.int64(SEGMENT_FABRIC), path)
     copy.stage = STAGE_LANE
-    give_event(entities, clock, copy_number, event.time_ps, (event.key & OWN_KEY) | (label << SHIFT_LABEL))
+    give_event(entities, clock, copy_number, request.time_ps, (request.key & OWN_KEY) | (label << SHIFT_LABEL))
 
 
 @inlined
 def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
     """Count a member's answer at the switch; after the last one the multimem request continues."""
-    number = np.int64(entities.events[U(copy_number)].line)
-    event = entities.events[U(number)]
-    event.position -= 1
-    event.time_ps = max(event.time_ps, entities.events[U(copy_number)].time_ps)
-    if event.position > 0:
+    number = np.int64(entities.requests[U(copy_number)].multimem)
+    request = entities.requests[U(number)]
+    request.num_copies -= 1
+    request.time_ps = max(request.time_ps, entities.requests[U(copy_number)].time_ps)
+    if request.num_copies > 0:
         return
-    event.form = 0 if event.kind == IS_LOAD else 1
+    request.form = 0 if request.kind == IS_LOAD else 1
     label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
-    event.stage = STAGE_LANE
-    give_event(entities, clock, number, event.time_ps, (event.key & OWN_KEY) | (label << SHIFT_LABEL))
+    request.stage = STAGE_LANE
+    give_event(entities, clock, number, request.time_ps, (request.key & OWN_KEY) | (label << SHIFT_LABEL))
 
 
 # At the memory
@@ -310,40 +310,40 @@ def reach_memory(
 
     A host's memory takes no time here; the links to it include its time.
     """
-    event = entities.events[U(number)]
-    now, kind = clock.now, np.int64(event.kind)
+    request = entities.requests[U(number)]
+    now, kind = clock.now, np.int64(request.kind)
     control = np.int64(1) if kind >= IS_ACQUIRE else np.int64(0)
-    gpu, channel = np.int64(event.gpu), channel_of(model, event.address)
+    gpu, channel = np.int64(request.gpu), channel_of(model, request.address)
     channel_number = gpu * model.resources + model.first_channel + channel
     if gpu >= model.first_host:
         done_ps = now
-    elif model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, event.address):
+    elif model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, request.address):
         served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
         done_ps = served_ps + model.memory_ps
     else:
-        found = np.int64(HIT)
+        outcome = np.int64(HIT)
         if control == 0:
-            found = look_up(machine, counters, clock, model, gpu, channel, event.address, kind & 1)
+            outcome = look_up(machine, counters, clock, model, gpu, channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
-        if model.far_ps > 0 and event.pair < 0 and (kind != IS_LOAD or event.semaphore >= 0):
-            own_cu = np.int64(machine.waves[U(event.wave)].cu) % model.cus
-            done_ps += model.far_ps * ((own_cu + half_of(event.address // model.line_bytes)) & 1)
-        if found & DIRTY:
-            behind = machine.resources[U(channel_number)]
-            behind.free_ps = max(now, behind.free_ps) + model.channel_ps[U(0)]
-            behind.busy_ps += model.channel_ps[U(0)]
-        if found & HIT == 0 and kind <= IS_LOAD:
-            event.stage = STAGE_CHANNEL
-            give_event(entities, clock, number, done_ps, event.key)
+        if model.far_ps > 0 and request.pair < 0 and (kind != IS_LOAD or request.semaphore >= 0):
+            own_cu = np.int64(machine.waves[U(request.wave)].cu) % model.cus
+            done_ps += model.far_ps * ((own_cu + half_of(request.address // model.line_bytes)) & 1)
+        if outcome & DIRTY:
+            memory_channel = machine.resources[U(channel_number)]
+            memory_channel.free_ps = max(now, memory_channel.free_ps) + model.channel_ps[U(0)]
+            memory_channel.busy_ps += model.channel_ps[U(0)]
+        if outcome & HIT == 0 and kind <= IS_LOAD:
+            request.stage = STAGE_CHANNEL
+            give_event(entities, clock, number, done_ps, request.key)
             return
-    event.time_ps = done_ps
-    is_local_store = kind == IS_STORE and model.is_posted == 1 and event.pair < 0
-    if event.semaphore >= 0 or is_local_store:
-        event.stage = STAGE_DONE
-        clock.scheduled = number
+    request.time_ps = done_ps
+    is_local_store = kind == IS_STORE and model.is_posted == 1 and request.pair < 0
+    if request.semaphore >= 0 or is_local_store:
+        request.stage = STAGE_DONE
+        clock.new_event = number
     else:
-        clock.onward = number
+        clock.next_segment = number
 
 
 @inlined
@@ -357,20 +357,20 @@ def leave_memory(
     number: Int,
 ) -> None:
     """Finish a request at the memory: change semaphores, let waiters check them, send the answer."""
-    event = entities.events[U(number)]
-    kind = event.kind
+    request = entities.requests[U(number)]
+    kind = request.kind
     if kind in (IS_STORE, IS_RELEASE):
-        if event.semaphore >= 0:
-            machine.semaphores[U(event.semaphore)].amount += event.amount
-            clock.wake = event.semaphore
-        if model.is_posted == 1 and event.pair < 0:
+        if request.semaphore >= 0:
+            machine.semaphores[U(request.semaphore)].amount += request.amount
+            clock.wake = request.semaphore
+        if model.is_posted == 1 and request.pair < 0:
             post(entities, program, machine, clock, number)
     else:
-        semaphore = machine.semaphores[U(event.semaphore)]
+        semaphore = machine.semaphores[U(request.semaphore)]
         others_wait = semaphore.first_waiting >= 0
-        if not others_wait and semaphore.amount >= event.amount:
-            semaphore.amount -= event.amount
-            event.amount = 0
+        if not others_wait and semaphore.amount >= request.amount:
+            semaphore.amount -= request.amount
+            request.amount = 0
         elif model.poll_ps < 0:
             entities.next[U(number)] = -1
             if others_wait:
@@ -381,8 +381,8 @@ def leave_memory(
             return
         elif model.monitors >= 0 and kind == IS_ACQUIRE:
             monitor_arm(entities, program, machine, counters, model, number)
-    event.time_ps = clock.now
-    clock.onward = number
+    request.time_ps = clock.now
+    clock.next_segment = number
 
 
 @inlined
@@ -397,16 +397,16 @@ def wake(
     """Answer the first waiter of a changed semaphore if possible, else wake a sleeper on its line."""
     semaphore = machine.semaphores[U(clock.wake)]
     number = np.int64(semaphore.first_waiting)
-    if number < 0 or entities.events[U(number)].amount > semaphore.amount:
+    if number < 0 or entities.requests[U(number)].amount > semaphore.amount:
         if not monitor_wake(entities, program, machine, counters, clock, model):
             clock.wake = -1
         return
-    event = entities.events[U(number)]
+    request = entities.requests[U(number)]
     semaphore.first_waiting = entities.next[U(number)]
-    semaphore.amount -= event.amount
-    event.amount = 0
-    event.time_ps = clock.now
-    clock.onward = number
+    semaphore.amount -= request.amount
+    request.amount = 0
+    request.time_ps = clock.now
+    clock.next_segment = number
 
 
 # Back
@@ -423,26 +423,26 @@ def answer(
     number: Int,
 ) -> bool:
     """Handle an answer at the CU; return whether only polls have happened for long, and only polls are pending."""
-    event = entities.events[U(number)]
-    place = np.int64(event.wave)
-    kind = event.kind
+    request = entities.requests[U(number)]
+    place = np.int64(request.wave)
+    kind = request.kind
     if kind in (IS_LOAD, IS_ACQUIRE):
         if kind == IS_LOAD:
             gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
-            counters.counts[U(gpu)].load_ps += clock.now - event.issued_ps
-        was_poll = event.form >= POLL
-        if event.semaphore >= 0 and event.amount > 0:
-            waits = event.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
-            if waits == ARMED:
+            counters.counts[U(gpu)].load_ps += clock.now - request.issued_ps
+        was_poll = request.form >= POLL
+        if request.semaphore >= 0 and request.amount > 0:
+            wait_mode = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
+            if wait_mode == ARMED:
                 monitor_sleep(entities, clock, number)
                 return False
             if not was_poll:
                 clock.num_pollers += 1
-                event.form |= POLL
+                request.form |= POLL
             may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
-            event.stage = STAGE_RETRY
-            if waits == WOKEN:
-                event.monitor = AGAIN
+            request.stage = STAGE_RETRY
+            if wait_mode == WOKEN:
+                request.monitor = AGAIN
                 again_ps = clock.now + model.wakeup_ps
             else:
                 turn = machine.cu_turns[U(machine.waves[U(place)].cu)]
@@ -456,16 +456,16 @@ def answer(
         if kind == IS_LOAD:
             _read(entities, program, machine, clock, model, number)
             return False
-        clock.freed = place
+        clock.free_slot = place
         go_later(machine, clock, place)
     else:
         if model.is_posted == 0:
             post(entities, program, machine, clock, number)
-        line = machine.lines[U(event.line)]
+        line = machine.lines[U(request.line)]
         line.unacknowledged -= 1
         if line.unacknowledged == 0:
-            clock.fewer = place
-            clock.over_line = event.line
+            clock.finish_item = place
+            clock.free_line = request.line
     give_request(entities, clock, number)
     return False
 
@@ -475,25 +475,25 @@ def _read(
     entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """Count a returned read; the last one of its line starts the ALU for a reduction, else makes the line ready."""
-    event = entities.events[U(number)]
-    place = np.int64(event.wave)
-    line = machine.lines[U(event.line)]
-    left = line.reads - 1
-    line.reads = left
+    request = entities.requests[U(number)]
+    place = np.int64(request.wave)
+    line = machine.lines[U(request.line)]
+    remaining = line.reads - 1
+    line.reads = remaining
     reads = np.int64(program.op_reads[U(line.op)])
-    if left == 0 and program.op_kind[U(line.op)] == REDUCE and reads > 1:
+    if remaining == 0 and program.op_kind[U(line.op)] == REDUCE and reads > 1:
         total_bytes = (reads - 1) * model.line_bytes
         cycles = (total_bytes + model.reduce_bytes_per_cycle - 1) // model.reduce_bytes_per_cycle
         cu = machine.cus[U(machine.waves[U(place)].cu)]
         at_ps = max(clock.now, cu.alu_ps) + cycles * model.cycle_ps
         cu.alu_ps = at_ps
-        event.stage = STAGE_ALU
+        request.stage = STAGE_ALU
         give_event(entities, clock, number, at_ps, wait_key(entities, program, machine, model, number))
         return
-    if left > 0:
-        clock.freed = place
+    if remaining > 0:
+        clock.free_slot = place
     else:
-        clock.ready_line = event.line
+        clock.ready_line = request.line
     give_request(entities, clock, number)
 
 

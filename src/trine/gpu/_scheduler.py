@@ -39,8 +39,8 @@ _MAX_SEQUENCE = (1 << (SHIFT_WAVE - SHIFT_SEQUENCE)) - 1
 @inlined
 def wave_key(program: ProgramTable, model: Record, cu: Int, place: Int) -> Int:
     """Return the key of a wavefront's event."""
-    own = place - np.int64(program.cu_gpu[U(cu)]) * model.cus * model.waves
-    return (np.int64(WAVE_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+    slot_in_gpu = place - np.int64(program.cu_gpu[U(cu)]) * model.cus * model.waves
+    return (np.int64(WAVE_CLASS) << SHIFT_CLASS) | (slot_in_gpu << SHIFT_WAVE)
 
 
 @inlined
@@ -59,8 +59,8 @@ def own_key(program: ProgramTable, machine: MachineTables, model: Record, place:
     gpu = np.int64(program.cu_gpu[U(wave.cu)])
     sequence = np.int64(wave.sequence)
     wave.sequence = (sequence + 1) & _MAX_SEQUENCE
-    own = place - gpu * model.cus * model.waves
-    key = (np.int64(class_of_event) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+    slot_in_gpu = place - gpu * model.cus * model.waves
+    key = (np.int64(class_of_event) << SHIFT_CLASS) | (slot_in_gpu << SHIFT_WAVE)
     return key | (sequence << SHIFT_SEQUENCE) | program.rank_bits[U(gpu)]
 
 
@@ -102,39 +102,39 @@ def choose_path(num_paths: Int, model: Record, address: Int) -> Int:
 @inlined
 def path_out(entities: Entities, paths: PathTable, number: Int) -> Int:
     """Return the path of a request over the fabric."""
-    event = entities.events[U(number)]
-    return np.int64(paths.pairs[U(event.pair)].first_out) + event.choice
+    request = entities.requests[U(number)]
+    return np.int64(paths.pairs[U(request.pair)].first_out) + request.choice
 
 
 @inlined
 def path_back(entities: Entities, paths: PathTable, model: Record, number: Int) -> Int:
     """Return the path of the answer: the request's choice if path counts match, else chosen by the address."""
-    event = entities.events[U(number)]
-    pair = paths.pairs[U(event.pair)]
+    request = entities.requests[U(number)]
+    pair = paths.pairs[U(request.pair)]
     first, num_paths = np.int64(pair.first_back), np.int64(pair.end_back) - pair.first_back
     if num_paths == np.int64(pair.end_out) - pair.first_out:
-        return first + event.choice
-    return first + choose_path(num_paths, model, event.address)
+        return first + request.choice
+    return first + choose_path(num_paths, model, request.address)
 
 
 @inlined
 def enter_fabric(entities: Entities, paths: PathTable, number: Int, segment: Int, path_number: Int) -> Int:
     """Begin a segment over the fabric; return the label of its first lane."""
-    event, path = entities.events[U(number)], paths.paths[U(path_number)]
-    event.segment = segment
-    event.position = path.first
-    event.stage = STAGE_EGRESS
+    message, path = entities.messages[U(number)], paths.paths[U(path_number)]
+    message.segment = segment
+    message.position = path.first
+    message.stage = STAGE_EGRESS
     return paths.lanes[U(path.first)].label
 
 
 @inlined
 def enter_gpu(entities: Entities, paths: PathTable, number: Int, segment: Int, noc_path: Int) -> bool:
     """Begin a segment inside a GPU; return whether its path has any hop."""
-    event = entities.events[U(number)]
+    message = entities.messages[U(number)]
     first, end = paths.noc_paths[U(noc_path)], paths.noc_paths[U(noc_path + 1)]
-    event.segment = segment
-    event.position = first
-    event.stage = STAGE_HOP
+    message.segment = segment
+    message.position = first
+    message.stage = STAGE_HOP
     return bool(first < end)
 
 
@@ -152,11 +152,11 @@ def serve(machine: MachineTables, number: Int, now: Int, service_ps: Int, contro
 @inlined
 def post(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, number: Int) -> None:
     """Count a posted write or release; the last one of a line, or each one of a store or release, frees a slot."""
-    event = entities.events[U(number)]
-    line = machine.lines[U(event.line)]
+    request = entities.requests[U(number)]
+    line = machine.lines[U(request.line)]
     line.unposted -= 1
     if program.op_kind[U(line.op)] in (STORE, RELEASE) or line.unposted == 0:
-        clock.freed = event.wave
+        clock.free_slot = request.wave
 
 
 # Wavefronts
@@ -183,24 +183,24 @@ def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, no
     wave, times = machine.waves[U(place)], machine.wave_times[U(place)]
     cu_number = np.int64(wave.cu)
     cu = machine.cus[U(cu_number)]
-    before = wave.doing
+    old = wave.doing
     spent_ps = now - times.since_ps
     full_ps = cu.full_ps
     if cu.full_since_ps >= 0:
         full_ps += now - cu.full_since_ps
-    was = np.int64(MEMORY)
-    if before == WAVE_QUEUED:
+    state = np.int64(MEMORY)
+    if old == WAVE_QUEUED:
         waited_ps = full_ps - times.full_ps
         counters.state[U(_NUM_STATES * cu_number + MEMORY)] += waited_ps
         spent_ps -= waited_ps
-        was = np.int64(ISSUE)
-    elif before == WAVE_ACQUIRING:
-        was = np.int64(SEMAPHORE)
-    elif before == WAVE_AT_BARRIER:
-        was = np.int64(BARRIER)
-    elif before == WAVE_COMPUTING:  # fences and delays count as memory
-        was = np.int64(COMPUTING)
-    counters.state[U(_NUM_STATES * cu_number + was)] += spent_ps
+        state = np.int64(ISSUE)
+    elif old == WAVE_ACQUIRING:
+        state = np.int64(SEMAPHORE)
+    elif old == WAVE_AT_BARRIER:
+        state = np.int64(BARRIER)
+    elif old == WAVE_COMPUTING:  # fences and delays count as memory
+        state = np.int64(COMPUTING)
+    counters.state[U(_NUM_STATES * cu_number + state)] += spent_ps
     wave.doing = doing
     times.since_ps = now
     times.full_ps = full_ps

@@ -33,40 +33,68 @@ MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS =
 #: Maximum number of free requests, and of free lines, that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: one cache line. CUs, wavefronts and dispatchers use only ``time_ps`` and ``key``; flows and packets
-#: overlay some of the requests' fields.
-EVENT = record_dtype(
-    64,
+# An entity is one cache line with one of five layouts, which begin alike.
+_EVENT = (
     ("time_ps", "i8"),  # time of its event
     ("key", "i8"),  # the order of events of one instant
-    ("address", "i8"),
-    ("issued_ps", "i8"),
-    # the next hop: an entry of noc_hops, or a lane; for a multimem request at its switch: number of copies in flight
-    ("position", "i4"),
-    ("amount", "i4"),  # for a semaphore; for a packet: bytes
+    # below: not of CUs, wavefronts and dispatchers
     ("pair", "i4"),  # pair of its GPU and its destination; -1: local
     ("wave", "i4"),  # slot of its wavefront; -1: belongs to a replayed GPU or a transfer
-    # its line in flight; for a flow: the next flow to the same peer; for an acquire: the next armed one; for a
-    # member's copy: the multimem request
-    ("line", "i4"),
-    ("semaphore", "i4"),  # of all GPUs; -1: none
-    ("gpu", "i2"),  # its current GPU
-    ("choice", "i2"),  # index of its path among the pair's paths
     ("stage", "i1"),  # STAGE_HOP, ...: meaning of its event
     ("segment", "i1"),  # SEGMENT_OUT, ...: current part of its trip
-    ("form", "i1"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a repeated poll
+    ("form", "i1"),  # 0 with data, 1 without; + PACKET_FORM: a packet; + POLL: a repeated poll
     ("kind", "i1"),  # IS_LOAD, ...
-    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: its way to wait, POLLS, ...
-    ("total_bytes", "i8", "address"),  # of a flow
-    ("not_left", "i8", "issued_ps"),  # of a flow: packets still to leave the first link
-    ("not_arrived", "i8", "position"),  # of a flow: packets still to arrive
-    ("operand", "i4", "gpu"),  # of a flow: its destination
-    ("task", "i4", "line"),  # of a flow without a wavefront: the transfer
-    ("first_path", "i4", "semaphore"),  # of such a flow
-    ("number", "i8", "address"),  # of a packet: its number in the flow
-    ("flow", "i4", "semaphore"),  # of a packet
 )
-PACKET, POLL = 2, 4
+_MESSAGE = (
+    *_EVENT,
+    ("position", "i4"),  # the next hop: an entry of noc_hops, or a lane
+    ("amount", "i4"),  # for a semaphore; for a packet: bytes
+)
+
+#: Any entity.
+EVENT = record_dtype(64, *_EVENT)
+
+#: A request or a packet on its way.
+MESSAGE = record_dtype(64, *_MESSAGE)
+
+REQUEST = record_dtype(
+    64,
+    *_MESSAGE,
+    ("gpu", "i2"),  # its current GPU
+    ("choice", "i2"),  # index of its path among the pair's paths
+    ("line", "i4"),  # its line in flight
+    ("semaphore", "i4"),  # of all GPUs; -1: none
+    ("address", "i8"),
+    ("issued_ps", "i8"),
+    ("num_copies", "i4", "position"),  # of a multimem request at its switch: copies in flight
+    ("multimem", "i4", "line"),  # of a member's copy: the multimem request; of a replayed GPU's request: -1
+    ("next_armed", "i4", "line"),  # of an armed acquire
+    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: its way to wait, POLLS, ...
+)
+
+PACKET = record_dtype(
+    64,
+    *_MESSAGE,
+    ("flow", "i4"),
+    ("number", "i8"),  # in the flow
+)
+
+#: A dma, or a transfer of the task graph. A dma from a replayed GPU arrives as a request of kind IS_FLOW.
+FLOW = record_dtype(
+    64,
+    *_EVENT,
+    ("operand", "i4"),  # its destination
+    ("not_left", "i8"),  # packets still to leave the first link
+    ("next_in_chain", "i4"),  # the next dma to the same peer; -1: none
+    ("semaphore", "i4"),  # as of a request
+    ("total_bytes", "i8"),
+    ("not_arrived", "i8"),  # packets still to arrive
+    ("task", "i4", "next_in_chain"),  # the transfer; -1: a dma
+    ("first_path", "i4", "semaphore"),  # of a transfer
+)
+#: Views of the entities by name, in the order of :class:`Entities`.
+VIEWS = {"events": EVENT, "messages": MESSAGE, "requests": REQUEST, "packets": PACKET, "flows": FLOW}
+PACKET_FORM, POLL = 2, 4
 
 #: IS_ADD: a member's copy of a multimem store that adds; it must be below IS_LOAD, and odd as IS_STORE.
 IS_ADD = -1
@@ -184,10 +212,8 @@ LANE = record_dtype(
 PATH = record_dtype(
     16,
     ("first", "i4"),  # lane
-    ("end", "i4"),
-    ("port_out", "i4"),
-    ("port_in", "i4"),
-)
+    ("end", "i4"), ("port_out", "i4"), ("port_in", "i4"),
+)  # fmt: skip
 
 #: Requester and destination, at least one of them simulated; or a multimem operand: up to its switch, and down again.
 PAIR = record_dtype(
@@ -271,14 +297,10 @@ COUNTS = record_dtype(
 #: An entry of the write tracking table: an arrival from a replayed peer.
 PEER_WRITE = record_dtype(
     64,
-    ("time_ps", "i8"),
-    ("key", "i8"),
-    ("address", "i8"),
-    ("amount", "i8"),
-    ("pair", "i4"),
+    ("time_ps", "i8"), ("key", "i8"), ("address", "i8"), ("amount", "i8"), ("pair", "i4"),
     ("semaphore", "i4"),  # of all GPUs; -1: none
     ("kind", "i4"),
-)
+)  # fmt: skip
 
 #: Range of the recorded answers for a wavefront slot, and the number of issued requests.
 ANSWERS = record_dtype(32, ("first", "i8"), ("end", "i8"), ("issued", "i8"))
@@ -291,21 +313,22 @@ SERVICE = record_dtype(16, ("message_ps", "2i8"))
 LOG_ROW = record_dtype(
     64,
     ("what", "i8"),  # HAS_COME, SETS_OUT, IS_BACK
-    ("time_ps", "i8"),
-    ("key", "i8"),
-    ("label", "i8"),
-    ("kind", "i8"),
-    ("address", "i8"),
-    ("semaphore", "i8"),
+    ("time_ps", "i8"), ("key", "i8"), ("label", "i8"), ("kind", "i8"), ("address", "i8"), ("semaphore", "i8"),
     ("amount", "i8"),
-)
+)  # fmt: skip
 HAS_COME, SETS_OUT, IS_BACK = range(3)
 
 #: ``op_start`` of a workgroup's first acquire before its start, in a run that stops when all workgroups wait.
 LOOKED_FOR = -2
 
-#: State of a run between calls of the loop. The second half, from ``kick_cu``, passes follow-up work from one turn to
-#: the next: an event handler sets a field, the handler of the follow-up resets it to -1 (nothing to do).
+#: Fields of the clock that name pending work, or are -1; see :func:`trine.gpu._loop.advance`.
+REGISTERS = (
+    "kick_cu", "wake", "inject", "inject_number", "inject_end", "copy_for_members", "deliver", "begin", "kick_gpu",
+    "ready_line", "queue_poll", "free_line", "free_slot", "finish_item", "end_task", "next_segment", "new_event",
+    "lane_event", "unrecorded",
+)  # fmt: skip
+
+#: State of a run between calls of the loop.
 CLOCK = record_dtype(
     384,
     ("now", "i8"),  # ps
@@ -318,9 +341,7 @@ CLOCK = record_dtype(
     ("num_to_do", "i8"),  # wavefronts in ``to_do``
     ("num_ready", "i8"),  # tasks in ``ready``
     ("num_done", "i8"),  # tasks that have ended
-    ("num_free_requests", "i8"),
-    ("num_free_lines", "i8"),
-    ("num_events", "i8"),
+    ("num_free_requests", "i8"), ("num_free_lines", "i8"), ("num_events", "i8"),
     ("num_issued", "i8"),  # requests
     ("stop_ps", "i8"),  # the instant to stop at
     ("tick", "i8"),  # accesses of L2s
@@ -332,39 +353,18 @@ CLOCK = record_dtype(
     ("num_log", "i8"),  # rows of the log
     ("log_room", "i8"),  # maximum of ``num_log`` at the end of a turn
     ("not_waiting", "i8"),  # workgroups that do not wait yet, in a run that stops when all wait
-    ("kick_cu", "i8"),  # a CU (below: a GPU) that may have work
-    ("kick_gpu", "i8"),
-    ("wake", "i8"),  # a changed semaphore
-    ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
-    ("inject_number", "i8"),
-    ("inject_end", "i8"),
-    ("copied", "i8"),  # a multimem request at its switch, to copy for its members
-    ("deliver", "i8"),  # a pair whose first dma may have arrived
-    ("begin", "i8"),  # a task to begin
-    ("ended", "i8"),  # an ended task
-    ("scheduled", "i8"),  # an entity with a new event
-    ("other", "i8"),  # a second one: the next message of a lane out of a GPU
-    ("onward", "i8"),  # a request at the end of a segment
-    ("freed", "i8"),  # a wavefront that gets a slot back
-    ("fewer", "i8"),  # a wavefront with one unfinished item less
-    ("ready_line", "i8"),  # a line with complete reads
-    ("over_line", "i8"),  # a finished line
-    ("retried", "i8"),  # a poll to repeat
-    ("unrecorded", "i8"),  # a request without a recorded answer
-)
-HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
+    *((name, "i8") for name in REGISTERS),
+)  # fmt: skip
 
 #: Numbers of the GPU model and the system, read only.
 MODEL = record_dtype(
     512,
     ("cus", "i8"),  # of a GPU
     ("first_host", "i8"),  # GPUs from this number on are hosts: only memory
-    ("channels", "i8"),
-    ("ports", "i8"),
+    ("channels", "i8"), ("ports", "i8"),
     ("waves", "i8"),  # wavefront slots of a CU
     ("resources", "i8"),  # of a GPU
-    ("line_bytes", "i8"),
-    ("issue_ps", "i8"),
+    ("line_bytes", "i8"), ("issue_ps", "i8"),
     ("max_slots", "i8"),  # of a CU
     ("unroll", "i8"),  # default slots of a wavefront
     ("is_posted", "i8"),  # stores
@@ -373,37 +373,24 @@ MODEL = record_dtype(
     ("first_channel", "i8"),
     ("channel_ps", "2i8"),  # time of a message with data, and without, at a memory channel
     ("slice_ps", "2i8"),  # and at a slice of the L2
-    ("l2_ps", "i8"),
-    ("far_ps", "i8"),
+    ("l2_ps", "i8"), ("far_ps", "i8"),
     ("sets", "i8"),  # of a slice
     ("ways", "i8"),  # of a set
-    ("memory_interleave_bytes", "i8"),
-    ("port_interleave_bytes", "i8"),
+    ("memory_interleave_bytes", "i8"), ("port_interleave_bytes", "i8"),
     ("is_hashed", "i8"),  # whether the port is chosen by a hash of the address
     ("is_fair", "i8"),  # 1: lanes out of a GPU serve data and control in turns
-    ("launch_ps", "i8"),
-    ("dispatch_ps", "i8"),
-    ("barrier_ps", "i8"),
-    ("fence_ps", "i8"),
+    ("launch_ps", "i8"), ("dispatch_ps", "i8"), ("barrier_ps", "i8"), ("fence_ps", "i8"),
     ("poll_ps", "i8"),  # -1: failed requests wait at the memory
     ("poll_turn_ps", "i8"),
     ("is_drawn", "i8"),  # 1: the order of a CU's wavefronts is random
-    ("dma_ps", "i8"),
-    ("packet_bytes", "i8"),
-    ("packet_header_bytes", "i8"),
-    ("cycle_ps", "i8"),
+    ("dma_ps", "i8"), ("packet_bytes", "i8"), ("packet_header_bytes", "i8"), ("cycle_ps", "i8"),
     ("reduce_bytes_per_cycle", "i8"),
     ("max_groups", "i8"),  # workgroups of a CU
     ("tasks", "i8"),  # of the task graph
     ("first_wave", "i8"),  # first entity of each kind
-    ("first_dispatcher", "i8"),
-    ("first_request", "i8"),
+    ("first_dispatcher", "i8"), ("first_request", "i8"),
     ("cu_channel", "i8"),  # first path of each kind inside a GPU: from CUs to channels, ...
-    ("cu_port", "i8"),
-    ("channel_port", "i8"),
-    ("port_channel", "i8"),
-    ("channel_cu", "i8"),
-    ("port_cu", "i8"),
+    ("cu_port", "i8"), ("channel_port", "i8"), ("port_channel", "i8"), ("channel_cu", "i8"), ("port_cu", "i8"),
     ("peers_begin", "i8"),  # start of incoming traffic: AT_MEMORY, ...
     ("recorded_gpu", "i8"),  # the GPU with logged arrivals; -1: none
     ("has_answers", "i8"),  # 1: answers of replayed peers come from a record
@@ -411,7 +398,7 @@ MODEL = record_dtype(
     ("uncached_end", "i8"),
     ("monitors", "i8"),  # capacity of a GPU's monitor table; -1: no monitor
     ("wakeup_ps", "i8"),
-)
+)  # fmt: skip
 #: Start of incoming traffic: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)
 
@@ -472,6 +459,7 @@ class PathTable(NamedTuple):
 class Entities(NamedTuple):
     """One record per entity, modified in place. free_requests: stack.
 
+    events, messages, requests, packets, flows: the same memory, read as EVENT, MESSAGE, REQUEST, PACKET, FLOW.
     next: the next entity in the same list: a bucket of the wheel, or the queue of a lane, a CU or a semaphore.
         Separate from the records, so that a walk along a bucket does not wait for each record's memory (1.3 times as
         fast).
@@ -479,6 +467,10 @@ class Entities(NamedTuple):
     """
 
     events: RecordArray
+    messages: RecordArray
+    requests: RecordArray
+    packets: RecordArray
+    flows: RecordArray
     next: Int32
     answer: Int32
     free_requests: Int32

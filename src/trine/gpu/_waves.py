@@ -220,7 +220,7 @@ def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, c
     kernel = machine.kernels[U(number)]
     kernel.groups_left -= 1
     if kernel.groups_left == 0:
-        clock.ended = program.kernel_task[U(number)]
+        clock.end_task = program.kernel_task[U(number)]
 
 
 # A CU issues writes of ready lines, repeated polls, and reads of wavefronts in turns
@@ -236,8 +236,8 @@ def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, c
     if cu.is_pending == 0 and (may_begin or cu.first_item >= 0):
         cu.is_pending = 1
         clock.num_cu_events += 1
-        own = number - program.cu_gpu[U(number)] * model.cus
-        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
+        cu_in_gpu = number - program.cu_gpu[U(number)] * model.cus
+        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (cu_in_gpu << SHIFT_WAVE)
         give_event(entities, clock, number, max(clock.now, cu.ready_ps), key)
 
 
@@ -290,11 +290,11 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
 def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, line_number: Int) -> Int:
     """Return the operand of the next write of a line; after its last write the line leaves the queue."""
     line = machine.lines[U(line_number)]
-    left = line.writes
-    line.writes = left - 1
-    if left == 1:
+    remaining = line.writes
+    line.writes = remaining - 1
+    if remaining == 1:
         machine.cus[U(cu_number)].first_item = line.next
-    return program.operand_ptr[U(line.op + 1)] - left
+    return program.operand_ptr[U(line.op + 1)] - remaining
 
 
 @inlined
@@ -321,11 +321,11 @@ def _next_of_wave(
     if kind_of_op == RELEASE:
         return np.int64(IS_RELEASE), first + issued, line
     kind = np.int64(IS_LOAD)
-    wanted = reads
+    num_issues = reads
     if kind_of_op == STORE:
         kind = np.int64(IS_STORE)
-        wanted = end - first
-    if issued + 1 == wanted:
+        num_issues = end - first
+    if issued + 1 == num_issues:
         wave.operand = 0
         wave.line += wave.count
     return kind, first + issued, line
@@ -357,26 +357,26 @@ def settle(entities: Entities, machine: MachineTables, clock: Record, model: Rec
     if clock.ready_line >= 0:
         _write_or_end(entities, machine, clock)
         clock.ready_line = -1
-    if clock.retried >= 0:
-        place = np.int64(entities.events[U(clock.retried)].wave)
+    if clock.queue_poll >= 0:
+        place = np.int64(entities.requests[U(clock.queue_poll)].wave)
         cu_number = np.int64(machine.waves[U(place)].cu)
-        queue_item(entities, machine, cu_number, 2 * clock.retried + 1)
+        queue_item(entities, machine, cu_number, 2 * clock.queue_poll + 1)
         clock.num_queued_polls += 1
         clock.kick_cu = cu_number
-        clock.retried = -1
-    if clock.over_line >= 0:
-        machine.free_lines[U(clock.num_free_lines)] = clock.over_line
+        clock.queue_poll = -1
+    if clock.free_line >= 0:
+        machine.free_lines[U(clock.num_free_lines)] = clock.free_line
         clock.num_free_lines += 1
-        clock.over_line = -1
-    if clock.freed >= 0:
+        clock.free_line = -1
+    if clock.free_slot >= 0:
         _free_slot(machine, clock, model)
-        clock.freed = -1
-    if clock.fewer >= 0:
-        wave = machine.waves[U(clock.fewer)]
+        clock.free_slot = -1
+    if clock.finish_item >= 0:
+        wave = machine.waves[U(clock.finish_item)]
         wave.unfinished -= 1
         if wave.doing in (WAVE_COUNTING, WAVE_DRAINING):
-            go_later(machine, clock, clock.fewer)
-        clock.fewer = -1
+            go_later(machine, clock, clock.finish_item)
+        clock.finish_item = -1
 
 
 @inlined
@@ -386,9 +386,9 @@ def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> 
     line = machine.lines[U(number)]
     place = np.int64(line.wave)
     if line.writes == 0:
-        clock.freed = place
-        clock.fewer = place
-        clock.over_line = number
+        clock.free_slot = place
+        clock.finish_item = place
+        clock.free_line = number
     else:
         cu_number = np.int64(machine.waves[U(place)].cu)
         queue_item(entities, machine, cu_number, 2 * number)
@@ -398,7 +398,7 @@ def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> 
 @inlined
 def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
     """Return a slot to the wavefront ``freed`` and its CU."""
-    wave = machine.waves[U(clock.freed)]
+    wave = machine.waves[U(clock.free_slot)]
     cu = machine.cus[U(wave.cu)]
     wave.slots -= 1
     cu.slots -= 1
@@ -406,5 +406,5 @@ def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
         cu.full_ps += clock.now - cu.full_since_ps
         cu.full_since_ps = -1
     if wave.doing == WAVE_FULL:
-        go_later(machine, clock, clock.freed)
+        go_later(machine, clock, clock.free_slot)
     clock.kick_cu = wave.cu

@@ -30,7 +30,7 @@ def give_event(entities: Entities, clock: Record, entity: Int, at_ps: Int, key: 
     event = entities.events[U(entity)]
     event.time_ps = at_ps
     event.key = key
-    clock.scheduled = entity
+    clock.new_event = entity
 
 
 @inlined
@@ -42,16 +42,16 @@ def schedule(entities: Entities, wheel: Wheel, clock: Record, first_far: Int, en
     bucket = at_ps >> clock.bucket_bits
     ahead = bucket - clock.open_bucket
     if ahead == 0:
-        at = clock.num_open
-        clock.num_open = at + 1
-        whole = _whole_key(event, clock)
+        position = clock.num_open
+        clock.num_open = position + 1
+        sort_key = _whole_key(event, clock)
         first = clock.at_open
-        while at > first and open_key[U(at - 1)] > whole:
-            open_key[U(at)] = open_key[U(at - 1)]
-            open_id[U(at)] = open_id[U(at - 1)]
-            at -= 1
-        open_key[U(at)] = whole
-        open_id[U(at)] = entity
+        while position > first and open_key[U(position - 1)] > sort_key:
+            open_key[U(position)] = open_key[U(position - 1)]
+            open_id[U(position)] = open_id[U(position - 1)]
+            position -= 1
+        open_key[U(position)] = sort_key
+        open_id[U(position)] = entity
     elif ahead < len(wheel.head):
         slot = bucket & (len(wheel.head) - 1)
         entities.next[U(entity)] = wheel.head[U(slot)]
@@ -74,8 +74,8 @@ def next_event(entities: Entities, wheel: Wheel, clock: Record, limit: Int) -> I
         if bucket << clock.bucket_bits > clock.stop_ps:
             return FROM_HEAP - 1 - STOPPED
         _open(entities, wheel, clock, bucket)
-    at = clock.at_open
-    at_ps = (clock.open_bucket << clock.bucket_bits) + (wheel.open_key[U(at)] >> SHIFT_TIME)
+    position = clock.at_open
+    at_ps = (clock.open_bucket << clock.bucket_bits) + (wheel.open_key[U(position)] >> SHIFT_TIME)
     if clock.num_queued > 0 and heap[U(0)].time_ps <= at_ps:
         return FROM_HEAP
     if at_ps > clock.stop_ps:
@@ -84,8 +84,8 @@ def next_event(entities: Entities, wheel: Wheel, clock: Record, limit: Int) -> I
         return FROM_HEAP - 1 - PAUSED
     clock.now = at_ps
     clock.num_events += 1
-    clock.at_open = at + 1
-    return np.int64(wheel.open_id[U(at)])
+    clock.at_open = position + 1
+    return np.int64(wheel.open_id[U(position)])
 
 
 @inlined
@@ -111,10 +111,10 @@ def _whole_key(event: Record, clock: Record) -> Int:
 
 
 @inlined
-def _filled_bucket(wheel: Wheel, bucket: Int, most: Int) -> Int:
-    """Return the first bucket with events among ``most`` buckets from ``bucket`` on; the last one if all are empty."""
+def _filled_bucket(wheel: Wheel, bucket: Int, limit: Int) -> Int:
+    """Return the first bucket with events among ``limit`` buckets from ``bucket`` on; the last one if all are empty."""
     mask = len(wheel.head) - 1
-    end = bucket + most - 1
+    end = bucket + limit - 1
     while bucket < end and wheel.head[U(bucket & mask)] < 0:
         bucket += 1
     return bucket
@@ -135,13 +135,13 @@ def _open(entities: Entities, wheel: Wheel, clock: Record, bucket: Int) -> None:
         open_id[U(count)] = entity
         count += 1
         entity = np.int64(entities.next[U(entity)])
-    for at in range(count // 2):
-        other = count - 1 - at
-        swapped = open_id[U(other)]
-        open_id[U(other)] = open_id[U(at)]
-        open_id[U(at)] = swapped
-    for at in range(count):
-        open_key[U(at)] = _whole_key(entities.events[U(open_id[U(at)])], clock)
+    for position in range(count // 2):
+        mirror = count - 1 - position
+        swapped = open_id[U(mirror)]
+        open_id[U(mirror)] = open_id[U(position)]
+        open_id[U(position)] = swapped
+    for position in range(count):
+        open_key[U(position)] = _whole_key(entities.events[U(open_id[U(position)])], clock)
     clock.open_bucket = bucket
     clock.at_open = 0
     clock.num_open = count
@@ -164,11 +164,11 @@ def _sort(keys: Int64, ids: Int32, count: Int) -> None:
         for i in range(gap, count):
             key = keys[U(i)]
             entity = ids[U(i)]
-            at = np.int64(i)
-            while at >= gap and keys[U(at - gap)] > key:
-                keys[U(at)] = keys[U(at - gap)]
-                ids[U(at)] = ids[U(at - gap)]
-                at -= gap
-            keys[U(at)] = key
-            ids[U(at)] = entity
+            position = np.int64(i)
+            while position >= gap and keys[U(position - gap)] > key:
+                keys[U(position)] = keys[U(position - gap)]
+                ids[U(position)] = ids[U(position - gap)]
+                position -= gap
+            keys[U(position)] = key
+            ids[U(position)] = entity
         gap //= 3

@@ -97,7 +97,7 @@ class ProgramBuilder:
         self._labels: dict[str, int] = {}
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._operands: list[Operand] = []
-        self._written: list[Operations] = []
+        self._blocks: list[Operations] = []
         self._unsorted: list[_OperationBlock] = []
         self._workgroup_ptr = [0]
         self._kernels: list[tuple[int, int, str]] = []
@@ -134,9 +134,9 @@ class ProgramBuilder:
         self, kind: int, amount: int, operands: Iterable[Operand], label: str | None = None, unroll: int = 0
     ) -> None:
         """Add one operation to the current workgroup; sources come before targets."""
-        before = len(self._operands)
+        first = len(self._operands)
         self._operands.extend(operands)
-        added = len(self._operands) - before
+        added = len(self._operands) - first
         self._rows.append((kind, amount, unroll, self.label(label), added))
         self.num_ops += 1
         self.num_operands += added
@@ -151,12 +151,12 @@ class ProgramBuilder:
         widths = [max((np.shape(c)[1] for c in block if np.ndim(c) == 2), default=1) for block in operands]
         self.reserve(n * sum(widths))
         columns = np.empty((len(_FIELDS), n, sum(widths)), np.int64)
-        at = 0
+        first_column = 0
         for block, width in zip(operands, widths, strict=True):
             for row, column in enumerate(block):
                 flat = isinstance(column, np.ndarray) and column.ndim == 1
-                columns[row, :, at : at + width] = column[:, None] if flat else column  # type: ignore[index]
-            at += width
+                columns[row, :, first_column : first_column + width] = column[:, None] if flat else column  # type: ignore[index]
+            first_column += width
         amounts = np.broadcast_to(np.asarray(amount, np.int64), n)
         self._unsorted.append(_OperationBlock(kind, self.label(label), workgroup, order, amounts, columns))
         self.num_ops += n
@@ -168,7 +168,7 @@ class ProgramBuilder:
     def extend(self, operations: Operations, sizes: Iterable[int]) -> None:
         """Add whole workgroups at once; ``sizes`` are their numbers of operations."""
         self._flush()
-        self._written.append(operations)
+        self._blocks.append(operations)
         self.num_ops += len(operations.num_operands)
         self.num_operands += int(operations.num_operands.sum())
         for size in sizes:
@@ -194,7 +194,7 @@ class ProgramBuilder:
             "op_amount": np.concatenate([block.amount for block in blocks])[rows],
             "op_label": np.repeat([block.label for block in blocks], counts)[rows],
         }
-        self._written.append(Operations(ops, lengths, dict(zip(_FIELDS, operands, strict=True))))
+        self._blocks.append(Operations(ops, lengths, dict(zip(_FIELDS, operands, strict=True))))
         ends = np.searchsorted(workgroup[rows], np.arange(1, count + 1))
         self._workgroup_ptr += (self._workgroup_ptr[-1] + ends).tolist()
 
@@ -205,9 +205,9 @@ class ProgramBuilder:
     def end_kernels(self, ranks: Sequence[int], wavefronts: int, name: str) -> None:
         """End one kernel per rank in ``ranks``; they share the workgroups since the last kernel equally."""
         first = self._kernel_ptr[-1]
-        each = (len(self._workgroup_ptr) - 1 - first) // len(ranks)
+        workgroups_per_rank = (len(self._workgroup_ptr) - 1 - first) // len(ranks)
         for number, rank in enumerate(ranks, 1):
-            self._kernel_ptr.append(first + number * each)
+            self._kernel_ptr.append(first + number * workgroups_per_rank)
             self._kernels.append((rank, wavefronts, name))
 
     def program(
@@ -232,11 +232,11 @@ class ProgramBuilder:
             for i, (name, dtype) in enumerate(KERNEL_COLUMNS.items())
         }
         for name, dtype in OP_COLUMNS.items():
-            columns[name] = self._column([(len(w.num_operands), w.ops.get(name)) for w in self._written], dtype)
+            columns[name] = self._column([(len(w.num_operands), w.ops.get(name)) for w in self._blocks], dtype)
         for name in _FIELDS:
-            parts = [(int(w.num_operands.sum()), w.operands.get(name)) for w in self._written]
+            parts = [(int(w.num_operands.sum()), w.operands.get(name)) for w in self._blocks]
             columns[name] = self._column(parts, OPERAND_COLUMNS.get(name, np.int64))
-        operand_ptr = np.concatenate([[0], *(written.num_operands for written in self._written)]).cumsum()
+        operand_ptr = np.concatenate([[0], *(written.num_operands for written in self._blocks)]).cumsum()
         pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, operand_ptr]
         names = tuple(name for *_, name in self._kernels)
         if ranks is not None:
@@ -268,7 +268,7 @@ class ProgramBuilder:
             return
         *ops, num_operands = np.array(self._rows, np.int64).T
         operands = np.array(self._operands, np.int64).reshape(-1, len(_FIELDS)).T
-        self._written.append(
+        self._blocks.append(
             Operations(dict(zip(OP_COLUMNS, ops, strict=True)), num_operands, dict(zip(_FIELDS, operands, strict=True)))
         )
         self._rows, self._operands = [], []
@@ -290,13 +290,13 @@ class ProgramBuilder:
         return rotated
 
 
-def _moved(places: Int64, by: Int64, grid: Sequence[int]) -> Int64:
+def _moved(places: Int64, offset: Int64, grid: Sequence[int]) -> Int64:
     """Return places in a row-major grid, moved along each of its dimensions."""
-    found, scale = np.zeros(np.broadcast_shapes(places.shape, by.shape), np.int64), 1
+    moved, scale = np.zeros(np.broadcast_shapes(places.shape, offset.shape), np.int64), 1
     for size in reversed(grid):
-        found += (places + by) % size * scale
-        places, by, scale = places // size, by // size, scale * size
-    return found
+        moved += (places + offset) % size * scale
+        places, offset, scale = places // size, offset // size, scale * size
+    return moved
 
 
 def _repeated(ptr: Sequence[int] | Int64, times: int) -> Int64:

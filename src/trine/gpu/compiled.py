@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,6 @@ from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import Records
-
-if TYPE_CHECKING:
-    from trine.gpu.start import GpuState
 
 #: Events between two checks of the clock and of Ctrl-C: about 50 ms.
 BUDGET = 1 << 20
@@ -139,8 +135,8 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     """Return the records of the run up to now."""
     counters, gpus = state.tables.counters, system.num_gpus
     resources, counts = state.tables.machine.resources, counters.counts
-    inside = gpus * system.layout.num_resources
-    own, lanes = resources[:inside].reshape(gpus, -1), resources[inside:]
+    num_inside = gpus * system.layout.num_resources
+    in_gpus, lanes = resources[:num_inside].reshape(gpus, -1), resources[num_inside:]
     links, numbers = lane_columns(state.fabric.lanes)
     loads, stores, acquires, releases = counts["issued"].T
     return GpuRecords(
@@ -152,9 +148,9 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
         op_start_ps=counters.op_start,
         op_end_ps=counters.op_end,
         state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
-        resource_data=own["messages"][:, :, 0].copy(),
-        resource_control=own["messages"][:, :, 1].copy(),
-        resource_busy_ps=own["busy_ps"].copy(),
+        resource_data=in_gpus["messages"][:, :, 0].copy(),
+        resource_control=in_gpus["messages"][:, :, 1].copy(),
+        resource_busy_ps=in_gpus["busy_ps"].copy(),
         lane_link=np.array(links, np.int32),
         lane_number=np.array(numbers, np.int32),
         lane_data=lanes["messages"][:, 0].copy(),
@@ -186,14 +182,14 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
     waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
     requests = _waiting_requests(state)
     stuck = [_wavefront(state, system, int(slot), requests.get(int(slot), [])) for slot in waiting[: deadlock.SHOWN]]
-    left = int(system.graph.num_tasks - state.clock.num_done)
-    return deadlock.gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
+    unfinished_tasks = int(system.graph.num_tasks - state.clock.num_done)
+    return deadlock.gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), unfinished_tasks)
 
 
 def has_use(state: GpuState) -> bool:
     """Return whether a polling request has its answer on the way, or will find its semaphore high enough."""
     entities, asks = state.tables.entities, _asking(state)
-    requests = entities.events[asks]
+    requests = entities.requests[asks]
     enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
     polls = requests["form"] >= S.POLL
     return bool((polls & (enough | (requests["amount"] == 0))).any())
@@ -202,20 +198,20 @@ def has_use(state: GpuState) -> bool:
 def _asking(state: GpuState) -> npt.NDArray[np.int64]:
     """Return the active requests that need a semaphore, or have acquired it and are returning."""
     entities, first = state.tables.entities, int(state.model.first_request)
-    asks = np.isin(entities.events["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
+    asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
     asks[:first] = False
     asks[entities.free_requests[: state.clock.num_free_requests]] = False
-    return np.flatnonzero(asks & (entities.events["semaphore"] >= 0))
+    return np.flatnonzero(asks & (entities.requests["semaphore"] >= 0))
 
 
 def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
     """Return for each wavefront the requests that wait for semaphores: parked at the memory, or polling."""
     entities = state.tables.entities
-    found: dict[int, list[int]] = {}
+    requests_of: dict[int, list[int]] = {}
     for number in _asking(state).tolist():
-        if entities.events["amount"][number] > 0:
-            found.setdefault(int(entities.events["wave"][number]), []).append(number)
-    return found
+        if entities.requests["amount"][number] > 0:
+            requests_of.setdefault(int(entities.requests["wave"][number]), []).append(number)
+    return requests_of
 
 
 def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int]) -> deadlock.StuckWavefront:
@@ -240,16 +236,16 @@ def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int
 
 
 def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
-    asked = state.tables.entities.events[request]
-    gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
-    amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
-    return deadlock.for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
+    record = state.tables.entities.requests[request]
+    gpu, number = divmod(int(record["semaphore"]), system.program.semaphores.shape[1])
+    amount = int(state.tables.machine.semaphores["amount"][record["semaphore"]])
+    return deadlock.for_semaphore(number, int(system.ranks[gpu]), amount, int(record["amount"]))
 
 
 def _without_room(state: GpuState, system: GpuSystem) -> list[deadlock.QueuedKernel]:
-    left = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
-    queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
-    return [deadlock.QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
+    unstarted = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
+    queued = np.flatnonzero((unstarted > 0) & _has_started(state, system)).tolist()
+    return [deadlock.QueuedKernel(kernel, int(unstarted[kernel])) for kernel in queued]
 
 
 def _has_started(state: GpuState, system: GpuSystem) -> np.ndarray:
@@ -267,42 +263,42 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
     """
     target = int(system.ranks[system.record])
     # label 0: the GPU's own requests, returned by a switch
-    come = log[(log["what"] == S.HAS_COME) & (log["label"] > 0)]
+    arrived = log[(log["what"] == S.HAS_COME) & (log["label"] > 0)]
     rank_at = np.full(system.num_ranks, -1, np.int64)
     for rank in range(system.num_ranks):
         rank_at[system.distance(rank, target)] = rank
-    rank = rank_at[come["label"] - 1]
-    place, number = _place(come["key"], system, waves), _number(come["key"])
+    rank = rank_at[arrived["label"] - 1]
+    place, number = _place(arrived["key"], system, waves), _number(arrived["key"])
     if isinstance(system.outside, Arrivals):  # keys of replayed requests number places as records do
-        place = _place(come["key"], system, system.model.wavefronts_per_cu)
-    order = np.lexsort((rank, number, place, come["label"], come["kind"] == S.IS_FLOW, come["time_ps"]))
-    come, rank, place, number = come[order], rank[order], place[order], number[order]
-    semaphore = come["semaphore"] - system.record * system.program.semaphores.shape[1]
-    has_semaphore = come["semaphore"] >= 0
-    gone, back = log[log["what"] == S.SETS_OUT], log[log["what"] == S.IS_BACK]
+        place = _place(arrived["key"], system, system.model.wavefronts_per_cu)
+    order = np.lexsort((rank, number, place, arrived["label"], arrived["kind"] == S.IS_FLOW, arrived["time_ps"]))
+    arrived, rank, place, number = arrived[order], rank[order], place[order], number[order]
+    semaphore = arrived["semaphore"] - system.record * system.program.semaphores.shape[1]
+    has_semaphore = arrived["semaphore"] >= 0
+    departed, answered = log[log["what"] == S.SETS_OUT], log[log["what"] == S.IS_BACK]
     # The k-th answer with a key belongs to its k-th request, because a place reuses a key only after 2^14 requests.
-    number_of_gone = _count_before(_place(gone["key"], system, waves))
-    by_key = np.argsort(gone["key"], kind="stable")
-    gone, number_of_gone = gone[by_key], number_of_gone[by_key]
-    back = back[np.argsort(back["key"], kind="stable")]
-    refused = (back["semaphore"] >= 0) & (back["amount"] > 0) & (back["kind"] == S.IS_LOAD)
-    answer_place = _place(back["key"], system, waves)
+    answer_number = _count_before(_place(departed["key"], system, waves))
+    by_key = np.argsort(departed["key"], kind="stable")
+    departed, answer_number = departed[by_key], answer_number[by_key]
+    answered = answered[np.argsort(answered["key"], kind="stable")]
+    refused = (answered["semaphore"] >= 0) & (answered["amount"] > 0) & (answered["kind"] == S.IS_LOAD)
+    answer_place = _place(answered["key"], system, waves)
     return Arrivals(
         target=target,
         num_ranks=system.num_ranks,
-        time_ps=come["time_ps"].copy(),
+        time_ps=arrived["time_ps"].copy(),
         rank=rank.astype(np.int32),
         place=place.astype(np.int32),
         number=number.astype(np.int32),
-        kind=np.select([come["kind"] == S.IS_FLOW, come["kind"] == S.IS_ADD], [PUT, STORE], come["kind"]).astype(
-            np.int8
-        ),
-        address=come["address"].copy(),
+        kind=np.select(
+            [arrived["kind"] == S.IS_FLOW, arrived["kind"] == S.IS_ADD], [PUT, STORE], arrived["kind"]
+        ).astype(np.int8),
+        address=arrived["address"].copy(),
         semaphore=np.where(has_semaphore, semaphore, -1).astype(np.int32),
-        amount=np.where(has_semaphore, come["amount"], 0),
+        amount=np.where(has_semaphore, arrived["amount"], 0),
         answer_place=answer_place.astype(np.int32),
-        answer_number=number_of_gone[: len(back)].astype(np.int32),
-        answer_ps=back["time_ps"].copy(),
+        answer_number=answer_number[: len(answered)].astype(np.int32),
+        answer_ps=answered["time_ps"].copy(),
         answer_refused=refused.astype(np.int8),
     )
 
@@ -328,7 +324,7 @@ def _count_before(values: Int64) -> Int64:
 
 def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSystem) -> str:
     """Return why the replayed record has no answer for the request ``clock.unrecorded``."""
-    event = tables.entities.events[clock.unrecorded]
+    event = tables.entities.requests[clock.unrecorded]
     place = int(event["wave"])
     cu, slot = divmod(place, int(model.waves))
     of_whom = f"for place {cu * system.model.wavefronts_per_cu + slot} of rank {system.ranks[0]}"

@@ -32,20 +32,20 @@ def for_semaphore(number: int, rank: int, value: int, needs: int) -> str:
     return f"semaphore {number} of rank {rank}, which has {value} and needs {needs}"
 
 
-def for_barrier(there: int, wavefronts: int) -> str:
-    return f"the barrier, where {there} of {wavefronts} wavefronts are"
+def for_barrier(arrived: int, wavefronts: int) -> str:
+    return f"the barrier, where {arrived} of {wavefronts} wavefronts are"
 
 
 def for_lines(unfinished: int, flagged: Sequence[str]) -> str:
     """Describe ``unfinished`` lines and requests; some wait for the flags ``flagged`` (:func:`for_semaphore`)."""
-    what = f"{unfinished} unfinished {'request' if unfinished == 1 else 'requests'}"
+    unfinished_text = f"{unfinished} unfinished {'request' if unfinished == 1 else 'requests'}"
     if not flagged:
-        return what
-    return f"{what}, {len(flagged)} of them flagged; the first waits for the flag {flagged[0]}"
+        return unfinished_text
+    return f"{unfinished_text}, {len(flagged)} of them flagged; the first waits for the flag {flagged[0]}"
 
 
-def for_slot(limit: int, whose: str) -> str:
-    return f"a request slot: {whose} has all {limit} in use"
+def for_slot(limit: int, holder: str) -> str:
+    return f"a request slot: {holder} has all {limit} in use"
 
 
 def gpu_deadlock(
@@ -68,22 +68,22 @@ def gpu_deadlock(
     ranks_each = int((system.gpu_of >= 0).sum()) // system.num_gpus
     if ranks_each > 1:
         lines.append(f"(folded: each rank named stands for {ranks_each} ranks)")
-    shown = "\n  ".join(lines)
+    text = "\n  ".join(lines)
     return DeadlockError(
-        f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {shown}"
+        f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {text}"
     )
 
 
-def _wavefront(system: GpuSystem, one: StuckWavefront) -> str:
-    program, group = system.program, one.workgroup
+def _wavefront(system: GpuSystem, stuck: StuckWavefront) -> str:
+    program, group = system.program, stuck.workgroup
     kernel = int(program.kernel_ptr.searchsorted(group, side="right")) - 1
     workgroup = group - int(program.kernel_ptr[kernel])
-    where = f"{_kernel(system, kernel)}, workgroup {workgroup}, wavefront {one.wavefront}"
-    if one.op == program.workgroup_ptr[group + 1]:
-        return f"{where}: its operations are over; waits for {one.waits_for}"
-    label = int(program.op_label[one.op])
-    name = OP_NAMES[int(program.op_kind[one.op])] + (f" ({program.labels[label]})" if label >= 0 else "")
-    return f"{where}: operation {one.op - int(program.workgroup_ptr[group])}, {name}: waits for {one.waits_for}"
+    location = f"{_kernel(system, kernel)}, workgroup {workgroup}, wavefront {stuck.wavefront}"
+    if stuck.op == program.workgroup_ptr[group + 1]:
+        return f"{location}: its operations are over; waits for {stuck.waits_for}"
+    label = int(program.op_label[stuck.op])
+    name = OP_NAMES[int(program.op_kind[stuck.op])] + (f" ({program.labels[label]})" if label >= 0 else "")
+    return f"{location}: operation {stuck.op - int(program.workgroup_ptr[group])}, {name}: waits for {stuck.waits_for}"
 
 
 def _kernel(system: GpuSystem, kernel: int) -> str:

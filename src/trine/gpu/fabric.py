@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 Ranks = TypeVar("Ranks", int, npt.NDArray[np.int64])
 
 
-def distance(grid: Sequence[int], source: Ranks, here: Ranks) -> Ranks:
+def distance(grid: Sequence[int], source: Ranks, origin: Ranks) -> Ranks:
     """Return the difference of two grid positions along each dimension, modulo its size, as a row-major number."""
     number, scale = source - source, 1
     for size in reversed(grid):
-        number = number + (source % size - here % size) % size * scale
-        source, here, scale = source // size, here // size, scale * size
+        number = number + (source % size - origin % size) % size * scale
+        source, origin, scale = source // size, origin // size, scale * size
     return number
 
 
@@ -39,13 +39,13 @@ def rank_grid(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
     return (len(group),)
 
 
-def moved(grid: Sequence[int], rank: int, source: int, here: int) -> int:
-    """Return ``rank`` moved by the offset from ``here`` to ``source``, along each dimension of the grid."""
-    found, scale = 0, 1
+def moved(grid: Sequence[int], rank: int, source: int, origin: int) -> int:
+    """Return ``rank`` moved by the offset from ``origin`` to ``source``, along each dimension of the grid."""
+    image, scale = 0, 1
     for size in reversed(grid):
-        found += (rank % size + source % size - here % size) % size * scale
-        rank, source, here, scale = rank // size, source // size, here // size, scale * size
-    return found
+        image += (rank % size + source % size - origin % size) % size * scale
+        rank, source, origin, scale = rank // size, source // size, origin // size, scale * size
+    return image
 
 
 class LaneHop(NamedTuple):
@@ -80,7 +80,7 @@ class GpuFabric:
 
     def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
         self.cluster, self.group, self.model = cluster, tuple(group), model
-        self._known: dict[tuple[int, int], tuple[FabricPath, ...]] = {}
+        self._paths: dict[tuple[int, int], tuple[FabricPath, ...]] = {}
         self._spokes: dict[tuple[int, ...], dict[int, tuple[Spoke, ...]]] = {}
 
     @cached_property
@@ -94,20 +94,20 @@ class GpuFabric:
         rank_of = np.full(len(self.cluster.devices), -1, np.int64)
         rank_of[list(self.group)] = np.arange(ranks)
         source, target = rank_of[table.source], rank_of[table.target]
-        near = np.flatnonzero((source >= 0) | (target >= 0)).tolist()
-        links = np.array([i for i in near if self.cluster.links[i].link_class == SCALE_UP], np.int64)
+        group_links = np.flatnonzero((source >= 0) | (target >= 0)).tolist()
+        links = np.array([i for i in group_links if self.cluster.links[i].link_class == SCALE_UP], np.int64)
         out, count_out = self._numbered(links, source[links], target[links])
         into, _ = self._numbered(links, target[links], source[links])
         return out, into, {self.group[rank]: count for rank, count in count_out.items()}
 
-    def _numbered(self, links: Int64, own: Int64, other: Int64) -> tuple[dict[int, int], dict[int, int]]:
+    def _numbered(self, links: Int64, rank_of: Int64, peer: Int64) -> tuple[dict[int, int], dict[int, int]]:
         """Return the number of each link within its rank, and the number of links per rank."""
         grid = rank_grid(self.cluster, self.group)
-        away = np.where(other >= 0, distance(grid, np.maximum(other, 0), np.maximum(own, 0)), len(self.group))
+        away = np.where(peer >= 0, distance(grid, np.maximum(peer, 0), np.maximum(rank_of, 0)), len(self.group))
         number: dict[int, int] = {}
         count: dict[int, int] = {}
-        for i in np.lexsort((links, away, own)).tolist():
-            rank = int(own[i])
+        for i in np.lexsort((links, away, rank_of)).tolist():
+            rank = int(rank_of[i])
             if rank >= 0:
                 number[int(links[i])] = count.get(rank, 0)
                 count[rank] = number[int(links[i])] + 1
@@ -122,10 +122,10 @@ class GpuFabric:
             number_out[link], share[link] = number, count_out[int(table.source[link])]
         for link, number in into.items():
             number_in[link] = number
-        seen = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
+        rates = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
         return [
-            ("bandwidth", np.array([rate for rate, _ in seen], np.int64)),
-            ("latency", np.array([latency for _, latency in seen], np.int64)),
+            ("bandwidth", np.array([rate for rate, _ in rates], np.int64)),
+            ("latency", np.array([latency for _, latency in rates], np.int64)),
             ("their place among the links out of their GPU", number_out),
             ("their place among the links into their GPU", number_in),
             ("the number of links out of their GPU", share),
@@ -140,15 +140,15 @@ class GpuFabric:
         InputError: NICs or hosts lie between the two, which loads and stores cannot cross.
         SpecError: no path joins them.
         """
-        found = self._known.get((source, target))
-        if found is None:
-            found = self._known[source, target] = self._find(source, target)
-        return found
+        paths = self._paths.get((source, target))
+        if paths is None:
+            paths = self._paths[source, target] = self._find(source, target)
+        return paths
 
     def _find(self, source: int, target: int) -> tuple[FabricPath, ...]:
-        here, there = self.group[source], self.group[target]
+        source_device, target_device = self.group[source], self.group[target]
         paths: list[FabricPath] = []
-        for route, _ in self.cluster.paths(here, there):
+        for route, _ in self.cluster.paths(source_device, target_device):
             barred = self._barred(route)
             if barred is not None:
                 raise InputError(
@@ -169,9 +169,9 @@ class GpuFabric:
         to_host = HOST in (devices[links[route[0]].source].kind, devices[links[route[-1]].target].kind)
         passed = (SWITCH, HOST) if to_host else (SWITCH,)
         for i, link in enumerate(route):
-            each = links[link]
-            inside = i == len(route) - 1 or devices[each.target].kind in passed
-            if each.link_class != SCALE_UP and not (each.link_class == HOST_LINK and inside):
+            hop = links[link]
+            stays_inside = i == len(route) - 1 or devices[hop.target].kind in passed
+            if hop.link_class != SCALE_UP and not (hop.link_class == HOST_LINK and stays_inside):
                 return link
         return None
 
@@ -213,13 +213,13 @@ class GpuFabric:
     def domains(self) -> tuple[int, ...]:
         """Domain number of each rank, shared by ranks that reach each other without a NIC; numbered by first rank."""
         firsts: list[int] = []
-        found = []
+        domains = []
         for rank in range(len(self.group)):
-            near = (i for i, first in enumerate(firsts) if not self.crosses_nic(first, rank))
-            found.append(next(near, len(firsts)))
-            if found[-1] == len(firsts):
+            reachable = (i for i, first in enumerate(firsts) if not self.crosses_nic(first, rank))
+            domains.append(next(reachable, len(firsts)))
+            if domains[-1] == len(firsts):
                 firsts.append(rank)
-        return tuple(found)
+        return tuple(domains)
 
     def latency_ps(self, source: int, target: int) -> int:
         """Return the total link latency of the first path from rank ``source`` to rank ``target``."""
@@ -243,8 +243,8 @@ class GpuFabric:
         for lane in range(num_lanes):
             hops = []
             for i, (link, (rate, latency_ps)) in enumerate(zip(route, numbers, strict=True)):
-                after = latency_ps + ports.latency_ps * ((i == 0) + (i == len(route) - 1))
-                hops.append(LaneHop(link, lane, num_lanes, max(1, rate // num_lanes), after))
+                after_ps = latency_ps + ports.latency_ps * ((i == 0) + (i == len(route) - 1))
+                hops.append(LaneHop(link, lane, num_lanes, max(1, rate // num_lanes), after_ps))
             port_out = (ordinal * num_lanes + lane) % ports.count
             port_in = (into.get(last, 0) * num_lanes + lane) % ports.count
             paths.append(FabricPath(port_out, port_in, tuple(hops)))
@@ -256,39 +256,39 @@ def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spok
     ups: dict[int, tuple[int, ...]] = {}
     downs: dict[int, tuple[int, ...]] = {}
     switches: tuple[int, ...] | None = None
-    for here in ranks:
-        for there in ranks:
-            if here == there:
+    for source in ranks:
+        for target in ranks:
+            if source == target:
                 continue
-            routes = _over_one_switch(fabric, here, there)
+            routes = _over_one_switch(fabric, source, target)
             over = tuple(int(fabric.cluster.link_table.target[up]) for up, _ in routes)
             switches = over if switches is None else switches
             up, down = tuple(route[0] for route in routes), tuple(route[1] for route in routes)
-            if over != switches or ups.setdefault(here, up) != up or downs.setdefault(there, down) != down:
+            if over != switches or ups.setdefault(source, up) != up or downs.setdefault(target, down) != down:
                 raise InputError(
                     f"routes between ranks {ranks[0]} to {ranks[-1]} go over several switches or links, each over "
                     f"another (routing {fabric.cluster.routing!r}): multimem operations need the same for all, as on "
                     "one switch, or with routing 'ecmp-split'"
                 )
-    found = {rank: tuple(_spokes(fabric, rank, ranks, ups, downs)) for rank in ranks}
-    if len({len(spokes) for spokes in found.values()}) > 1:
+    spokes_of = {rank: tuple(_spokes(fabric, rank, ranks, ups, downs)) for rank in ranks}
+    if len({len(spokes) for spokes in spokes_of.values()}) > 1:
         raise InputError("multimem operations need GPUs with equally many lanes to their switch, and these have not")
-    return found
+    return spokes_of
 
 
-def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int, int]]:
+def _over_one_switch(fabric: GpuFabric, source: int, peer: int) -> list[tuple[int, int]]:
     """Return the two links of each route, ordered by switch."""
     cluster = fabric.cluster
-    routes = [route for route, _ in cluster.paths(fabric.group[here], fabric.group[there])]
+    routes = [route for route, _ in cluster.paths(fabric.group[source], fabric.group[peer])]
     for route in routes:
         middle = int(cluster.link_table.target[route[0]])
         if len(route) != 2 or not cluster.devices[middle].reduces:
             raise InputError(
-                f"rank {here} reaches rank {there} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) "
+                f"rank {source} reaches rank {peer} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) "
                 "need one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster "
                 f"files 'reduces: true'), and {cluster.name!r} has no such switch there; take another algorithm"
             )
-        fabric.paths(here, there)  # raises if loads and stores cannot cross the route
+        fabric.paths(source, peer)  # raises if loads and stores cannot cross the route
     target = cluster.link_table.target
     return sorted(((route[0], route[1]) for route in routes), key=lambda route: (int(target[route[0]]), route))
 
@@ -300,16 +300,16 @@ def _spokes(
     ups: dict[int, tuple[int, ...]],
     downs: dict[int, tuple[int, ...]],
 ) -> Iterator[Spoke]:
-    other = ranks[1] if rank == ranks[0] else ranks[0]
+    peer = ranks[1] if rank == ranks[0] else ranks[0]
     for switch, up in enumerate(ups[rank]):
-        out = fabric.lanes((up, downs[other][switch]))
-        into = fabric.lanes((ups[other][switch], downs[rank][switch]))
+        out = fabric.lanes((up, downs[peer][switch]))
+        into = fabric.lanes((ups[peer][switch], downs[rank][switch]))
         if len(out) != len(into):
             raise InputError(
                 "multimem operations need GPUs with equally many lanes to their switch, and these have not"
             )
-        for there, here in zip(out, into, strict=True):
-            yield Spoke(there.port_out, here.port_in, there.hops[0], here.hops[1])
+        for upward, downward in zip(out, into, strict=True):
+            yield Spoke(upward.port_out, downward.port_in, upward.hops[0], downward.hops[1])
 
 
 def path_of_address(address: int, interleave_bytes: int, choice: str, num_paths: int) -> int:

@@ -36,19 +36,19 @@ class Translations:
 
     def split(self, ranks: Int64) -> tuple[Int64, Int64]:
         """Return each rank's translation (as the image of rank 0), and the rank of its orbit nearest to 0."""
-        there, near = np.zeros_like(ranks), np.zeros_like(ranks)
+        translation, origin = np.zeros_like(ranks), np.zeros_like(ranks)
         scale, rest = 1, ranks
         for size, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
             place = rest % size
-            near += place % step * scale
-            there += (place - place % step) * scale
+            origin += place % step * scale
+            translation += (place - place % step) * scale
             rest, scale = rest // size, scale * size
-        return there, near
+        return translation, origin
 
-    def moved(self, ranks: Int64, by: Int64, sign: int = 1) -> Int64:
-        """Return ``ranks`` moved by the translations ``by``, or by their inverses (sign -1)."""
-        out = np.zeros(np.broadcast_shapes(ranks.shape, by.shape), np.int64)
-        scale, a, b = 1, ranks, by
+    def moved(self, ranks: Int64, offset: Int64, sign: int = 1) -> Int64:
+        """Return ``ranks`` moved by the translations ``offset``, or by their inverses (sign -1)."""
+        out = np.zeros(np.broadcast_shapes(ranks.shape, offset.shape), np.int64)
+        scale, a, b = 1, ranks, offset
         for size in reversed(self.grid):
             out += (a % size + sign * (b % size)) % size * scale
             a, b, scale = a // size, b // size, scale * size
@@ -56,18 +56,17 @@ class Translations:
 
     def generators(self) -> list[int]:
         """Return one translation (as the image of rank 0) for each dimension that the group moves."""
-        found, scale = [], 1
+        generators, scale = [], 1
         for size, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
             if step < size:
-                found.append(step * scale)
+                generators.append(step * scale)
             scale *= size
-        return found
+        return generators
 
     def elements(self) -> Int64:
         """Return all translations as images of rank 0, ascending."""
         ranks = np.arange(math.prod(self.grid), dtype=np.int64)
-        found: Int64 = ranks[self.split(ranks)[1] == 0]
-        return found
+        return np.asarray(ranks[self.split(ranks)[1] == 0])
 
     def __str__(self) -> str:
         if len(self.grid) == 1:
@@ -80,12 +79,12 @@ class Translations:
 
 def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
     """Return (smaller system with the same times, None), or (None, reason why the GPUs differ)."""
-    why = _why_not_at_all(system)
-    if why is not None:
-        return None, why
-    rows, why = _rows_of(system)
+    obstacle = _why_not_at_all(system)
+    if obstacle is not None:
+        return None, obstacle
+    rows, obstacle = _rows_of(system)
     if rows is None:
-        return None, why
+        return None, obstacle
     reasons: list[tuple[int, str]] = []
     for group in candidates(system.grid):
         stage, reason, orbits = _broken_by(system, rows, group)
@@ -93,7 +92,7 @@ def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
             return _folded(system, rows, group, orbits), None
         reasons.append((stage, f"{reason} (under {group})"))
     # report the group that passes most checks; among equals, the largest
-    return None, max(reasons, key=lambda found: found[0])[1]
+    return None, max(reasons, key=lambda entry: entry[0])[1]
 
 
 def candidates(grid: Sequence[int]) -> Iterator[Translations]:
@@ -122,47 +121,47 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
 def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
     """Return the number of checks that ``group`` passes, the first failure as text, and the link orbits if all pass."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
-    there, near = group.split(ranks)
-    reason = _programs(system, rows, group, there, near)
+    translation, origin = group.split(ranks)
+    reason = _programs(system, rows, group, translation, origin)
     if reason is not None:
         return 0, reason, None
-    reason = _memory(system, rows, group, there, near)
+    reason = _memory(system, rows, group, translation, origin)
     if reason is not None:
         return 1, reason, None
     return 2, *_link_orbits(system, rows, group)
 
 
-def _programs(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
+def _programs(system: GpuSystem, rows: RankRows, group: Translations, translation: Int64, origin: Int64) -> str | None:
     """Return why a rank's program differs from that of its orbit's first rank with peers moved; None if equal."""
     for name, values in rows.shape_columns():
-        rank = _first_difference(values, near)
+        rank = _first_difference(values, origin)
         if rank is not None:
-            return f"rank {rank} and rank {near[rank]} differ in {name}"
-    peers = group.moved(rows.peer, there[:, None], -1)
-    rank = _first_difference(peers, near)
+            return f"rank {rank} and rank {origin[rank]} differ in {name}"
+    peers = group.moved(rows.peer, translation[:, None], -1)
+    rank = _first_difference(peers, origin)
     if rank is not None:
-        operand = int(np.flatnonzero(peers[rank] != peers[near[rank]])[0])
-        where = _where(system, rows, rank, operand)
+        operand = int(np.flatnonzero(peers[rank] != peers[origin[rank]])[0])
+        place = _where(system, rows, rank, operand)
         return (
-            f"peers depend on the absolute rank: {where} means rank {rows.peer[rank, operand]}, on rank {near[rank]} "
-            f"the same operand means rank {rows.peer[near[rank], operand]}"
+            f"peers depend on the absolute rank: {place} means rank {rows.peer[rank, operand]}, on rank {origin[rank]} "
+            f"the same operand means rank {rows.peer[origin[rank], operand]}"
         )
-    rank = _first_difference(rows.semaphore, near)
+    rank = _first_difference(rows.semaphore, origin)
     if rank is not None:
-        operand = int(np.flatnonzero(rows.semaphore[rank] != rows.semaphore[near[rank]])[0])
-        where = _where(system, rows, rank, operand)
+        operand = int(np.flatnonzero(rows.semaphore[rank] != rows.semaphore[origin[rank]])[0])
+        place = _where(system, rows, rank, operand)
         return (
-            f"semaphores depend on the absolute rank: {where} has semaphore {rows.semaphore[rank, operand]}, on rank "
-            f"{near[rank]} it is {rows.semaphore[near[rank], operand]}"
+            f"semaphores depend on the absolute rank: {place} has semaphore {rows.semaphore[rank, operand]}, on rank "
+            f"{origin[rank]} it is {rows.semaphore[origin[rank], operand]}"
         )
     initial = system.program.semaphores
-    rank = _first_difference(initial, near)
-    return None if rank is None else f"rank {rank} and rank {near[rank]} begin with other values of semaphores"
+    rank = _first_difference(initial, origin)
+    return None if rank is None else f"rank {rank} and rank {origin[rank]} begin with other values of semaphores"
 
 
-def _first_difference(values: npt.NDArray[np.generic], near: Int64) -> int | None:
+def _first_difference(values: npt.NDArray[np.generic], origin: Int64) -> int | None:
     """Return the first rank whose row differs from the row of its orbit's first rank."""
-    differs = np.flatnonzero((values != values[near]).reshape(len(values), -1).any(axis=1))
+    differs = np.flatnonzero((values != values[origin]).reshape(len(values), -1).any(axis=1))
     return int(differs[0]) if len(differs) else None
 
 
@@ -171,34 +170,34 @@ def _where(system: GpuSystem, rows: RankRows, rank: int, operand: int) -> str:
     return f"operation {op} of rank {rank} ({OP_NAMES[int(rows.op_kind[rank, op])]})"
 
 
-def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
+def _memory(system: GpuSystem, rows: RankRows, group: Translations, translation: Int64, origin: Int64) -> str | None:
     """Return why channels, ports, cache sets or (with an L2) lines differ within an orbit; None if they match."""
-    shift = np.where(rows.is_dma, 0, rows.address - rows.address[near])
-    period = _period(system, rows, np.unique(near)) if shift.any() else 1
+    shift = np.where(rows.is_dma, 0, rows.address - rows.address[origin])
+    period = _period(system, rows, np.unique(origin)) if shift.any() else 1
     wrong = shift != 0 if period is None else shift % period != 0
     bad = np.flatnonzero(wrong.any(axis=1))
     if len(bad):
         rank = int(bad[0])
         operand = int(np.flatnonzero(wrong[rank])[0])
-        where = _where(system, rows, rank, operand)
+        place = _where(system, rows, rank, operand)
         hashed = "ports are" if system.model.ports.choice == HASHED else "the halves of the L2 are"
         need = f"equal addresses ({hashed} hashed)" if period is None else f"addresses equal modulo {period} bytes"
         return (
-            f"each works on another slice, hence other channels: {where} is at {rows.address[rank, operand]}, "
-            f"on rank {near[rank]} at {rows.address[near[rank], operand]}; folding needs {need}"
+            f"each works on another slice, hence other channels: {place} is at {rows.address[rank, operand]}, "
+            f"on rank {origin[rank]} at {rows.address[origin[rank], operand]}; folding needs {need}"
         )
-    if system.model.l2 is not None and not _same_lines(system, rows, group, there):
+    if system.model.l2 is not None and not _same_lines(system, rows, group, translation):
         return "each works on another slice, hence other L2 slices: one L2 line on one rank is two lines on another"
     return None
 
 
-def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
-    """Return the address period in bytes of channels, paths and sets for requests of the ranks ``kept``, or None."""
+def _period(system: GpuSystem, rows: RankRows, ranks: Int64) -> int | None:
+    """Return the address period in bytes of channels, paths and sets for requests of the ranks ``ranks``, or None."""
     model = system.model
     if model.ports.choice == HASHED or (model.l2 is not None and model.l2.far_ps > 0):
         return None
     period = math.lcm(model.memory.interleave_bytes * model.memory.num_channels, model.line_bytes)
-    for num_paths in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(kept)}:
+    for num_paths in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(ranks)}:
         period = math.lcm(period, model.ports.interleave_bytes * num_paths)
     if model.l2 is not None:
         sets = model.l2.capacity_bytes // (model.line_bytes * model.l2.ways * model.memory.num_channels)
@@ -206,7 +205,7 @@ def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
     return period
 
 
-def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, there: Int64) -> bool:
+def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, translation: Int64) -> bool:
     """Return whether each rank's lines map one to one, piece by piece, to those of its orbit's first rank.
 
     Take an operand of rank r in the memory of t, and the translation that moves the orbit's first rank to t. Its image
@@ -218,10 +217,10 @@ def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, there: I
     target = rows.peer[rank, operand]
     reach = (rows.lines[rank, operand] - 1) * rows.step[rank, operand]
     length = np.abs(reach) + system.model.line_bytes
-    own = rows.address[rank, operand] + np.minimum(reach, 0)
-    image = rows.address[group.moved(rank, there[target], -1), operand] + np.minimum(reach, 0)
-    offset = image - own
-    return _uniform(target, own, length, offset) and _uniform(target, image, length, offset)
+    start = rows.address[rank, operand] + np.minimum(reach, 0)
+    image = rows.address[group.moved(rank, translation[target], -1), operand] + np.minimum(reach, 0)
+    offset = image - start
+    return _uniform(target, start, length, offset) and _uniform(target, image, length, offset)
 
 
 def _uniform(target: Int64, start: Int64, length: Int64, offset: Int64) -> bool:
@@ -252,15 +251,15 @@ def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tupl
     device = np.array(system.fabric.group, np.int64)
     ptr, links = cluster.routes(device[pairs // system.num_ranks], device[pairs % system.num_ranks])
     used: Int64 = np.unique(links).astype(np.int64)
-    why = _unowned_link(system, used)
-    if why is not None:
-        return why, None
+    reason = _unowned_link(system, used)
+    if reason is not None:
+        return reason, None
     maps = []
     for generator in group.generators():
-        by = np.array(generator, np.int64)
-        why, mapped = _moved_links(system, pairs, (ptr, links), used, group, by)
+        offset = np.array(generator, np.int64)
+        reason, mapped = _moved_links(system, pairs, (ptr, links), used, group, offset)
         if mapped is None:
-            return why, None
+            return reason, None
         maps.append(mapped)
     return None, _orbits(system, used, maps, group)
 
@@ -268,11 +267,10 @@ def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tupl
 def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
     """Return (rank, peer) of all messages in both directions, as rank * ranks + peer, ascending."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)[:, None]
-    there = np.unique(ranks * system.num_ranks + rows.peer)
-    back = there % system.num_ranks * system.num_ranks + there // system.num_ranks
-    both = np.union1d(there, back)
-    found: Int64 = both[both // system.num_ranks != both % system.num_ranks]
-    return found
+    forward = np.unique(ranks * system.num_ranks + rows.peer)
+    back = forward % system.num_ranks * system.num_ranks + forward // system.num_ranks
+    pairs = np.union1d(forward, back)
+    return np.asarray(pairs[pairs // system.num_ranks != pairs % system.num_ranks])
 
 
 def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
@@ -285,47 +283,48 @@ def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
 
 
 def _moved_links(
-    system: GpuSystem, pairs: Int64, routes: tuple[Int64, Int32], used: Int64, group: Translations, by: Int64
+    system: GpuSystem, pairs: Int64, routes: tuple[Int64, Int32], used: Int64, group: Translations, offset: Int64
 ) -> tuple[str | None, Int64 | None]:
-    """Return the image of each used link under ``by``: int64[used], indices into ``used``. routes: of ``pairs``."""
+    """Return the image of each used link under ``offset``: int64[used], indices into ``used``. routes: of ``pairs``."""
     cluster, ranks = system.fabric.cluster, system.num_ranks
     ptr, links = routes
-    image = group.moved(pairs // ranks, by) * ranks + group.moved(pairs % ranks, by)
+    image = group.moved(pairs // ranks, offset) * ranks + group.moved(pairs % ranks, offset)
     place = np.searchsorted(pairs, image)
     length = np.diff(ptr)
     bad = np.flatnonzero(length != length[place])
     if len(bad):
         a, b = divmod(int(pairs[bad[0]]), ranks), divmod(int(image[bad[0]]), ranks)
         return f"the route from rank {a[0]} to {a[1]} is not as long as the one from rank {b[0]} to {b[1]}", None
-    at = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], length)
-    there = links[np.repeat(ptr[place], length) + at]
+    hop = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], length)
+    mapped = links[np.repeat(ptr[place], length) + hop]
     source = np.searchsorted(used, links)
-    target = np.searchsorted(used, there)
-    found = np.full(len(used), -1, np.int64)
-    found[source] = target
-    clash = np.flatnonzero(found[source] != target)
+    target = np.searchsorted(used, mapped)
+    image_at = np.full(len(used), -1, np.int64)
+    image_at[source] = target
+    clash = np.flatnonzero(image_at[source] != target)
     if len(clash):
-        one, two = cluster.link_names[int(used[found[source[clash[0]]]])], cluster.link_names[int(there[clash[0]])]
-        name = cluster.link_names[int(links[clash[0]])]
+        names = cluster.link_names
+        one, two = names[int(used[image_at[source[clash[0]]]])], names[int(mapped[clash[0]])]
+        name = names[int(links[clash[0]])]
         return (
             f"routes do not follow the ranks (routing {cluster.routing!r}): link {name!r} becomes {one!r} on one of "
             f"them and {two!r} on another"
         ), None
-    why = _different_link(system, used, used[found], group, by)
-    return why, None if why is not None else found
+    reason = _different_link(system, used, used[image_at], group, offset)
+    return reason, None if reason is not None else image_at
 
 
-def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Translations, by: Int64) -> str | None:
+def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Translations, offset: Int64) -> str | None:
     """Return how a link differs from its image in rate, latency, number at its GPUs or rank; None if all match."""
     fabric = system.fabric
     names = fabric.cluster.link_names
-    for what, values in fabric.link_columns():
+    for name_of_property, values in fabric.link_columns():
         bad = np.flatnonzero(values[used] != values[image])
         if len(bad):
-            one, other = int(used[bad[0]]), int(image[bad[0]])
-            return f"links {names[one]!r} and {names[other]!r} differ in {what}"
+            link, image_link = int(used[bad[0]]), int(image[bad[0]])
+            return f"links {names[link]!r} and {names[image_link]!r} differ in {name_of_property}"
     home = system.link_home.astype(np.int64)
-    bad = np.flatnonzero(group.moved(home[used], by) != home[image])
+    bad = np.flatnonzero(group.moved(home[used], offset) != home[image])
     if len(bad):
         return f"link {names[int(used[bad[0]])]!r} is not where its rank would be"
     return None
@@ -333,16 +332,16 @@ def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Transla
 
 def _orbits(system: GpuSystem, used: Int64, maps: list[Int64], group: Translations) -> Int32:
     """Return the first link of each orbit. Every translation moves every link, because it moves the link's rank."""
-    where = {0: np.arange(len(used))}
+    image_of = {0: np.arange(len(used))}
     front = [0]
     while front:
         element = front.pop()
         for generator, mapped in zip(group.generators(), maps, strict=True):
-            after = int(group.moved(np.array(element), np.array(generator)))
-            if after not in where:
-                where[after] = mapped[where[element]]
-                front.append(after)
-    table = np.stack([where[int(element)] for element in group.elements()])
+            product = int(group.moved(np.array(element), np.array(generator)))
+            if product not in image_of:
+                image_of[product] = mapped[image_of[element]]
+                front.append(product)
+    table = np.stack([image_of[int(element)] for element in group.elements()])
     image = system.link_image.copy()
     image[used] = used[table.min(axis=0)]
     return image
@@ -401,7 +400,7 @@ def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
     """Return (program by ranks, None), or (None, why) if a rank runs more or less than rank 0."""
     program, ranks = system.program, system.num_ranks
     operand_op, op_rank = program.operand_op, program.op_rank
-    found = []
+    orders = []
     owners = (
         ("kernels", program.kernel_rank),
         ("workgroups", program.kernel_rank[program.workgroup_kernel]),
@@ -413,8 +412,8 @@ def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
         odd = np.flatnonzero(count != count[0])
         if len(odd):
             return None, f"rank {odd[0]} has {count[odd[0]]} {name}, rank 0 has {count[0]}"
-        found.append(np.argsort(owner, kind="stable").reshape(ranks, -1))
-    kernels, workgroups, operations, operands = found
+        orders.append(np.argsort(owner, kind="stable").reshape(ranks, -1))
+    kernels, workgroups, operations, operands = orders
     number = np.empty(program.num_ops, np.int64)
     number[operations] = np.arange(operations.shape[1])[None, :]
     op = operand_op[operands]
@@ -442,20 +441,20 @@ def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
 
 def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: Int32) -> GpuSystem:
     ranks = np.arange(system.num_ranks, dtype=np.int64)
-    there, near = group.split(ranks)
-    kept = np.unique(near)
-    gpu_of = np.searchsorted(kept, near).astype(np.int32)
-    peer = rows.peer[kept]
+    translation, origin = group.split(ranks)
+    firsts = np.unique(origin)
+    gpu_of = np.searchsorted(firsts, origin).astype(np.int32)
+    peer = rows.peer[firsts]
     # rank whose same operand is the image of this one in the memory of the orbit's first rank
-    mirror = group.moved(kept[:, None], there[peer], -1)
+    mirror = group.moved(firsts[:, None], translation[peer], -1)
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
-    program, operand_peer = _simulated_program(system.program, rows, kept, gpu_of, peer, address)
+    program, operand_peer = _simulated_program(system.program, rows, firsts, gpu_of, peer, address)
     tasks = kernel_tasks(program)
-    graph = replace(tasks.graph, rank=kept[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
+    graph = replace(tasks.graph, rank=firsts[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
         system,
         program=program,
-        ranks=kept.astype(np.int32),
+        ranks=firsts.astype(np.int32),
         gpu_of=gpu_of,
         operand_peer=operand_peer,
         link_image=link_image,
@@ -483,13 +482,13 @@ def _simulated_program(
     place[rows.operands] = np.arange(rows.operands.shape[1])[None, :]
     owner = np.empty(len(program.operand_role), np.int64)
     owner[rows.operands] = row[:, None]
-    at = owner[operands], place[operands]
+    position = owner[operands], place[operands]
     simulated = replace(
         chosen,
         num_ranks=len(ranks),
         kernel_rank=row[chosen.kernel_rank].astype(np.int32),
-        operand_rank=gpu_of[peer[at]].astype(np.int32),
-        operand_address=address[at],
+        operand_rank=gpu_of[peer[position]].astype(np.int32),
+        operand_address=address[position],
         semaphores=program.semaphores[ranks],
     )
-    return simulated, peer[at].astype(np.int32)
+    return simulated, peer[position].astype(np.int32)

@@ -117,9 +117,9 @@ def _check(parts: Sequence[PlacedProgram], num_ranks: int) -> None:
             )
         if int(program.operand_address.max(initial=0)) + part.address_shift > MAX_ADDRESS:
             raise InputError(f"program {program.name!r} is put beyond the last address", field="address_shift")
-    most = max(part.semaphores_end for part in parts) * num_ranks
-    if most > MAX_SEMAPHORES:
-        raise InputError(f"{most:,} semaphores of all ranks are more than {MAX_SEMAPHORES:,}", field="semaphore_shift")
+    total = max(part.semaphores_end for part in parts) * num_ranks
+    if total > MAX_SEMAPHORES:
+        raise InputError(f"{total:,} semaphores of all ranks are more than {MAX_SEMAPHORES:,}", field="semaphore_shift")
     _check_semaphores(parts)
 
 
@@ -130,10 +130,10 @@ def _check_semaphores(parts: Sequence[PlacedProgram]) -> None:
         if part.semaphores_end == part.semaphore_shift:
             continue
         for rank in part.ranks:
-            end, other = owner.get(rank, (0, part))
+            end, owning_part = owner.get(rank, (0, part))
             if part.semaphore_shift < end:
                 raise InputError(
-                    f"programs {other.program.name!r} and {part.program.name!r} both have semaphore "
+                    f"programs {owning_part.program.name!r} and {part.program.name!r} both have semaphore "
                     f"{part.semaphore_shift} of rank {rank}",
                     field="semaphore_shift",
                 )
@@ -174,21 +174,21 @@ def _buffers(parts: Sequence[PlacedProgram]) -> tuple[Buffer, ...]:
     """Return the buffers of all parts, equal ones once; repeated names get a number."""
     if not all(part.program.buffers for part in parts):
         return ()
-    found: dict[str, Buffer] = {}
+    by_name: dict[str, Buffer] = {}
     uses: dict[str, int] = {}
-    seen: set[Buffer] = set()
+    unique: set[Buffer] = set()
     for part in parts:
         for buffer in part.program.buffers:
             moved = replace(buffer, name=_named(part, buffer.name), base=buffer.base + part.address_shift)
-            if moved in seen:
+            if moved in unique:
                 continue
-            seen.add(moved)
+            unique.add(moved)
             name = moved.name
-            while name in found:
+            while name in by_name:
                 uses[moved.name] = uses.get(moved.name, 1) + 1
                 name = f"{moved.name} {uses[moved.name]}"
-            found[name] = replace(moved, name=name)
-    return tuple(found.values())
+            by_name[name] = replace(moved, name=name)
+    return tuple(by_name.values())
 
 
 def _kernel_names(programs: Sequence[GpuProgram]) -> tuple[str, ...]:

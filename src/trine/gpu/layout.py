@@ -59,9 +59,9 @@ class GpuLayout:
 
     def after_ps(self) -> npt.NDArray[np.int64]:
         """Return int64[r]: the latency behind each link of the NoC; 0 for memory, whose latency is in the model."""
-        after = np.zeros(self.num_resources, np.int64)
-        after[: self.first_channel : 1 if self.model.noc.kind == MESH else 2] = self.model.noc.hop_ps
-        return after
+        latency_ps = np.zeros(self.num_resources, np.int64)
+        latency_ps[: self.first_channel : 1 if self.model.noc.kind == MESH else 2] = self.model.noc.hop_ps
+        return latency_ps
 
     def paths(self, source: str, target: str) -> tuple[Int32, Int32]:
         """Return the resources of :meth:`path` from each i to each j as CSR, (hops int32, ptr int32): path i, j is
@@ -158,12 +158,12 @@ def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[
     for router in range(noc.rows * noc.cols):
         row, column = divmod(router, noc.cols)
         for down, right in _DIRECTIONS:
-            there = (row + down) * noc.cols + column + right
-            inside = 0 <= row + down < noc.rows and 0 <= column + right < noc.cols
-            names.append(f"router{router}->router{there}" if inside else f"router{router}.edge{down:+d}{right:+d}")
+            other = (row + down) * noc.cols + column + right
+            exists = 0 <= row + down < noc.rows and 0 <= column + right < noc.cols
+            names.append(f"router{router}->router{other}" if exists else f"router{router}.edge{down:+d}{right:+d}")
             kinds.append("noc")
-            source.append(router if inside else -1)
-            target.append(there if inside else -1)
+            source.append(router if exists else -1)
+            target.append(other if exists else -1)
     return names, kinds, source, target
 
 

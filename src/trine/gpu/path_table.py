@@ -186,8 +186,8 @@ class FabricPaths:
             home = self.home[hop.link]
             label = 1 + self.system.distance(requester, peer if home < 0 else home)
             resource = self.lanes.resource(self.image[hop.link], hop.lane)
-            own = 0 if home == requester else label
-            self._cross(resource, hop.bytes_per_s, hop.after_ps, own, hop.link)
+            lane_label = 0 if home == requester else label
+            self._cross(resource, hop.bytes_per_s, hop.after_ps, lane_label, hop.link)
         paths.append((first, len(self.rows), path.port_out, path.port_in))
         rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in path.hops[simulated:]]
         rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
@@ -226,12 +226,12 @@ class FabricPaths:
         """Return rows with the fields of PAIR; paths back follow all paths out."""
         back_ptr = [len(self.out) + at for at in self._back_ptr]
         ends = list(zip(self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:], strict=True))
-        most = max((end - first for first, end, *_ in ends), default=0)
-        if most > MAX_PATHS:
-            raise InputError(f"{most} paths from one GPU to another, of at most {MAX_PATHS}", field="cluster")
+        max_paths = max((end - first for first, end, *_ in ends), default=0)
+        if max_paths > MAX_PATHS:
+            raise InputError(f"{max_paths} paths from one GPU to another, of at most {MAX_PATHS}", field="cluster")
         plain = zip(self.pair_gpu, self.pair_label, ends, self.pair_latency, strict=True)
         multimem = ((to, first, ends[hub], end) for to, first, hub, end in self.multimem)
-        return [(one, two, *own, last) for one, two, own, last in (*plain, *multimem)]
+        return [(one, two, *range_out, last) for one, two, range_out, last in (*plain, *multimem)]
 
 
 def add_multimem(
@@ -245,11 +245,11 @@ def add_multimem(
     pairs: dict[tuple[int, tuple[int, ...]], tuple[int, dict[int, int]]] = {}
     rows: list[int] = []
     of_row: list[int] = []
-    asked: list[tuple[int, int, int, int, int]] = []
+    multimem_rows: list[tuple[int, int, int, int, int]] = []
     role = program.operand_role[heads.rows]
     for operand in np.flatnonzero(np.isin(role, MULTIMEM_ROLES)).tolist():
-        own = range(int(heads.rows[operand]), int(heads.end[operand]))
-        members, gpu = tuple(peer[row] for row in own), int(gpu_of_row[own.start])
+        member_rows = range(int(heads.rows[operand]), int(heads.end[operand]))
+        members, gpu = tuple(peer[row] for row in member_rows), int(gpu_of_row[member_rows.start])
         key = gpu, tuple(sorted(members))
         if key not in pairs:
             rank, spokes = int(system.ranks[gpu]), system.fabric.spokes(members)
@@ -259,10 +259,10 @@ def add_multimem(
             pairs[key] = fabric.add_hub(rank, spokes[rank]), of_member
         hub, of_member = pairs[key]
         to = TO_SWITCH_ADDS if role[operand] == ADD_ALL else TO_SWITCH
-        asked.append((operand, to, len(rows), hub, len(rows) + len(members)))
-        rows += own
+        multimem_rows.append((operand, to, len(rows), hub, len(rows) + len(members)))
+        rows += member_rows
         of_row += [of_member[member] for member in members]
-    for number, (operand, *pair) in enumerate(asked):
+    for number, (operand, *pair) in enumerate(multimem_rows):
         operand_pair[operand] = len(fabric.pair_gpu) + number
         fabric.multimem.append((pair[0], pair[1], pair[2], pair[3]))
     return np.array(rows, np.int64), np.array(of_row, np.int32)
@@ -273,8 +273,8 @@ def outside_ranks(system: GpuSystem) -> list[int]:
     outside = system.outside
     if outside is None:
         return []
-    found: list[int] = np.unique(outside.peer if isinstance(outside, PeerWrites) else outside.rank).tolist()
-    return found
+    ranks: list[int] = np.unique(outside.peer if isinstance(outside, PeerWrites) else outside.rank).tolist()
+    return ranks
 
 
 def _requesters(system: GpuSystem) -> list[int]:
@@ -282,8 +282,8 @@ def _requesters(system: GpuSystem) -> list[int]:
     outside = system.outside
     if not isinstance(outside, Arrivals):
         return outside_ranks(system)
-    found: list[int] = np.unique(outside.rank[outside.kind != PUT]).tolist()
-    return found
+    ranks: list[int] = np.unique(outside.rank[outside.kind != PUT]).tolist()
+    return ranks
 
 
 def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
@@ -302,11 +302,11 @@ def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]
     is_dma = (program.op_kind[op] == DMA).astype(np.int64)
     key = (gpu * np.int64(system.num_ranks) + peer) * 2 + is_dma
     foreign = (peer != system.ranks[gpu]) & (program.operand_role < READ_SUM)
-    found, inverse = np.unique(key[foreign], return_inverse=True)
+    unique_keys, inverse = np.unique(key[foreign], return_inverse=True)
     pair = np.full(len(gpu), -1, np.int32)
     pair[foreign] = inverse
-    rest = found // 2
-    columns = (rest // system.num_ranks, rest % system.num_ranks, found % 2 == 1)
+    rest = unique_keys // 2
+    columns = (rest // system.num_ranks, rest % system.num_ranks, unique_keys % 2 == 1)
     return pair, list(zip(*(column.tolist() for column in columns), strict=True))
 
 

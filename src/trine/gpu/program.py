@@ -176,7 +176,7 @@ def has_multimem(program: GpuProgram) -> bool:
     return bool((program.operand_role >= READ_SUM).any())
 
 
-def same_program(one: GpuProgram, other: GpuProgram) -> bool:
+def same_program(left: GpuProgram, right: GpuProgram) -> bool:
     """Return whether two programs have the same operations and names.
 
     Labels are compared by text, not by number; steps of operations without lines are ignored.
@@ -187,11 +187,11 @@ def same_program(one: GpuProgram, other: GpuProgram) -> bool:
         "operand_ptr", "operand_role", "operand_rank", "operand_address", "operand_semaphore", "semaphores",
     )  # fmt: skip
     return (
-        all(getattr(one, name) == getattr(other, name) for name in plain)
-        and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-        and _steps(one) == _steps(other)
-        and (one.kernel_names == other.kernel_names or not any(one.kernel_names + other.kernel_names))
-        and _labels(one) == _labels(other)
+        all(getattr(left, name) == getattr(right, name) for name in plain)
+        and all(np.array_equal(getattr(left, name), getattr(right, name)) for name in arrays)
+        and _steps(left) == _steps(right)
+        and (left.kernel_names == right.kernel_names or not any(left.kernel_names + right.kernel_names))
+        and _labels(left) == _labels(right)
     )
 
 

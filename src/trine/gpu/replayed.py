@@ -81,7 +81,7 @@ def _cut(
     if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
         raise InputError(f"must have {graph.num_tasks} entries below {program.num_kernels}", field="task_kernel")
     record = outside if isinstance(outside, Arrivals) else None
-    own = target_tasks(KernelTasks(graph, task_kernel), program.kernel_rank, fabric, target, record)
+    target_part = target_tasks(KernelTasks(graph, task_kernel), program.kernel_rank, fabric, target, record)
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
@@ -96,13 +96,13 @@ def _cut(
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
-        graph=own.tasks.graph,
-        task_kernel=own.tasks.task_kernel,
+        graph=target_part.tasks.graph,
+        task_kernel=target_part.tasks.task_kernel,
         outside=outside,
     )
     check_tasks(replace(system, program=kernels))
     check_replayable(system, target)
-    return system, own
+    return system, target_part
 
 
 def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
@@ -141,13 +141,13 @@ def check_replayable(system: GpuSystem, target: int) -> None:
         return
     dma = np.flatnonzero(program.op_kind == DMA)
     if len(dma):
-        where = place_of(program, int(dma[0]))
-        raise InputError(f"{program.name!r}, {where}: dma operations with replayed peers need the record of a run")
+        location = place_of(program, int(dma[0]))
+        raise InputError(f"{program.name!r}, {location}: dma operations with replayed peers need the record of a run")
     op = program.operand_op
     foreign = (program.operand_role == READ_FLAGGED) & (system.operand_peer != target) & (program.op_kind[op] >= LOAD)
     if foreign.any():
-        where = place_of(program, int(op[np.flatnonzero(foreign)[0]]))
-        raise InputError(f"{program.name!r}, {where}: flagged loads from replayed peers need the record of a run")
+        location = place_of(program, int(op[np.flatnonzero(foreign)[0]]))
+        raise InputError(f"{program.name!r}, {location}: flagged loads from replayed peers need the record of a run")
     if outside is not None:
         _check_writes(system, outside, target)
 
@@ -175,8 +175,8 @@ def _check_writes(system: GpuSystem, writes: PeerWrites, target: int) -> None:
     ):
         if bad.any():
             i = int(np.flatnonzero(bad)[0])
-            at = format_time(int(writes.time_ps[i]))
-            raise InputError(f"write {i} (peer {writes.peer[i]}, {at}) has {problem}", field="outside")
+            time_text = format_time(int(writes.time_ps[i]))
+            raise InputError(f"write {i} (peer {writes.peer[i]}, {time_text}) has {problem}", field="outside")
     _check_semaphores(system, writes.semaphore)
 
 
@@ -204,9 +204,9 @@ def run_target(
     InputError: as run_gpus; an unknown rank; an unreplayable program; a record of another program or model.
     DeadlockError: wavefronts wait for a write that never arrives.
     """
-    system, own = _cut(program, cluster, group, model, target, outside, tasks)
-    found = own.outcome(simulate_system(system, control))
-    return _run_of(program, replace(system, graph=own.own), found)
+    system, target_part = _cut(program, cluster, group, model, target, outside, tasks)
+    outcome = target_part.outcome(simulate_system(system, control))
+    return _run_of(program, replace(system, graph=target_part.own_graph), outcome)
 
 
 def _run_of(program: GpuProgram, system: GpuSystem, outcome: GpuOutcome) -> GpuRun:
@@ -277,38 +277,38 @@ def until_waiting(
     InputError: as run_target; a workgroup never starts, or never reaches its acquire; no workgroup waits.
     """
     system = target_system(program, cluster, group, model, target, outside, tasks)
-    waiting, first = _first_acquires(system.program)
-    if not len(waiting):
+    workgroups, first = _first_acquires(system.program)
+    if not len(workgroups):
         raise InputError(f"{system.program.name!r}: no workgroup of rank {target} waits for a flag")
     state: GpuState | None = None
     if control.engine == "reference":
         gpu = simulate_system(replace(system, outside=None), control, stop_when_stuck=True).gpu
-        since_ps, begun_ps = gpu.op_start_ps[first], gpu.workgroup_start_ps[waiting]
+        since_ps, begun_ps = gpu.op_start_ps[first], gpu.workgroup_start_ps[workgroups]
     else:
         check_places(system)
         with without_collector():
             from trine.gpu.compiled import simulate_until
 
             state = simulate_until(system, first)
-        since_ps, begun_ps = state.tables.counters.op_start[first], state.tables.counters.group_start[waiting]
-    _check_all_wait(system, waiting, since_ps, begun_ps)
+        since_ps, begun_ps = state.tables.counters.op_start[first], state.tables.counters.group_start[workgroups]
+    _check_all_wait(system, workgroups, since_ps, begun_ps)
     return Waiting(since_ps=int(since_ps.max()), program=program, system=system, state=state)
 
 
 def _first_acquires(program: GpuProgram) -> tuple[Int64, Int64]:
     """Return the workgroups that acquire, and the first acquire of each."""
     acquires = np.flatnonzero(program.op_kind == ACQUIRE)
-    waiting, first = np.unique(program.op_workgroup[acquires], return_index=True)
-    return waiting, acquires[first]
+    workgroups, first = np.unique(program.op_workgroup[acquires], return_index=True)
+    return workgroups, acquires[first]
 
 
-def _check_all_wait(system: GpuSystem, waiting: Int64, since_ps: Int64, begun_ps: Int64) -> None:
+def _check_all_wait(system: GpuSystem, workgroups: Int64, since_ps: Int64, begun_ps: Int64) -> None:
     late = np.flatnonzero(since_ps < 0)
     if not len(late):
         return
-    name, others = system.program.name, f"never begins: others hold the places of {system.model.name!r}"
-    why = others if begun_ps[late[0]] < 0 else "waits for something else first"
+    name, no_room = system.program.name, f"never begins: others hold the places of {system.model.name!r}"
+    reason = no_room if begun_ps[late[0]] < 0 else "waits for something else first"
     raise InputError(
-        f"{name!r}: {len(late)} of {len(waiting)} workgroups never wait for their flags (workgroup "
-        f"{waiting[late[0]]} {why}); give the kernel fewer workgroups, or set the flags' times from the start"
+        f"{name!r}: {len(late)} of {len(workgroups)} workgroups never wait for their flags (workgroup "
+        f"{workgroups[late[0]]} {reason}); give the kernel fewer workgroups, or set the flags' times from the start"
     )

@@ -162,34 +162,34 @@ def run_gpus(
         validate(tasks.graph)
     elif not program.num_kernels:
         raise InputError(f"{program.name!r} has no kernel, and there is no graph of tasks", field="program")
-    whole = unfolded(program, cluster, group, model, tasks or kernel_tasks(program))
-    check_tasks(whole)
-    system, why = _folded(whole, options.fold, options.verify)
+    unfolded_system = unfolded(program, cluster, group, model, tasks or kernel_tasks(program))
+    check_tasks(unfolded_system)
+    system, why_unfolded = _folded(unfolded_system, options.fold, options.verify)
     if options.record is not None:
-        check_recordable(whole, options.record)
+        check_recordable(unfolded_system, options.record)
         system = replace(system, record=int(system.gpu_of[options.record]))
     outcome = simulate_system(system, options)
     if outcome.arrivals is not None:
         outcome = outcome._replace(arrivals=with_task_ends(outcome.arrivals, system, outcome.records))
     verified = False
     if options.verify:
-        other = simulate_system(whole, options)
-        verified = outcome.finished and other.finished  # Ctrl-C: there is nothing to compare
+        unfolded_outcome = simulate_system(unfolded_system, options)
+        verified = outcome.finished and unfolded_outcome.finished  # Ctrl-C: there is nothing to compare
         if verified:
-            same_outcome(system, outcome, whole, other)
+            same_outcome(system, outcome, unfolded_system, unfolded_outcome)
     size = program.num_ranks // system.num_gpus
-    fold = Fold(classes=system.num_gpus, group_size=size, why_unfolded=why, verified=verified)
+    fold = Fold(classes=system.num_gpus, group_size=size, why_unfolded=why_unfolded, verified=verified)
     return GpuRun.of(program, system, outcome, fold)
 
 
-def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str | None]:
+def _folded(unfolded_system: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str | None]:
     """Return the system to simulate, and the reason if it is the unfolded one."""
     from trine.gpu.folding import fold_system
 
-    folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
+    folded, reason = fold_system(unfolded_system) if fold == "auto" else (None, "folding is off")
     if verify and folded is None:
-        raise InputError(f"nothing to verify: {why}", field="verify")
-    return (whole if folded is None else folded), why
+        raise InputError(f"nothing to verify: {reason}", field="verify")
+    return (unfolded_system if folded is None else folded), reason
 
 
 def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: bool = False) -> GpuOutcome:
@@ -234,8 +234,8 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
     # GPUs first, then hosts, with the program's numbers of each
     for rank, device in enumerate(group):
-        wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
-        if cluster.devices[device].kind != wanted:
+        kind, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
+        if cluster.devices[device].kind != kind:
             raise InputError(f"device {device} of cluster {cluster.name!r} is no {word}", field="group")
     if len(set(group)) != len(group):
         raise InputError("a device is in the group twice", field="group")
@@ -284,11 +284,11 @@ def _check_routes(system: GpuSystem, target: int) -> None:
     sources, device = fabric.cluster.link_table.source, fabric.group[target]
     for gpu, peer, is_dma in operand_pairs(system)[1]:
         rank = int(system.ranks[gpu])
-        for one, other in ((rank, peer),) if is_dma else ((rank, peer), (peer, rank)):
-            for path in fabric.dma_paths(one, other) if is_dma else fabric.paths(one, other):
+        for source, sink in ((rank, peer),) if is_dma else ((rank, peer), (peer, rank)):
+            for path in fabric.dma_paths(source, sink) if is_dma else fabric.paths(source, sink):
                 if any(sources[hop.link] == device for hop in path.hops[1:]):
                     raise InputError(
-                        f"the way from rank {one} to rank {other} leads through rank {target}: that is not recorded",
+                        f"the way from rank {source} to rank {sink} leads through rank {target}: that is not recorded",
                         field="record",
                     )
 
@@ -296,26 +296,26 @@ def _check_routes(system: GpuSystem, target: int) -> None:
 Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
-def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
+def same_outcome(folded: GpuSystem, small: GpuOutcome, unfolded_system: GpuSystem, large: GpuOutcome) -> None:
     """Compare every rank with the GPU simulated for it. Raises SimulationError at the first difference."""
-    for what, a, b in (*_by_rank(folded, small, whole, large), *_by_lane(folded, small, large)):
+    for column, a, b in (*_by_rank(folded, small, unfolded_system, large), *_by_lane(folded, small, large)):
         if a.shape != b.shape:
-            raise SimulationError(f"folded and unfolded differ in {what}: {a.shape} and {b.shape}")
+            raise SimulationError(f"folded and unfolded differ in {column}: {a.shape} and {b.shape}")
         bad = np.argwhere(a != b)
         if len(bad):
-            at = tuple(bad[0].tolist())
+            index = tuple(bad[0].tolist())
             raise SimulationError(
-                f"folded and unfolded differ in {what}, first at {at}: {a[at]} and {b[at]} "
+                f"folded and unfolded differ in {column}, first at {index}: {a[index]} and {b[index]} "
                 f"({len(bad)} of {a.size} differ); please report this"
             )
 
 
 def _by_rank(
-    folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome
+    folded: GpuSystem, small: GpuOutcome, unfolded_system: GpuSystem, large: GpuOutcome
 ) -> Iterator[tuple[str, Ints, Ints]]:
     """Return the per-rank columns of both runs, with one row per rank."""
     gpu = folded.gpu_of.astype(np.int64)
-    owners, few_owners = _owners(whole.program), _owners(folded.program)
+    owners, few_owners = _owners(unfolded_system.program), _owners(folded.program)
     columns = (
         ("task", "ready", small.records.ready_ps, large.records.ready_ps),
         ("task", "start", small.records.start_ps, large.records.start_ps),
@@ -326,10 +326,10 @@ def _by_rank(
         ("operation", "start", small.gpu.op_start_ps, large.gpu.op_start_ps),
         ("operation", "end", small.gpu.op_end_ps, large.gpu.op_end_ps),
     )
-    for kind, what, a, b in columns:
-        rows = b[np.argsort(owners[kind], kind="stable")].reshape(whole.num_ranks, -1)
-        few = a[np.argsort(few_owners[kind], kind="stable")].reshape(folded.num_gpus, -1)
-        yield f"the {what} of {kind}s (rank, number)", few[gpu], rows
+    for kind, event, a, b in columns:
+        rows = b[np.argsort(owners[kind], kind="stable")].reshape(unfolded_system.num_ranks, -1)
+        simulated = a[np.argsort(few_owners[kind], kind="stable")].reshape(folded.num_gpus, -1)
+        yield f"the {event} of {kind}s (rank, number)", simulated[gpu], rows
     for name in OF_GPU:
         yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
 
@@ -358,6 +358,6 @@ def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterato
     spare -= {number[image[i], lanes[i]] for i in used.tolist()}
     if spare:
         raise SimulationError(f"only the folded run uses a lane of link {int(small.gpu.lane_link[min(spare)])}")
-    stands = np.array([number[image[i], lanes[i]] for i in used.tolist()], np.int64)
+    image_lane = np.array([number[image[i], lanes[i]] for i in used.tolist()], np.int64)
     for name in ("lane_data", "lane_control", "lane_busy_ps"):
-        yield name, getattr(small.gpu, name)[stands], getattr(large.gpu, name)[used]
+        yield name, getattr(small.gpu, name)[image_lane], getattr(large.gpu, name)[used]

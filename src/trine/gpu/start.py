@@ -98,11 +98,11 @@ def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> RecordArray
 
 def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
     outside = system.outside
-    here = int(system.ranks[0])
+    target = int(system.ranks[0])
     if outside is None:
-        none = np.zeros(0, np.int64)
-        return _Entries(none, none, none, none, none, none.astype(np.int8), none, none, none)
-    label_of = np.array([1 + system.distance(rank, here) for rank in range(system.num_ranks)], np.int64)
+        empty = np.zeros(0, np.int64)
+        return _Entries(empty, empty, empty, empty, empty, empty.astype(np.int8), empty, empty, empty)
+    label_of = np.array([1 + system.distance(rank, target) for rank in range(system.num_ranks)], np.int64)
     if isinstance(outside, PeerWrites):
         return _lines_of_writes(outside, label_of, system, flag_line)
     place = outside.place.astype(np.int64)
@@ -135,27 +135,27 @@ def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, fla
     total = int(count.sum())
     if total >= 1 << (_NUMBER_BITS + _PLACE_BITS):
         raise InputError(f"peers write {total} lines, the table has room for 2^{_NUMBER_BITS + _PLACE_BITS}")
-    of = np.repeat(np.arange(len(order)), count)
+    write = np.repeat(np.arange(len(order)), count)
     number = spans(0, count)
-    line_address = np.where(is_flag[of], address[of], (first[of] + number) * line_bytes)
-    semaphore = writes.semaphore[order][of].astype(np.int64)
+    line_address = np.where(is_flag[write], address[write], (first[write] + number) * line_bytes)
+    semaphore = writes.semaphore[order][write].astype(np.int64)
     watched = _watched(system, flag_line)
     if watched:
         lines, owner = np.array(sorted(watched)), np.array([watched[line] for line in sorted(watched)])
-        at = np.minimum(np.searchsorted(lines, line_address // line_bytes), len(lines) - 1)
-        hit = (lines[at] == line_address // line_bytes) & (semaphore < 0)
-        semaphore = np.where(hit, owner[at], semaphore)
+        nearest = np.minimum(np.searchsorted(lines, line_address // line_bytes), len(lines) - 1)
+        hit = (lines[nearest] == line_address // line_bytes) & (semaphore < 0)
+        semaphore = np.where(hit, owner[nearest], semaphore)
     running = np.arange(total)
     return _Entries(
-        time_ps=writes.time_ps[order][of],
-        rank=rank[order][of],
-        label=label_of[rank[order][of]],
+        time_ps=writes.time_ps[order][write],
+        rank=rank[order][write],
+        label=label_of[rank[order][write]],
         place=running >> _NUMBER_BITS,
         number=running & ((1 << _NUMBER_BITS) - 1),
-        kind=np.where(is_flag[of], RELEASE, STORE).astype(np.int8),
+        kind=np.where(is_flag[write], RELEASE, STORE).astype(np.int8),
         address=line_address,
         semaphore=semaphore,
-        amount=np.where(is_flag[of], writes.value[order][of], 0),
+        amount=np.where(is_flag[write], writes.value[order][write], 0),
     )
 
 
@@ -166,9 +166,9 @@ def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
         return {}
     semaphore = program.operand_semaphore.tolist()
     kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
-    own = np.flatnonzero(kind == ACQUIRE).tolist()
+    acquires = np.flatnonzero(kind == ACQUIRE).tolist()
     line = (program.operand_address // system.model.line_bytes).tolist()
-    return {line[i]: semaphore[i] for i in own if flag_line[semaphore[i]] >= 0}
+    return {line[i]: semaphore[i] for i in acquires if flag_line[semaphore[i]] >= 0}
 
 
 def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[RecordArray, RecordArray]:
@@ -193,10 +193,9 @@ def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
     """Return int64[paths, 2]: the uncontended time of each path inside a GPU, with data and without."""
     hops, ptr = system.layout.paths(source, target)
     columns = service_columns(system)
-    each = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
-    before = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(each[hops], axis=0)])
-    times_ps: Int64 = before[ptr[1:]] - before[ptr[:-1]]
-    return times_ps
+    hop_ps = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
+    sum_ps = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(hop_ps[hops], axis=0)])
+    return np.asarray(sum_ps[ptr[1:]] - sum_ps[ptr[:-1]])
 
 
 def _memory_ps(model: GpuModel) -> Int64:
@@ -204,8 +203,8 @@ def _memory_ps(model: GpuModel) -> Int64:
     memory, l2 = model.memory, model.l2
     sizes = (model.line_bytes, model.header_bytes)
     past = [transfer_ps(size, memory.bytes_per_s) + memory.latency_ps for size in sizes]
-    near = past if l2 is None else [transfer_ps(size, l2.bytes_per_s) + l2.latency_ps for size in sizes]
-    return np.array([*near, *past], np.int64)
+    cached = past if l2 is None else [transfer_ps(size, l2.bytes_per_s) + l2.latency_ps for size in sizes]
+    return np.array([*cached, *past], np.int64)
 
 
 FIRST_REQUESTS = 1 << 14
@@ -245,7 +244,7 @@ def new_state(system: GpuSystem) -> GpuState:
     first = int(models["first_request"][0])
     total = first + FIRST_REQUESTS
     clocks = new_records(1, S.CLOCK)
-    for field in S.HANDED_ON:
+    for field in S.REGISTERS:
         clocks[field] = -1
     clocks["num_ready"] = num_ready
     clocks["num_free_requests"] = clocks["num_free_lines"] = FIRST_REQUESTS
@@ -257,8 +256,8 @@ def new_state(system: GpuSystem) -> GpuState:
         program=program,
         paths=paths,
         peers=peers,
-        entities=Entities(
-            events=new_records(total, S.EVENT),
+        entities=entities_in(
+            new_records(total, S.REQUEST),
             next=np.zeros(total, np.int32),
             answer=np.zeros(total if models["has_answers"][0] else 0, np.int32),
             free_requests=np.arange(total - 1, first - 1, -1, dtype=np.int32),
@@ -299,7 +298,7 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
         tables=tables._replace(
             work=_own(tables.work),
             peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
-            entities=_own(tables.entities),
+            entities=copy_entities(tables.entities),
             wheel=_own(tables.wheel),
             machine=_own(tables.machine),
             counters=_own(tables.counters),
@@ -316,6 +315,16 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
 def _own(bundle: Bundle) -> Bundle:
     """Copy the arrays of a NamedTuple; records begin at a cache line."""
     return with_parts(bundle, lambda array: _longer(array, len(array)))
+
+
+def entities_in(memory: RecordArray, next: Int32, answer: Int32, free_requests: Int32) -> Entities:
+    """Return the entities whose records lie in ``memory``, an array of REQUEST, which covers all bytes of a record."""
+    return Entities._make([*map(memory.view, S.VIEWS.values()), next, answer, free_requests])
+
+
+def copy_entities(entities: Entities) -> Entities:
+    """Return a copy, whose views share one memory again."""
+    return entities_in(*(_longer(part, len(part)) for part in (entities.requests, *entities[len(S.VIEWS) :])))
 
 
 def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, lines_with_flags: int) -> MachineTables:
@@ -381,10 +390,10 @@ def _new_counters(system: GpuSystem) -> RunCounters:
 def _resources(system: GpuSystem, num_resources: int) -> RecordArray:
     """Return all resources, free, with the GPUs' resources first."""
     resources = new_records(num_resources, S.RESOURCE)
-    own = service_columns(system)
-    inside = resources[: system.num_gpus * len(own)].reshape(system.num_gpus, len(own))
-    inside["service_ps"] = own[:, :2]
-    inside["after_ps"] = own[:, 2]
+    columns = service_columns(system)
+    resources_in_gpus = resources[: system.num_gpus * len(columns)].reshape(system.num_gpus, len(columns))
+    resources_in_gpus["service_ps"] = columns[:, :2]
+    resources_in_gpus["after_ps"] = columns[:, 2]
     return resources
 
 
@@ -392,40 +401,40 @@ def more_requests(state: GpuState) -> None:
     """Double the number of requests; existing ones keep their numbers."""
     old, wheel = state.tables.entities, state.tables.wheel
     first = int(state.model.first_request)
-    before = len(old.events) - first
-    if before >= MAX_REQUESTS:
+    old_count = len(old.events) - first
+    if old_count >= MAX_REQUESTS:
         raise SimulationError(
-            f"{before} requests are in flight at a time: the program issues more than memory can hold"
+            f"{old_count} requests are in flight at a time: the program issues more than memory can hold"
         )
-    total = first + 2 * before
+    total = first + 2 * old_count
     free = int(state.clock.num_free_requests)
-    added = np.arange(total - 1, total - 1 - before, -1, dtype=np.int32)
-    entities = Entities(
-        events=_longer(old.events, total),
+    added = np.arange(total - 1, total - 1 - old_count, -1, dtype=np.int32)
+    entities = entities_in(
+        _longer(old.requests, total),
         next=_longer(old.next, total),
         answer=_longer(old.answer, total if len(old.answer) else 0),
-        free_requests=_longer(np.concatenate([added, old.free_requests[:free]]), 2 * before),
+        free_requests=_longer(np.concatenate([added, old.free_requests[:free]]), 2 * old_count),
     )
-    state.clock.num_free_requests = before + free
+    state.clock.num_free_requests = old_count + free
     larger = Wheel(
         head=wheel.head,
         open_key=_longer(wheel.open_key, total + 1),
         open_id=_longer(wheel.open_id, total + 1),
-        heap=_longer(wheel.heap, len(wheel.heap) + before),
+        heap=_longer(wheel.heap, len(wheel.heap) + old_count),
     )
     state.tables = state.tables._replace(entities=entities, wheel=larger)
 
 
 def more_lines(state: GpuState) -> None:
     machine, clock = state.tables.machine, state.clock
-    before = len(machine.lines)
-    if before >= MAX_REQUESTS:
-        raise SimulationError(f"{before} lines are at work at a time: the program begins more than memory can hold")
+    old_count = len(machine.lines)
+    if old_count >= MAX_REQUESTS:
+        raise SimulationError(f"{old_count} lines are at work at a time: the program begins more than memory can hold")
     free = int(clock.num_free_lines)
-    added = np.arange(2 * before - 1, before - 1, -1, dtype=np.int32)
-    stack = _longer(np.concatenate([added, machine.free_lines[:free]]), 2 * before)
-    clock.num_free_lines = before + free
-    machine = machine._replace(lines=_longer(machine.lines, 2 * before), free_lines=stack)
+    added = np.arange(2 * old_count - 1, old_count - 1, -1, dtype=np.int32)
+    stack = _longer(np.concatenate([added, machine.free_lines[:free]]), 2 * old_count)
+    clock.num_free_lines = old_count + free
+    machine = machine._replace(lines=_longer(machine.lines, 2 * old_count), free_lines=stack)
     state.tables = state.tables._replace(machine=machine)
 
 

@@ -60,9 +60,9 @@ class GpuSystem:
         """Return whether the simulated GPU ``gpu`` is the memory of a host."""
         return gpu >= self.num_gpus - self.program.num_hosts
 
-    def distance(self, source: int, here: int) -> int:
-        """Return the distance of rank ``source`` from rank ``here``: 0 for itself, below the number of ranks."""
-        return distance(self.grid, source, here)
+    def distance(self, source: int, origin: int) -> int:
+        """Return the distance of rank ``source`` from rank ``origin``: 0 for itself, below the number of ranks."""
+        return distance(self.grid, source, origin)
 
 
 class KernelTasks(NamedTuple):
@@ -102,8 +102,8 @@ def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
     Raises InputError if the cluster has too few.
     """
     gpus = cluster.gpus[: program.num_gpus]
-    near = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)
-    hosts = tuple(dict.fromkeys(host for host in near.tolist() if host >= 0))[: program.num_hosts]
+    nearest = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)
+    hosts = tuple(dict.fromkeys(host for host in nearest.tolist() if host >= 0))[: program.num_hosts]
     if len(gpus) < program.num_gpus or len(hosts) < program.num_hosts:
         raise InputError(
             f"cluster {cluster.name!r} has {len(gpus)} of {program.num_gpus} GPUs, and they have {len(hosts)} of "

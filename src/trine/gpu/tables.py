@@ -171,34 +171,34 @@ def flag_lines(system: GpuSystem) -> Int32:
     of_acquires = _line_of(semaphore[acquires], line[acquires], system.num_gpus * count)
     adds = np.isin(kind, (RELEASE, DMA)) & ~is_read(program)
     releases = adds & is_own & (program.operand_semaphore >= 0)
-    others, other_lines = semaphore[releases], line[releases]
+    released, released_lines = semaphore[releases], line[releases]
     if isinstance(system.outside, PeerWrites):
         is_flag = system.outside.semaphore >= 0
-        others = np.append(others, system.outside.semaphore[is_flag])
-        other_lines = np.append(other_lines, system.outside.address[is_flag] // system.model.line_bytes)
+        released = np.append(released, system.outside.semaphore[is_flag])
+        released_lines = np.append(released_lines, system.outside.address[is_flag] // system.model.line_bytes)
     elif system.outside is not None:
         is_flag = np.isin(system.outside.kind, (ARRIVED_RELEASE, PUT))
-        others = np.append(others, system.outside.semaphore[is_flag])
-        other_lines = np.append(other_lines, system.outside.address[is_flag] // system.model.line_bytes)
-    of_releases = _line_of(others, other_lines, system.num_gpus * count)
+        released = np.append(released, system.outside.semaphore[is_flag])
+        released_lines = np.append(released_lines, system.outside.address[is_flag] // system.model.line_bytes)
+    of_releases = _line_of(released, released_lines, system.num_gpus * count)
     waited_for = np.zeros(system.num_gpus * count, np.bool_)
     waited_for[semaphore[acquires]] = True
-    found = np.where(waited_for, of_acquires, of_releases)
+    flag_line = np.where(waited_for, of_acquires, of_releases)
     gpu = np.repeat(np.arange(system.num_gpus), count)
-    _refuse_data(system, np.unique(np.stack([gpu, found])[:, found >= 0], axis=1))
-    numbered = np.full(len(found), -1, np.int32)
-    has_line = found >= 0
-    _, number = np.unique(np.stack([gpu[has_line], found[has_line]]), axis=1, return_inverse=True)
+    _refuse_data(system, np.unique(np.stack([gpu, flag_line])[:, flag_line >= 0], axis=1))
+    numbered = np.full(len(flag_line), -1, np.int32)
+    has_line = flag_line >= 0
+    _, number = np.unique(np.stack([gpu[has_line], flag_line[has_line]]), axis=1, return_inverse=True)
     numbered[has_line] = number.reshape(-1)
     return numbered
 
 
 def _line_of(semaphore: Int64, line: Int64, count: int) -> Int64:
     """Return int64[count]: the line of each semaphore; -1 for no line or several."""
-    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
-    np.minimum.at(least, semaphore, line)
-    np.maximum.at(most, semaphore, line)
-    return np.where(least == most, least, -1)
+    lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    np.minimum.at(lowest, semaphore, line)
+    np.maximum.at(highest, semaphore, line)
+    return np.where(lowest == highest, lowest, -1)
 
 
 def _refuse_data(system: GpuSystem, flags: Int64) -> None:

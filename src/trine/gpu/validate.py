@@ -74,8 +74,8 @@ def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ran
     if fault is None and num_ranks not in (None, program.num_ranks):
         fault = ProgramFault(f"is for {program.num_ranks} ranks, not for {num_ranks}")
     if fault is not None:
-        where = f", {place_of(program, fault.op)}" if fault.op >= 0 else ""
-        raise InputError(f"GPU program {program.name!r}{where}: {fault.message}")
+        location = f", {place_of(program, fault.op)}" if fault.op >= 0 else ""
+        raise InputError(f"GPU program {program.name!r}{location}: {fault.message}")
 
 
 def find_fault(program: GpuProgram) -> ProgramFault | None:
@@ -130,16 +130,16 @@ def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], s
     """Return a fault for the first operand in ``wrong``, bool[operands]; ``say`` returns its message."""
     if not wrong.any():
         return None
-    at = int(wrong.argmax())
-    op = int(np.searchsorted(program.operand_ptr, at, side="right")) - 1
-    return ProgramFault(say(at), op)
+    operand = int(wrong.argmax())
+    op = int(np.searchsorted(program.operand_ptr, operand, side="right")) - 1
+    return ProgramFault(say(operand), op)
 
 
 def has_lines(program: GpuProgram) -> Bool:
     """Return bool[operations]: whether each moves lines."""
-    which = np.zeros(len(isa.OP_NAMES), bool)
-    which[list(isa.DATA_OPS)] = True
-    return which[program.op_kind]
+    moves_lines = np.zeros(len(isa.OP_NAMES), bool)
+    moves_lines[list(isa.DATA_OPS)] = True
+    return moves_lines[program.op_kind]
 
 
 def _shapes(program: GpuProgram) -> ProgramFault | None:
@@ -184,7 +184,7 @@ def _kernels(program: GpuProgram) -> ProgramFault | None:
         return ProgramFault(f"of {program.num_ranks} ranks {program.num_hosts} cannot be hosts")
     if program.line_bytes < 1 or program.payload_bytes < 0:
         return ProgramFault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
-    for values, low, high, what in (
+    for values, low, high, noun in (
         (
             program.kernel_rank,
             0,
@@ -196,7 +196,7 @@ def _kernels(program: GpuProgram) -> ProgramFault | None:
     ):
         wrong = np.flatnonzero((values < low) | (values > high))
         if len(wrong):
-            return ProgramFault(f"kernel {wrong[0]}: {what} must be from {low} to {high}, got {int(values[wrong[0]])}")
+            return ProgramFault(f"kernel {wrong[0]}: {noun} must be from {low} to {high}, got {int(values[wrong[0]])}")
     return _buffers(program)
 
 
@@ -228,17 +228,17 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
     if fault is not None:
         return fault
     roles = program.operand_role
-    own = ~is_member(program)
+    is_head = ~is_member(program)
     fault = first_operand_fault(
-        program, (roles < 0) | (roles >= len(isa.ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
+        program, (roles < 0) | (roles >= len(isa.ROLE_NAMES)), lambda i: f"there is no role of an operand {roles[i]}"
     )
     if fault is not None:
         return fault
     reads = is_read(program)
     return (
         _within(program.op_amount, _AMOUNTS, kind, "the amount")
-        or _within(_count(program, reads & own), _READS, kind, "operands read")
-        or _within(_count(program, ~reads & own), _WRITES, kind, "operands written")
+        or _within(_count(program, reads & is_head), _READS, kind, "operands read")
+        or _within(_count(program, ~reads & is_head), _WRITES, kind, "operands written")
         or first_fault(
             (program.op_unroll < 0) | ((program.op_unroll > 0) & ~has_lines(program)),
             lambda op: f"unroll is of operations with lines, and not negative; got {program.op_unroll[op]}",
@@ -254,22 +254,21 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
     )
 
 
-def _count(program: GpuProgram, which: Bool) -> Int64:
-    """Return int64[operations]: the number of operands of each that are among ``which``, bool[operands]."""
-    before = np.zeros(len(which) + 1, np.int64)
-    np.cumsum(which, out=before[1:])
-    counts: Int64 = np.diff(before[program.operand_ptr])
-    return counts
+def _count(program: GpuProgram, chosen: Bool) -> Int64:
+    """Return int64[operations]: the number of operands of each that are among ``chosen``, bool[operands]."""
+    sums = np.zeros(len(chosen) + 1, np.int64)
+    np.cumsum(chosen, out=sums[1:])
+    return np.asarray(np.diff(sums[program.operand_ptr]))
 
 
-def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> ProgramFault | None:
+def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], quantity: str) -> ProgramFault | None:
     """Return a fault for the first of ``values``, int64[operations], outside its kind's bounds (default: 0)."""
     table = np.array([bounds.get(each, (0, 0)) for each in range(len(isa.OP_NAMES))], np.int64)
     low, high = table[kind, 0], table[kind, 1]
 
     def say(op: int) -> str:
-        most = "" if high[op] >= _MANY else f" and at most {high[op]}"
-        return f"{what}: {values[op]}, must be at least {low[op]}{most}"
+        upper_bound = "" if high[op] >= _MANY else f" and at most {high[op]}"
+        return f"{quantity}: {values[op]}, must be at least {low[op]}{upper_bound}"
 
     return first_fault((values < low) | (values > high), say)
 
@@ -283,15 +282,15 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
-    own = program.op_rank[op_of]
+    owner = program.op_rank[op_of]
     stays = (kind == isa.ACQUIRE) | ((kind == isa.DMA) & reads)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (late, lambda at: "operands that are read come before those that are written"),
-        (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
-        ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
-        (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
-        ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
-        *(multimem_checks(program, op_of, own) if has_multimem(program) else ()),
+        (late, lambda i: "operands that are read come before those that are written"),
+        (flagged & ~has_lines(program)[op_of], lambda i: "only operations with lines have flagged operands"),
+        ((rank < 0) | (rank >= program.num_ranks), lambda i: f"there is no rank {rank[i]}"),
+        (stays & (rank != owner), lambda i: f"must be of the own rank {owner[i]}, not of rank {rank[i]}"),
+        ((address < 0) | (address > MAX_ADDRESS), lambda i: f"{address[i]} is no address"),
+        *(multimem_checks(program, op_of, owner) if has_multimem(program) else ()),
     ]
     for wrong, say in checks:
         fault = first_operand_fault(program, wrong, say)
@@ -310,10 +309,10 @@ def _semaphore_faults(
     amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
     last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand without semaphores"),
-        (needs & (first == -1), lambda at: "has no semaphore"),
-        ((kind == isa.DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
-        ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
+        (~may & (first != -1), lambda i: f"semaphore {first[i]} of an operand without semaphores"),
+        (needs & (first == -1), lambda i: "has no semaphore"),
+        ((kind == isa.DMA) & (amount == 0) & alone & (first == -1), lambda i: "moves nothing and releases nothing"),
+        ((first < -1) | (last >= count), lambda i: _no_semaphore(int(first[i]), int(last[i]), count)),
     ]
     for wrong, say in checks:
         fault = first_operand_fault(program, wrong, say)
@@ -322,8 +321,8 @@ def _semaphore_faults(
 
 
 def _no_semaphore(first: int, last: int, count: int) -> str:
-    which = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
-    return f"there {which}: each rank has {count}, from 0"
+    missing = f"is no semaphore {first}" if first == last else f"are no semaphores {first} to {last}"
+    return f"there {missing}: each rank has {count}, from 0"
 
 
 def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[ProgramFault]:
@@ -338,19 +337,19 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
     span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
     last = first + span
     fault = first_operand_fault(
-        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda at: f"{last[at]} is no address"
+        program, moves & ((last < 0) | (last > MAX_ADDRESS)), lambda i: f"{last[i]} is no address"
     )
     if fault is not None:
         yield fault
     if not program.buffers:
         return
-    inside = ~moves
+    fits = ~moves
     for buffer in program.buffers:
         low, high = np.minimum(first, last), np.maximum(first, last)
-        inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
-    known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
+        fits |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
+    names = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
     fault = first_operand_fault(
-        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} leave one buffer of {known}"
+        program, ~fits, lambda i: f"addresses {first[i]} to {last[i]} leave one buffer of {names}"
     )
     if fault is not None:
         yield fault
@@ -386,5 +385,5 @@ def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault |
     return first_operand_fault(
         program,
         astray,
-        lambda at: f"semaphore {program.operand_semaphore[at]} at {address[at]} lies among uncached buffers, in none",
+        lambda i: f"semaphore {program.operand_semaphore[i]} at {address[i]} lies among uncached buffers, in none",
     )

@@ -34,6 +34,12 @@ def test_records_fill_cache_lines_evenly(dtype):
     assert new_records(3, dtype).ctypes.data % 64 == 0
 
 
+def test_a_dma_of_a_replayed_gpu_is_the_same_as_request_and_as_flow():
+    request, flow = gpu_state.REQUEST.fields, gpu_state.FLOW.fields
+    shared = [("multimem", "task"), ("semaphore", "semaphore"), *((name, name) for name in gpu_state.EVENT.names)]
+    assert [request[one] for one, _ in shared] == [flow[other] for _, other in shared]
+
+
 def test_a_union_lies_where_the_other_field_lies():
     dtype = record_dtype(32, ("a", "i4"), ("b", "i8"), ("c", "f8", "b"), ("d", "2i4"))
     assert [dtype.fields[name][1] for name in "abcd"] == [0, 8, 8, 16]

@@ -102,12 +102,12 @@ def run(
     if loadstore:
         _refuse_what_cannot_matter(trace, given)
         kernels, model = given.make(algorithms=algorithms), _model(cluster, trace, requests)
-        found = _run_loadstore(trace, cluster, kernels, model, engine or "compiled", warnings)
-        show_answer(found, json, brief, details)
-        write_json(found, json, "chakra run")
-        draw_inside(found.gpu, inside_perfetto, plot_noc)
-        write_files(found, perfetto, parquet, timeline)
-        end(found.gpu.finished)
+        answer = _run_loadstore(trace, cluster, kernels, model, engine or "compiled", warnings)
+        show_answer(answer, json, brief, details)
+        write_json(answer, json, "chakra run")
+        draw_inside(answer.gpu, inside_perfetto, plot_noc)
+        write_files(answer, perfetto, parquet, timeline)
+        end(answer.gpu.finished)
         return
     result = _run_operator(trace, cluster, network, collective_costs, warnings)
     show_answer(result, json, brief, details)
@@ -115,8 +115,8 @@ def run(
     write_files(result, perfetto, parquet, timeline)
 
 
-def _is_loadstore(fidelity: str | None, inside: list[str], operator: list[str]) -> bool:
-    """Return whether to run at load-store level. inside, operator: the given options of one level only.
+def _is_loadstore(fidelity: str | None, inside_options: list[str], operator_options: list[str]) -> bool:
+    """Return whether to run at load-store level. inside_options, operator_options: the given options of one level only.
 
     Raises
     ------
@@ -124,10 +124,10 @@ def _is_loadstore(fidelity: str | None, inside: list[str], operator: list[str]) 
     """
     check_level(fidelity)
     if fidelity == "loadstore":
-        for name in operator:
+        for name in operator_options:
             raise InputError(f"{name} is about the operator level: leave it out, or leave out --fidelity loadstore")
         return True
-    for name in inside:
+    for name in inside_options:
         raise InputError(f"{name} is about the inside of GPUs: --fidelity loadstore")
     return False
 
@@ -158,7 +158,7 @@ def _run_loadstore(
         )
 
 
-def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) -> None:
+def _refuse_what_cannot_matter(trace: ChakraTrace, choices: Given[KernelChoices]) -> None:
     from trine.gpu.chakra.graph import is_kernel
     from trine.graph.program import Collective, Compute, Send
 
@@ -168,7 +168,7 @@ def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) 
     has_messages = has_collectives or any(isinstance(step, Send) for step in steps)
     has_tensors = any(any(program.tensor_bytes) for program in trace.programs)
     no_kernels = "the traces have no compute nodes of GPUs that take time"
-    for name, has, why in (
+    for name, has, reason in (
         ("compute_workgroups", has_kernels, no_kernels),
         ("compute_wavefronts", has_kernels, no_kernels),
         ("compute_traffic", has_tensors, "no compute node has a tensor_size"),
@@ -176,9 +176,9 @@ def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) 
         ("workgroups", has_messages, "the traces have no communication"),
         ("wavefronts", has_messages, "the traces have no communication"),
     ):
-        if name in given and not has:
+        if name in choices and not has:
             option = "no-compute-traffic" if name == "compute_traffic" else name.replace("_", "-")
-            raise InputError(f"--{option} cannot matter: {why}")
+            raise InputError(f"--{option} cannot matter: {reason}")
 
 
 def _run_operator(

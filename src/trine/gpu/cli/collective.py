@@ -56,28 +56,28 @@ def collective(
 
     Example: trine collective all_reduce --size 1K:1G --cluster dgx-h100
     """
-    wanted = inside.is_wanted(given, network is not None)
+    is_loadstore = inside.is_wanted(given, network is not None)
     kind = alias(op)
     sizes, table = _sizes(kind, size, matrix)
     if experts.values:
         table = _uneven(kind, sizes, table, experts, machine)
         sizes = sizes if table is None else [max(sum(row) for row in table)]
-    if kind in MOE and (not wanted or inside.compare_fidelity):
+    if kind in MOE and (not is_loadstore or inside.compare_fidelity):
         raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
         from trine.collectives.plot import check_plot
 
         check_plot(plot, sizes)
-    if wanted:
-        others = {
+    if is_loadstore:
+        operator_options = {
             **{name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")},
             "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
         }  # fmt: skip
-        refuse_others(others, inside.compare_fidelity)
+        refuse_others(operator_options, inside.compare_fidelity)
         LoadStoreQuestion(
-            op=kind, sizes=sizes, machine=machine, asked=asked.make(), given=given, inside=inside, network=network,
-            json=json, plot=plot, brief=brief, details=details, matrix=None if table is None else [*map(tuple, table)],
-            moe=_tokens(experts) if kind in MOE else None,
+            op=kind, sizes=sizes, machine=machine, operator=asked.make(), kernel_options=given, inside=inside,
+            network=network, json=json, plot=plot, brief=brief, details=details,
+            matrix=None if table is None else [*map(tuple, table)], moe=_tokens(experts) if kind in MOE else None,
         ).answer()  # fmt: skip
         return
     answer, warnings = Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
@@ -110,15 +110,15 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
     return parse_sizes(size or "0"), None
 
 
-def _tokens(given: Given[MoeOptions]) -> MoeOptions:
+def _tokens(options: Given[MoeOptions]) -> MoeOptions:
     """Return the options of a dispatch or combine; the imbalance of experts may be a file."""
-    if "expert_imbalance" not in given:
-        return given.make()
-    return given.make(**imbalance_fields(given["expert_imbalance"]))
+    if "expert_imbalance" not in options:
+        return options.make()
+    return options.make(**imbalance_fields(options["expert_imbalance"]))
 
 
 def _uneven(
-    op: str, sizes: list[int], table: Matrix | None, given: Given[MoeOptions], machine: MachineOptions
+    op: str, sizes: list[int], table: Matrix | None, options: Given[MoeOptions], machine: MachineOptions
 ) -> Matrix | None:
     """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
     from trine.collectives.sizes import shared_matrix
@@ -126,15 +126,15 @@ def _uneven(
 
     if op in MOE:
         return table
-    for name in given.values:
+    for name in options.values:
         if name != "expert_imbalance" or op != "all_to_all_v":
-            known = " and ".join(MOE) + (", or all_to_all_v" if name == "expert_imbalance" else "")
-            raise InputError(f"--{name.replace('_', '-')} is about {known}, not about {op}")
+            accepted_by = " and ".join(MOE) + (", or all_to_all_v" if name == "expert_imbalance" else "")
+            raise InputError(f"--{name.replace('_', '-')} is about {accepted_by}, not about {op}")
     if table is not None:
         raise InputError("--matrix and --expert-imbalance both set the bytes of each pair: give one")
     if len(sizes) != 1:
         raise InputError("--expert-imbalance of all_to_all_v needs one size")
-    fields, ranks = imbalance_fields(given["expert_imbalance"]), len(group_machine(machine)[0].gpus)
+    fields, ranks = imbalance_fields(options["expert_imbalance"]), len(group_machine(machine)[0].gpus)
     shares = fields.get("expert_shares") or imbalance_weights(fields["expert_imbalance"], ranks)
     if len(shares) != ranks:
         raise InputError(f"--expert-imbalance has {len(shares)} shares, and there are {ranks} ranks")

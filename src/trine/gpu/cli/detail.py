@@ -22,29 +22,29 @@ class DetailAnswer(Section):
     def __init__(self, text: str | None, perfetto: str | None) -> None:
         if text is None and perfetto is not None:
             raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
-        self._asked: DetailOptions | None = None
+        self._options: DetailOptions | None = None
         if text is not None:
             from trine.gpu.detail.choice import parse_detail
 
-            self._asked = parse_detail(text)
+            self._options = parse_detail(text)
         self._perfetto = perfetto
-        self._found: KernelDetail | None = None
+        self._kernel: KernelDetail | None = None
 
     def prepare(self, step: StepRequest, result: Result) -> None:
         """Reject a rank, layer, ... that the step does not have."""
-        if self._asked is None:
+        if self._options is None:
             return
         from trine.gpu.detail.choice import choose
         from trine.graph.grid import RankGrid
 
         try:
-            choose(result, RankGrid(step[1].axes), self._asked)
+            choose(result, RankGrid(step[1].axes), self._options)
         except InputError as error:
             raise InputError(f"--detail, {error}") from None
 
     def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
         """Simulate the kernel and print its result, if requested. result: of the step, with all ranks."""
-        if self._asked is None:
+        if self._options is None:
             return
         from trine.gpu.detail.detail import kernel_detail
 
@@ -52,20 +52,20 @@ class DetailAnswer(Section):
 
         with watched("requests"):
             try:
-                self._found = kernel_detail(workload, plan, self._asked, result, options=options)
+                self._kernel = kernel_detail(workload, plan, self._options, result, options=options)
             except KeyboardInterrupt:
                 self.finished = False
             except InputError as error:  # its fields are options of other commands, but keys of --detail here
                 text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
                 raise InputError(f"--detail, {text}") from None
-        if self._found is not None:
-            show(self._found.headline if brief else f"\n{self._found.summary()}", json)
+        if self._kernel is not None:
+            show(self._kernel.headline if brief else f"\n{self._kernel.summary()}", json)
 
     def document(self) -> dict[str, object]:
         """Return ``detail``, if requested."""
-        return {} if self._found is None else {"detail": self._found.document()}
+        return {} if self._kernel is None else {"detail": self._kernel.document()}
 
     def write(self) -> None:
         """Write the timeline, if requested."""
-        if self._found is not None:
-            written(self._perfetto, self._found.to_perfetto, TIMELINE)
+        if self._kernel is not None:
+            written(self._perfetto, self._kernel.to_perfetto, TIMELINE)

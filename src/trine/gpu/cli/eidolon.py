@@ -124,19 +124,19 @@ def sweep(
         raise InputError("--plot draws curves: give several of --wakeup, --rows, --cols, --peers or --issue-seed")
     base, journal = made(given, kernel=kernel), _journal(csv, json)
     with ProgressLine(None) as progress:
-        found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
-    show_answer(found, json, brief, details)
+        answer = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
+    show_answer(answer, json, brief, details)
     if "flag_spacing" in given:
         say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so it only decides which memory "
             "channels serve them; trine eidolon run prints its effect on one run")  # fmt: skip
-    write_json(found, json, "eidolon sweep")
-    if found.rows:
-        written(csv, found.to_csv)
-    if found.finished:
-        drawn(plot, found)
+    write_json(answer, json, "eidolon sweep")
+    if answer.rows:
+        written(csv, answer.to_csv)
+    if answer.finished:
+        drawn(plot, answer)
     if journal is not None:
-        _end_journal(journal, found.finished)
-    end(found.finished)
+        _end_journal(journal, answer.finished)
+    end(answer.finished)
 
 
 def _journal(csv: str | None, json: str | None) -> Journal | None:
@@ -160,14 +160,14 @@ def _end_journal(journal: Journal, finished: bool) -> None:
         say(f"note: finished runs are in {journal.path}; the same command resumes from there")
 
 
-def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, ...]:
-    """Parse ``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges must not begin below ``least``."""
+def whole_numbers(option: str, text: str | None, minimum: int = 1) -> tuple[int, ...]:
+    """Parse ``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges must not begin below ``minimum``."""
     if text is None:
         return ()
     if ":" in text:
         first, last, step = _three(option, text)
-        if _whole(option, first) < least:
-            raise InputError(f"{option} counts from {least}")
+        if _whole(option, first) < minimum:
+            raise InputError(f"{option} counts from {minimum}")
         return _range(option, *(_whole(option, part) for part in (first, last, step)))
     return tuple(_whole(option, part) for part in text.split(","))
 
@@ -235,9 +235,9 @@ def record(
         raise InputError(f"a record is .npz, not {Path(output).suffix!r}", file=output)
     options = made(given, kernel=kernel)
     with watched("requests"):
-        found = record_run(options, fold="off" if no_fold else "auto")
-    save_arrivals(output, found.arrivals)
-    show(found.summary(), None)
+        recording = record_run(options, fold="off" if no_fold else "auto")
+    save_arrivals(output, recording.arrivals)
+    show(recording.summary(), None)
     say(f"record written to {output}")
 
 
@@ -291,9 +291,9 @@ def writes_from(
     if mapping is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "a profile, whose --mapping says it")
         table, notes = _profile(result, mapping)
-    elif (found := _arrivals(result)) is not None:
+    elif (arrivals := _arrivals(result)) is not None:
         _refuse({**of_kernel, **of_list, **of_transfers}, "transfers, and this is a record of arrivals")
-        table, notes = request_writes(found)
+        table, notes = request_writes(arrivals)
     else:
         if kernel is None:
             _refuse(of_kernel, "a kernel: give --kernel")
@@ -314,33 +314,33 @@ def writes_from(
 
 
 def _idle(
-    given: Mapping[str, Any], table: WriteTable, derived: Callable[[Mapping[str, Any]], WriteTable]
+    options: Mapping[str, Any], table: WriteTable, derived: Callable[[Mapping[str, Any]], WriteTable]
 ) -> Iterator[str]:
     """Yield a sentence for each option of the kernel's inputs and machine that does not change the writes."""
     import numpy as np
 
     for name in ("cols", "inner", "gpu_model", "cluster"):
-        if name not in given:
+        if name not in options:
             continue
         try:
-            other = derived({key: value for key, value in given.items() if key != name})
+            without_option = derived({key: value for key, value in options.items() if key != name})
         except InputError:
             continue  # the kernel needs it
-        pairs: Iterator[tuple[Any, Any]] = zip(table.columns, other.columns, strict=True)
-        if table.names == other.names and all(np.array_equal(one, two) for one, two in pairs):
-            option = f"--{name.replace('_', '-')} {given[name]}"
+        pairs: Iterator[tuple[Any, Any]] = zip(table.columns, without_option.columns, strict=True)
+        if table.names == without_option.names and all(np.array_equal(one, two) for one, two in pairs):
+            option = f"--{name.replace('_', '-')} {options[name]}"
             yield f"{option} does not change the writes: it affects the target's kernel only"
 
 
 def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...]]:
     from trine.gpu.replay.profiles import read_profile
 
-    found = read_profile(list(paths), mapping)
-    return found.table, found.notes
+    profile = read_profile(list(paths), mapping)
+    return profile.table, profile.notes
 
 
 def _transferred(
-    path: str, target: int, at: str, since: str | None, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
+    path: str, target: int, instant: str, since: str | None, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
 ) -> WriteTable:
     """Return the transfers of an operator-level run as the writes of a kernel's peers, or as listed writes."""
     from trine.common.units import parse_time
@@ -354,8 +354,8 @@ def _transferred(
     if since is not None:
         transfers = transfers_from(transfers, None if since == FIRST else parse_time(since, "--from"))
     if of_kernel:
-        return fused_writes(transfers, made(Given(EidolonOptions, of_kernel)), target, at)
-    return listed_writes(transfers, buffer=of_list["buffer"], first_flag=of_list["first_flag"] or 0, at=at)
+        return fused_writes(transfers, made(Given(EidolonOptions, of_kernel)), target, instant)
+    return listed_writes(transfers, buffer=of_list["buffer"], first_flag=of_list["first_flag"] or 0, at=instant)
 
 
 def _arrivals(paths: list[str]) -> Arrivals | None:
@@ -371,8 +371,8 @@ def _only(paths: list[str]) -> str:
     return paths[0]
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    for name, value in given.items():
+def _refuse(options: Mapping[str, object], reason: str) -> None:
+    for name, value in options.items():
         if value is not None:
             option = "--unfused" if name == "fused" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is about {why}")
+            raise InputError(f"{option} is about {reason}")

@@ -90,8 +90,8 @@ def run(
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
 
         def same_without(name: str) -> bool:
-            other = ModelOptions(**{key: kept for key, kept in changes.items() if key != name}).of(plain)
-            return runs.result(other, []).time_s == result.time_s
+            changed_model = ModelOptions(**{key: kept for key, kept in changes.items() if key != name}).of(plain)
+            return runs.result(changed_model, []).time_s == result.time_s
 
         idle = tuple(unused_options(changes, same_without, "of this program"))
         result = replace(result, notes=(*result.notes, *idle))
@@ -228,8 +228,8 @@ class _Runs:
         from trine.gpu.fabric import GpuFabric
 
         domains = np.array(GpuFabric(self.machine, self.group, model).domains)
-        own = self.program.op_rank[self.program.operand_op]
-        return bool((domains[own] != domains[self.program.operand_rank]).any())
+        issuer = self.program.op_rank[self.program.operand_op]
+        return bool((domains[issuer] != domains[self.program.operand_rank]).any())
 
     def result(self, model: GpuModel, warnings: list[str], **how: Any) -> GpuResult:
         """Simulate the program with a progress line. how: the options ``fold`` and ``verify`` of GpuRunOptions."""
@@ -239,11 +239,11 @@ class _Runs:
         began = time.perf_counter()
         with watched("requests"):
             options = GpuRunOptions(engine=self.engine, **how)
-            done: GpuRun = run_gpus(self.program, self.machine, self.group, model, options=options)
-        if done.fold.verified:
+            outcome: GpuRun = run_gpus(self.program, self.machine, self.group, model, options=options)
+        if outcome.fold.verified:
             warnings = [*warnings, "folded and unfolded runs gave the same times, waits and counts"]
         return GpuResult(
-            program=self.program, model=model, cluster=self.machine, group=self.group, records=done.gpu,
-            bus_factor=self.source.bus_factor, fold=done.fold, finished=done.finished,
+            program=self.program, model=model, cluster=self.machine, group=self.group, records=outcome.gpu,
+            bus_factor=self.source.bus_factor, fold=outcome.fold, finished=outcome.finished,
             wall_s=time.perf_counter() - began, notes=tuple(warnings),
         )  # fmt: skip

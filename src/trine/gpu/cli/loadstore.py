@@ -51,7 +51,7 @@ class Inside:
         """The folding mode for messages at the operator level."""
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
 
-    def is_wanted(self, given: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
+    def is_wanted(self, options: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
         """Return whether to run the load-store level. Raises InputError for contradictory options.
 
         simulates_messages: the operator level simulates messages on links, so the folding options apply to it too.
@@ -59,16 +59,16 @@ class Inside:
         check_level(self.fidelity)
         if self.compare_fidelity and self.fidelity is not None:
             raise InputError(f"{_COMPARE} asks both levels: leave out --fidelity")
-        wanted = self.compare_fidelity or self.fidelity == "loadstore"
-        own = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+        is_loadstore = self.compare_fidelity or self.fidelity == "loadstore"
+        fields_in_use = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
         if simulates_messages:
-            own = [name for name in own if name not in ("no_fold", "verify_fold")]
-        for name in () if wanted else (*given.values, *own):
+            fields_in_use = [name for name in fields_in_use if name not in ("no_fold", "verify_fold")]
+        for name in () if is_loadstore else (*options.values, *fields_in_use):
             if name != "fidelity":
                 raise InputError(f"{_option(name)} belongs to --fidelity loadstore")
         if self.no_fold and self.verify_fold:
             raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
-        return wanted
+        return is_loadstore
 
     def refuse_files(self, num_sizes: int, plot: str | None) -> None:
         """Raise InputError for pictures and timelines of more than one run."""
@@ -92,8 +92,8 @@ class LoadStoreQuestion:
     op: str
     sizes: list[int]
     machine: MachineOptions
-    asked: CollectiveOptions
-    given: Given[LoadStoreOptions]
+    operator: CollectiveOptions
+    kernel_options: Given[LoadStoreOptions]
     inside: Inside
     network: str | None
     json: str | None
@@ -109,56 +109,56 @@ class LoadStoreQuestion:
             raise InputError("circuits are not known to the load-store level")
         self.inside.refuse_files(len(self.sizes), self.plot)
         cluster, warnings = group_machine(self.machine)
-        how = self._how()
-        _refuse_links_that_do_not_matter(cluster, how, self.machine)
+        options = self._loadstore_options()
+        _refuse_links_that_do_not_matter(cluster, options, self.machine)
         with watched("requests"):
-            answer = self._compared(cluster, how) if self.inside.compare_fidelity else self._run(cluster, how)
+            answer = self._compared(cluster, options) if self.inside.compare_fidelity else self._run(cluster, options)
         show_answer(answer, self.json, self.brief, self.details)
         _report(answer, self.inside, self.json, self.plot)
         for warning in () if self.brief else warnings:
             say(f"note: {warning}")
         end(answer.finished)
 
-    def _how(self) -> LoadStoreOptions:
-        bare = self.inside.compare_fidelity and self.asked.protocol == "none"
-        return self.given.make(
-            algorithm=self.asked.algorithm,
-            protocol="auto" if bare else self.asked.protocol,
+    def _loadstore_options(self) -> LoadStoreOptions:
+        without_protocol = self.inside.compare_fidelity and self.operator.protocol == "none"
+        return self.kernel_options.make(
+            algorithm=self.operator.algorithm,
+            protocol="auto" if without_protocol else self.operator.protocol,
             fold="off" if self.inside.no_fold else "auto",
             verify=self.inside.verify_fold,
             matrix=self.matrix,
             moe=self.moe,
         )
 
-    def _run(self, cluster: Cluster, how: LoadStoreOptions) -> LoadStoreCollectiveResult:
+    def _run(self, cluster: Cluster, options: LoadStoreOptions) -> LoadStoreCollectiveResult:
         from trine.gpu.collective import loadstore_collective
 
-        return loadstore_collective(self.op, self.sizes or None, cluster, options=how)
+        return loadstore_collective(self.op, self.sizes or None, cluster, options=options)
 
-    def _compared(self, cluster: Cluster, how: LoadStoreOptions) -> FidelityResult:
+    def _compared(self, cluster: Cluster, options: LoadStoreOptions) -> FidelityResult:
         from trine.gpu.collective import compare_fidelity
         from trine.gpu.collective.compare import shared_algorithm
 
-        known = replace(self.asked, algorithm=shared_algorithm(self.op, self.asked.algorithm))
-        return compare_fidelity(self.op, self.sizes, cluster, options=how, operator=known, network=self.network)
+        operator = replace(self.operator, algorithm=shared_algorithm(self.op, self.operator.algorithm))
+        return compare_fidelity(self.op, self.sizes, cluster, options=options, operator=operator, network=self.network)
 
 
 def _report(
-    answer: LoadStoreCollectiveResult | FidelityResult, given: Inside, json: str | None, plot: str | None
+    answer: LoadStoreCollectiveResult | FidelityResult, inside: Inside, json: str | None, plot: str | None
 ) -> None:
     from trine.gpu.collective import LoadStoreCollectiveResult
 
     write_json(answer, json, "collective")
     if not isinstance(answer, LoadStoreCollectiveResult):
         return
-    draw_inside(answer.result, given.perfetto, given.plot_noc)
+    draw_inside(answer.result, inside.perfetto, inside.plot_noc)
     if answer.finished:
         drawn(plot, answer, "sizes")
 
 
-def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
+def refuse_others(options: Mapping[str, object], comparing: bool) -> None:
     """Raise InputError for options of the operator level; in a comparison, only for those its result cannot show."""
-    for name, value in others.items():
+    for name, value in options.items():
         if value in (None, False, "auto"):
             if name == "nvls" and value is False and not comparing:
                 raise InputError(
@@ -169,15 +169,15 @@ def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
             raise InputError(f"{_option(name)} is not known to the load-store level")
 
 
-def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
+def _refuse_links_that_do_not_matter(machine: Cluster, options: LoadStoreOptions, described: MachineOptions) -> None:
     """Raise InputError for options about links and routes that change no path between GPUs of the group."""
     from trine.gpu.collective.runs import all_paths
 
-    known = None
-    for given, without in options_of_links(described):
-        known = all_paths(machine, how) if known is None else known
-        if all_paths(group_machine(without)[0], how) == known:
-            raise InputError(f"{given} changes nothing: no load or store of this group goes that way")
+    paths = None
+    for option_text, without in options_of_links(described):
+        paths = all_paths(machine, options) if paths is None else paths
+        if all_paths(group_machine(without)[0], options) == paths:
+            raise InputError(f"{option_text} changes nothing: no load or store of this group goes that way")
 
 
 def _option(name: str) -> str:

@@ -67,13 +67,13 @@ class DetailOptions(OneLine):
 
     def __post_init__(self) -> None:
         for name in _WHOLE:
-            value, least = getattr(self, name), 1 if name in ("number", "workgroups") else 0
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InputError(f"must be a whole number from {least}, got {value!r:.80}", field=name)
-        for name, known in (("phase", PHASE_NAMES), ("sync", (*SYNCS, BOTH))):
+            value, minimum = getattr(self, name), 1 if name in ("number", "workgroups") else 0
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+                raise InputError(f"must be a whole number from {minimum}, got {value!r:.80}", field=name)
+        for name, allowed in (("phase", PHASE_NAMES), ("sync", (*SYNCS, BOTH))):
             value = getattr(self, name)
-            if value is not None and value not in known:
-                raise InputError(f"unknown {name} {value!r:.80}{nearest(str(value)[:80], known)}", field=name)
+            if value is not None and value not in allowed:
+                raise InputError(f"unknown {name} {value!r:.80}{nearest(str(value)[:80], allowed)}", field=name)
 
 
 def parse_detail(text: str) -> DetailOptions:
@@ -81,20 +81,20 @@ def parse_detail(text: str) -> DetailOptions:
 
     Raises InputError for a part that is not KEY=VALUE, an unknown or repeated key, or an invalid value.
     """
-    known = [field.name for field in fields(DetailOptions)]
-    found: dict[str, int | str] = {}
+    keys = [field.name for field in fields(DetailOptions)]
+    options: dict[str, int | str] = {}
     for part in text.split(","):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not equals or not value:
             raise InputError(f"--detail is KEY=VALUE,... such as rank=0,layer=3; got {part.strip()[:80]!r}")
-        if key not in known:
-            raise InputError(f"--detail has no {key[:80]!r}{nearest(key[:80], known)}")
-        if key in found:
+        if key not in keys:
+            raise InputError(f"--detail has no {key[:80]!r}{nearest(key[:80], keys)}")
+        if key in options:
             raise InputError(f"--detail says {key} twice")
-        whole = re.fullmatch(r"\d{1,9}", value) and (key in _WHOLE or key == "layer")
-        found[key] = int(value) if whole else value
+        is_number = re.fullmatch(r"\d{1,9}", value) and (key in _WHOLE or key == "layer")
+        options[key] = int(value) if is_number else value
     try:
-        return DetailOptions(**found)  # type: ignore[arg-type]
+        return DetailOptions(**options)  # type: ignore[arg-type]
     except InputError as error:
         raise InputError(f"--detail, {error}") from None
 
@@ -159,23 +159,23 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
         raise InputError(f"there is no rank {options.rank}; ranks are 0 to {last}, the nearest is {last}", field="rank")
     alone = result.rank(options.rank)
     names = alone.graph.layer_names
-    found = _those_with_kernels(of_rank(alone, 0), options.rank)
-    found = _of_layer(found, options.layer, names)
-    found = _narrowed(found, options, result.num_steps)
-    if options.number > len(found):
-        raise InputError(f"number {options.number}: {len(found)} fit, the nearest is {len(found)}", field="number")
-    chosen = found[options.number - 1]
+    matches = _those_with_kernels(of_rank(alone, 0), options.rank)
+    matches = _of_layer(matches, options.layer, names)
+    matches = _narrowed(matches, options, result.num_steps)
+    if options.number > len(matches):
+        raise InputError(f"number {options.number}: {len(matches)} fit, the nearest is {len(matches)}", field="number")
+    chosen = matches[options.number - 1]
     _refuse_unknown_root(chosen)
     group = grid.group(options.rank, chosen.axis)
-    seen = result.of_ranks(group)
-    own = _tasks(seen, group.index(options.rank))
-    first = own[chosen.place]
-    label = int(seen.graph.labels.collective[first])
+    group_result = result.of_ranks(group)
+    first_tasks = _tasks(group_result, group.index(options.rank))
+    first = first_tasks[chosen.place]
+    label = int(group_result.graph.labels.collective[first])
     return ChosenCollective(
         what=chosen, rank=options.rank, group=group,
-        start_ps=_of_rows(seen, label, len(group), np.minimum, seen.records.ready_ps),
-        end_ps=_of_rows(seen, label, len(group), np.maximum, seen.records.end_ps),
-        others=tuple(one.words for one in found if one is not chosen),
+        start_ps=_of_rows(group_result, label, len(group), np.minimum, group_result.records.ready_ps),
+        end_ps=_of_rows(group_result, label, len(group), np.maximum, group_result.records.end_ps),
+        others=tuple(match.words for match in matches if match is not chosen),
     )  # fmt: skip
 
 
@@ -187,12 +187,12 @@ def of_rank(result: Result, row: int) -> list[StepCollective]:
 def _tasks(result: Result, row: int) -> list[int]:
     """Return the first task of each collective of the rank in a row, in order of time."""
     graph, ready = result.graph, result.records.ready_ps
-    mine = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
-    label = graph.labels.collective[mine]
-    order = np.lexsort((mine, ready[mine], label))
-    first = mine[order][np.unique(label[order], return_index=True)[1]]
-    found: list[int] = first[np.lexsort((first, ready[first]))].tolist()
-    return found
+    tasks_of_rank = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
+    label = graph.labels.collective[tasks_of_rank]
+    order = np.lexsort((tasks_of_rank, ready[tasks_of_rank], label))
+    first = tasks_of_rank[order][np.unique(label[order], return_index=True)[1]]
+    tasks: list[int] = first[np.lexsort((first, ready[first]))].tolist()
+    return tasks
 
 
 def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> StepCollective:
@@ -207,42 +207,42 @@ def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> Step
     )  # fmt: skip
 
 
-def _of_rows(result: Result, label: int, rows: int, what: np.ufunc, times_ps: Int64) -> Int64:
+def _of_rows(result: Result, label: int, rows: int, reduction: np.ufunc, times_ps: Int64) -> Int64:
     """Return the minimum or maximum of the times of each row's tasks of one collective: int64[rows]."""
     tasks = np.flatnonzero(result.graph.labels.collective == label)
-    found = np.full(rows, np.iinfo(np.int64).max if what is np.minimum else -1, np.int64)
-    what.at(found, result.graph.rank[tasks], times_ps[tasks])
-    return found
+    times_of_rows = np.full(rows, np.iinfo(np.int64).max if reduction is np.minimum else -1, np.int64)
+    reduction.at(times_of_rows, result.graph.rank[tasks], times_ps[tasks])
+    return times_of_rows
 
 
-def _those_with_kernels(found: Sequence[StepCollective], rank: int) -> list[StepCollective]:
-    kept = [one for one in found if one.num_ranks > 1 and known_kernels(one.kind)]
-    if kept:
-        return kept
-    kinds = ", ".join(sorted({one.kind for one in found}))
-    why = f"and there is no kernel for its {kinds}" if kinds else "so there is nothing to look at"
-    raise InputError(f"rank {rank} takes part in no collective that has a kernel, {why}", field="rank")
+def _those_with_kernels(collectives: Sequence[StepCollective], rank: int) -> list[StepCollective]:
+    matches = [collective for collective in collectives if collective.num_ranks > 1 and known_kernels(collective.kind)]
+    if matches:
+        return matches
+    kinds = ", ".join(sorted({collective.kind for collective in collectives}))
+    reason = f"and there is no kernel for its {kinds}" if kinds else "so there is nothing to look at"
+    raise InputError(f"rank {rank} takes part in no collective that has a kernel, {reason}", field="rank")
 
 
-def _of_layer(found: list[StepCollective], layer: int | str | None, names: Sequence[str]) -> list[StepCollective]:
+def _of_layer(collectives: list[StepCollective], layer: int | str | None, names: Sequence[str]) -> list[StepCollective]:
     if layer is None:
-        return found
+        return collectives
     numbers = _layers(layer, names)
-    kept = [one for one in found if one.layer_number in numbers]
-    if kept:
-        return kept
-    with_collectives = dict.fromkeys(one.layer for one in found if one.layer)
+    matches = [collective for collective in collectives if collective.layer_number in numbers]
+    if matches:
+        return matches
+    with_collectives = dict.fromkeys(collective.layer for collective in collectives if collective.layer)
     if not numbers and str(layer).isdecimal():
         counted = sorted({number for name in names if (number := _number(name)) is not None})
-        near = min(counted, key=lambda number: abs(number - int(layer)), default=None)
-        hint = "layers have names, not numbers" if near is None else f"the nearest is {near}"
+        closest = min(counted, key=lambda number: abs(number - int(layer)), default=None)
+        hint = "layers have names, not numbers" if closest is None else f"the nearest is {closest}"
         raise InputError(f"there is no layer {layer}; {hint}", field="layer")
     if not numbers:
-        known = with_collectives or dict.fromkeys(names)
-        raise InputError(f"no layer is called {str(layer)[:80]!r}{nearest(str(layer)[:80], known)}", field="layer")
-    nearest_one = min(found, key=lambda one: min(abs(one.layer_number - number) for number in numbers))
+        layers = with_collectives or dict.fromkeys(names)
+        raise InputError(f"no layer is called {str(layer)[:80]!r}{nearest(str(layer)[:80], layers)}", field="layer")
+    closest_one = min(collectives, key=lambda one: min(abs(one.layer_number - number) for number in numbers))
     raise InputError(
-        f"no collective of the rank is of layer {layer}; the nearest is of {nearest_one.layer!r}; collectives are of: "
+        f"no collective of the rank is of layer {layer}; the nearest is of {closest_one.layer!r}; collectives are of: "
         f"{_some(list(with_collectives))}",
         field="layer",
     )
@@ -259,25 +259,25 @@ def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
 
 def _number(layer: str) -> int | None:
     """Return the first number in a layer's name, such as 3 for ``layers.3.mlp.down``."""
-    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", layer)
-    return int(found[1]) if found else None
+    match = re.search(r"(?:^|\.)(\d+)(?:\.|$)", layer)
+    return int(match[1]) if match else None
 
 
-def _narrowed(found: list[StepCollective], options: DetailOptions, num_steps: int) -> list[StepCollective]:
+def _narrowed(collectives: list[StepCollective], options: DetailOptions, num_steps: int) -> list[StepCollective]:
     """Return the collectives with the requested op, phase, micro-batch and step (default: the last step)."""
     step = num_steps - 1 if options.step is None else options.step
-    asked = {"op": options.op, "phase": options.phase, "microbatch": options.microbatch, "step": step}
-    for name, value in asked.items():
-        kept = [one for one in found if value is None or value in _values(one, name)]
-        if kept:
-            found = kept
+    criteria = {"op": options.op, "phase": options.phase, "microbatch": options.microbatch, "step": step}
+    for name, value in criteria.items():
+        matches = [collective for collective in collectives if value is None or value in _values(collective, name)]
+        if matches:
+            collectives = matches
             continue
-        known = {each for one in found for each in _values(one, name)}
+        values = {each for collective in collectives for each in _values(collective, name)}
         if isinstance(value, int):
-            near = min(known, key=lambda number: abs(number - value))
-            raise InputError(f"no collective that fits is of {name} {value}; the nearest is {near}", field=name)
-        raise InputError(f"no collective that fits is of {name} {value!r:.80}{nearest(value, known)}", field=name)
-    return found
+            closest = min(values, key=lambda number: abs(number - value))
+            raise InputError(f"no collective that fits is of {name} {value}; the nearest is {closest}", field=name)
+        raise InputError(f"no collective that fits is of {name} {value!r:.80}{nearest(value, values)}", field=name)
+    return collectives
 
 
 def _refuse_unknown_root(chosen: StepCollective) -> None:
@@ -291,10 +291,10 @@ def _refuse_unknown_root(chosen: StepCollective) -> None:
         )
 
 
-def _values(one: StepCollective, name: str) -> tuple[Any, ...]:
-    return (one.kind, one.axis) if name == "op" else (getattr(one, name),)
+def _values(collective: StepCollective, name: str) -> tuple[Any, ...]:
+    return (collective.kind, collective.axis) if name == "op" else (getattr(collective, name),)
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + rest

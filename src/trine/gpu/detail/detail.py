@@ -62,11 +62,11 @@ def kernel_detail(
     if result.scope is not None and result.scope.estimate_ps is not None:
         raise InputError("the step is an estimate, so that when ranks come to a kernel is not known")
     chosen = choose(result, RankGrid(setup.plan.axes), detail)
-    asked = LoadStoreOptions(
+    loadstore_options = LoadStoreOptions(
         algorithm=detail.algorithm, protocol=detail.protocol, workgroups=detail.workgroups, gpu_model=detail.gpu_model
     )
     places = [int(setup.places[rank]) for rank in chosen.group]
-    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, setup.machine, places, asked)).answer()
+    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, setup.machine, places, loadstore_options)).answer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class _Detailed:
         poll, sync = self.detail.poll, None if self.detail.sync == BOTH else self.detail.sync
         model = ModelOptions(sync=sync, poll=poll).of(self.runs.model)
         name, first = self._fastest(model, sync)
-        ways, why = [first], []
+        results, why_fewer = [first], []
         if self.detail.sync == BOTH and model.poll_ps is not None and model.monitor is None:
             try:
-                ways.append(self._run(name, ModelOptions(sync=MWAIT, poll=poll).of(self.runs.model), MWAIT))
+                results.append(self._run(name, ModelOptions(sync=MWAIT, poll=poll).of(self.runs.model), MWAIT))
             except InputError as problem:
-                why.append(f"mwait is not compared: {problem}")
+                why_fewer.append(f"mwait is not compared: {problem}")
         return KernelDetail(
-            chosen=self.chosen, algorithm=name, protocol=self.runs.programs.protocol, ways=tuple(ways),
-            why_fewer=tuple(why),
+            chosen=self.chosen, algorithm=name, protocol=self.runs.programs.protocol, ways=tuple(results),
+            why_fewer=tuple(why_fewer),
         )  # fmt: skip
 
     def _fastest(self, model: GpuModel, sync: str | None) -> tuple[str, EidolonResult]:
@@ -99,16 +99,16 @@ class _Detailed:
         for name in self.runs.programs.names(size):
             if best is not None and self.runs.is_hopeless(name, size, best[1].end_ps - last_start_ps):
                 continue
-            found = self._run(name, model, sync)
-            if best is None or found.end_ps < best[1].end_ps:
-                best = (name, found)
+            candidate = self._run(name, model, sync)
+            if best is None or candidate.end_ps < best[1].end_ps:
+                best = (name, candidate)
         assert best is not None
         return best
 
     def _run(self, name: str, model: GpuModel, sync: str | None) -> EidolonResult:
         chosen, runs = self.chosen, self.runs
-        way = "" if sync is None else f", {sync}"
-        announce_stage(f"{len(chosen.group)} GPUs load by load: {name}{way}")
+        sync_text = "" if sync is None else f", {sync}"
+        announce_stage(f"{len(chosen.group)} GPUs load by load: {name}{sync_text}")
         kernel = BegunKernel(
             program=runs.programs.program(name, chosen.what.size_bytes), cluster=runs.cluster, group=runs.group,
             model=model, starts_ps=chosen.start_ps - chosen.start_ps.min(), sync=sync,

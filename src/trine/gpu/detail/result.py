@@ -113,21 +113,21 @@ class KernelDetail(Report):
         """The ranks of the group, by position."""
         record, kernel = self.kernel.incoming.outside, self.kernel
         assert isinstance(record, Arrivals)
-        ended, found = kernel.waits_ended_ps, []
+        ended_ps, uses = kernel.waits_ended_ps, []
         starts = (self.chosen.start_ps - self.chosen.start_ps.min()).tolist()
         for position, start_ps in enumerate(starts):
-            mine = record.rank == position
-            writes = record.time_ps[mine & (record.kind != LOAD)].tolist()
-            found.append(
+            is_from_peer = record.rank == position
+            writes = record.time_ps[is_from_peer & (record.kind != LOAD)].tolist()
+            uses.append(
                 PeerUse(
                     rank=self.chosen.group[position], start_ps=start_ps,
-                    waits_ended_ps=ended.get(position, 0) // max(1, kernel.waiting_wavefronts),
+                    waits_ended_ps=ended_ps.get(position, 0) // max(1, kernel.waiting_wavefronts),
                     first_write_ps=writes[0] if writes else None, last_write_ps=writes[-1] if writes else None,
-                    writes=len(writes), loads=int(np.count_nonzero(mine)) - len(writes),
-                    flags=int(np.count_nonzero(mine & (record.kind != LOAD) & (record.semaphore >= 0))),
+                    writes=len(writes), loads=int(np.count_nonzero(is_from_peer)) - len(writes),
+                    flags=int(np.count_nonzero(is_from_peer & (record.kind != LOAD) & (record.semaphore >= 0))),
                 )
             )  # fmt: skip
-        return tuple(found)
+        return tuple(uses)
 
     @cached_property
     def waits(self) -> tuple[WayUse, ...]:
@@ -147,9 +147,9 @@ class KernelDetail(Report):
     @property
     def headline(self) -> str:
         """Rank, collective, and both levels' times."""
-        what = self.chosen.what
+        op = self.chosen.what
         return (
-            f"rank {self.chosen.rank}, {what.kind} of {what.layer or what.axis}: {format_time(self.time_ps)} load by "
+            f"rank {self.chosen.rank}, {op.kind} of {op.layer or op.axis}: {format_time(self.time_ps)} load by "
             f"load ({self.algorithm}), {format_time(self.operator_ps)} at the operator level"
         )
 
@@ -159,14 +159,14 @@ class KernelDetail(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._said(), f"not modelled: {NOT_MODELLED}", *self.kernel.notes)
+        return (*self._note_lines(), f"not modelled: {NOT_MODELLED}", *self.kernel.notes)
 
-    def _said(self) -> Iterator[str]:
-        others = self.chosen.others
-        if others:
-            more = f" and {len(others) - _SHOWN_OTHERS} more" if len(others) > _SHOWN_OTHERS else ""
-            shown = "; ".join(others[:_SHOWN_OTHERS])
-            yield f"others fit as well (op, phase, microbatch, step or number chooses): {shown}{more}"
+    def _note_lines(self) -> Iterator[str]:
+        alternatives = self.chosen.others
+        if alternatives:
+            rest = f" and {len(alternatives) - _SHOWN_OTHERS} more" if len(alternatives) > _SHOWN_OTHERS else ""
+            other_names = "; ".join(alternatives[:_SHOWN_OTHERS])
+            yield f"others fit as well (op, phase, microbatch, step or number chooses): {other_names}{rest}"
         yield from self.why_fewer
 
     def details(self) -> str:
@@ -175,28 +175,26 @@ class KernelDetail(Report):
             *wrapped("in detail", self.chosen.what.words), *aligned(self._level_lines(), _LABEL), "",
             *aligned(self._peer_lines(), _LABEL), "", *aligned(self._way_lines(), _LABEL), "", *self.kernel.body(),
         ]  # fmt: skip
-        lines += [line for note in self._said() for line in wrapped("note", note)]
+        lines += [line for note in self._note_lines() for line in wrapped("note", note)]
         return "\n".join(line.rstrip() for line in (*lines, *wrapped("not modelled", NOT_MODELLED)))
 
     def _level_lines(self) -> list[tuple[str, ...]]:
         chosen, simulated = self.chosen, self.chosen.group[self.kernel.work.target]
-        same = "" if simulated == chosen.rank else f", which does as {simulated} does"
+        stand_in = "" if simulated == chosen.rank else f", which does as {simulated} does"
         operator = format_time(self.operator_ps), format_time(self.operator_after_last_ps), chosen.what.algorithm
-        inside = format_time(self.time_ps), format_time(self.after_last_ps), f"{self.algorithm}/{self.protocol}"
+        loadstore = format_time(self.time_ps), format_time(self.after_last_ps), f"{self.algorithm}/{self.protocol}"
         return [
-            (f"rank {chosen.rank}{same}", "time", "after the last rank comes", "algorithm"),
+            (f"rank {chosen.rank}{stand_in}", "time", "after the last rank comes", "algorithm"),
             ("operator level", *operator),
-            ("load by load", *inside),
+            ("load by load", *loadstore),
         ]
 
     def _peer_lines(self) -> list[tuple[str, ...]]:
         lines: list[tuple[str, ...]] = [
             ("ranks, last first", "comes after", "waited for it", "first write", "last write", "flags", "lines")
         ]
-        order = sorted(self.peers, key=lambda each: (-each.start_ps, each.rank))
-        heard = [
-            each for each in order if each is order[0] or each.writes or each.loads or each.rank == self.chosen.rank
-        ]
+        order = sorted(self.peers, key=lambda use: (-use.start_ps, use.rank))
+        heard = [use for use in order if use is order[0] or use.writes or use.loads or use.rank == self.chosen.rank]
         for peer in heard[:_SHOWN_PEERS]:
             times = (peer.start_ps, peer.waits_ended_ps, peer.first_write_ps, peer.last_write_ps)
             name = f"{peer.rank}{' itself' if peer.rank == self.chosen.rank else ''}"
@@ -206,24 +204,24 @@ class KernelDetail(Report):
 
     def _way_lines(self) -> list[tuple[str, ...]]:
         lines: list[tuple[str, ...]] = [("way to wait", "time", "flag reads", "wait of each", "wake-ups", "spurious")]
-        for way in self.waits:
-            counts = f"{way.wakeups:,}", f"{way.spurious_wakeups:,}"
-            lines.append((way.sync, _time(way.time_ps), f"{way.flag_reads:,}", _time(way.wait_ps), *counts))
+        for use in self.waits:
+            counts = f"{use.wakeups:,}", f"{use.spurious_wakeups:,}"
+            lines.append((use.sync, _time(use.time_ps), f"{use.flag_reads:,}", _time(use.wait_ps), *counts))
         return lines
 
     def document(self) -> Row:
         """Return the result as plain data (docs/reference/detail-json.md)."""
-        chosen, what = self.chosen, self.chosen.what
+        chosen, op = self.chosen, self.chosen.what
         return {
             "rank": chosen.rank,
             "simulated_rank": chosen.group[self.kernel.work.target],
             "collective": {
-                "kind": what.kind, "axis": what.axis, "layer": what.layer or None, "phase": what.phase or None,
-                "microbatch": what.microbatch if what.microbatch >= 0 else None, "step": what.step,
-                "bytes": what.size_bytes, "ranks": list(chosen.group), "others": list(chosen.others),
+                "kind": op.kind, "axis": op.axis, "layer": op.layer or None, "phase": op.phase or None,
+                "microbatch": op.microbatch if op.microbatch >= 0 else None, "step": op.step,
+                "bytes": op.size_bytes, "ranks": list(chosen.group), "others": list(chosen.others),
             },
             "operator": {
-                "algorithm": what.algorithm, "start_s": seconds(self._operator_end_ps - self.operator_ps),
+                "algorithm": op.algorithm, "start_s": seconds(self._operator_end_ps - self.operator_ps),
                 "end_s": seconds(self._operator_end_ps), "time_s": seconds(self.operator_ps),
                 "after_last_start_s": seconds(self.operator_after_last_ps),
             },

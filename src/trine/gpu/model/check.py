@@ -28,12 +28,12 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
 
     Raises SpecError: names file (or the model) and field, and the nearest valid value.
     """
-    where = file or f"GPU model {model.name!r}"
+    source = file or f"GPU model {model.name!r}"
     for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by numbers checked first
         problem = check(model)
         if problem is not None:
             field, message = problem
-            raise SpecError(message, file=where, field=field)
+            raise SpecError(message, file=source, field=field)
     return model
 
 
@@ -117,13 +117,13 @@ def edge_routers(rows: int, cols: int) -> tuple[int, int]:
     return cols * min(rows, 2), rows * min(cols, 2)
 
 
-def _spread(path: str, count: int, routers: int, where: str) -> Problem:
+def _spread(path: str, count: int, routers: int, network: str) -> Problem:
     """Check that all routers have equally many, or every n-th router has one."""
     if count % routers == 0 or routers % count == 0:
         return None
     fits = [n for n in range(1, count + routers + 1) if n % routers == 0 or routers % n == 0]
     best = min(fits, key=lambda n: (abs(n - count), n))
-    return path, f"{count} do not spread evenly over the {routers} routers of {where}; {best} would"
+    return path, f"{count} do not spread evenly over the {routers} routers of {network}; {best} would"
 
 
 def _lines(model: GpuModel) -> Problem:
@@ -133,8 +133,8 @@ def _lines(model: GpuModel) -> Problem:
         ("ports.interleave", model.ports.interleave_bytes),
     ):
         if size % line:
-            near = max(1, round(size / line)) * line
-            return path, f"{size} B is no multiple of the line of {line} B; {near} B is"
+            closest = max(1, round(size / line)) * line
+            return path, f"{size} B is no multiple of the line of {line} B; {closest} B is"
     return None
 
 
@@ -144,8 +144,8 @@ def _cache(model: GpuModel) -> Problem:
     step = model.memory.num_channels * model.l2.ways * model.line_bytes
     if model.l2.capacity_bytes % step == 0:
         return None
-    near = max(1, round(model.l2.capacity_bytes / step)) * step
+    closest = max(1, round(model.l2.capacity_bytes / step)) * step
     return "l2.capacity", (
         f"{format_bytes(model.l2.capacity_bytes)} is no whole number of sets of {model.l2.ways} lines of "
-        f"{model.line_bytes} B in each of {model.memory.num_channels} slices; {near} B is"
+        f"{model.line_bytes} B in each of {model.memory.num_channels} slices; {closest} B is"
     )

@@ -35,8 +35,8 @@ def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
         for ends in ((CU, cu, CHANNEL, channel), (CHANNEL, channel, CU, cu))
     )
     stop = model.memory if uncached or model.l2 is None else model.l2
-    inside = transfer_ps(model.header_bytes, stop.bytes_per_s) + stop.latency_ps
-    return int(Fraction(total, len(cus) * len(channels))) + inside
+    memory_ps = transfer_ps(model.header_bytes, stop.bytes_per_s) + stop.latency_ps
+    return int(Fraction(total, len(cus) * len(channels))) + memory_ps
 
 
 def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -> int:
@@ -47,10 +47,10 @@ def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
     ports = range(model.ports.count)
-    here = sum(_round(layout, CU, cu, PORT, port) for cu in cus for port in ports)
-    there = sum(_there_and_back(layout, PORT, port, channel) for port in ports for channel in channels)
-    inside = Fraction(here, len(cus) * len(ports)) + Fraction(there, len(channels) * len(ports))
-    return int(inside) + _memory_ps(model, hit) + there_ps + back_ps
+    near_ps = sum(_round(layout, CU, cu, PORT, port) for cu in cus for port in ports)
+    far_ps = sum(_there_and_back(layout, PORT, port, channel) for port in ports for channel in channels)
+    noc_ps = Fraction(near_ps, len(cus) * len(ports)) + Fraction(far_ps, len(channels) * len(ports))
+    return int(noc_ps) + _memory_ps(model, hit) + there_ps + back_ps
 
 
 def _samples(count: int) -> Sequence[int]:
@@ -62,11 +62,11 @@ def _there_and_back(layout: GpuLayout, kind: str, i: int, channel: int) -> int:
     return _round(layout, kind, i, CHANNEL, channel)
 
 
-def _round(layout: GpuLayout, kind: str, i: int, other: str, j: int) -> int:
+def _round(layout: GpuLayout, kind: str, i: int, other_kind: str, j: int) -> int:
     """Return the time of the request one way, and of the answer with its line the other way."""
     model = layout.model
-    out = layout.path(kind, i, other, j)
-    back = layout.path(other, j, kind, i)
+    out = layout.path(kind, i, other_kind, j)
+    back = layout.path(other_kind, j, kind, i)
     return _path_ps(layout, out, model.header_bytes) + _path_ps(layout, back, model.header_bytes + model.line_bytes)
 
 

@@ -62,10 +62,10 @@ def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
     name = os.fspath(name_or_path)
     if not isinstance(name_or_path, str) or _is_path(name):
         return _read(Path(name))
-    found = _preset_name(name)
-    if found is None:
+    preset = _preset_name(name)
+    if preset is None:
         raise SpecError(f"no GPU model {name!r}{_nearest(name)} (or give the path of a file)")
-    return _preset(found)
+    return _preset(preset)
 
 
 def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
@@ -78,11 +78,11 @@ def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
         kinds = ", ".join(sorted(name or "unnamed" for name in names))
         raise PlanError(f"the GPUs of {cluster.name!r} are {kinds}: name the model of their inside (--gpu-model)")
     name = str(names.pop())
-    found = _preset_name(name)
-    if found is None:
-        known = ", ".join(known_gpu_models())
-        raise SpecError(f"no GPU model {name!r}; known: {known} (or a file: --gpu-model FILE)")
-    return _preset(found)
+    preset = _preset_name(name)
+    if preset is None:
+        model_names = ", ".join(known_gpu_models())
+        raise SpecError(f"no GPU model {name!r}; known: {model_names} (or a file: --gpu-model FILE)")
+    return _preset(preset)
 
 
 def _is_path(name: str) -> bool:
@@ -95,19 +95,19 @@ def _preset_name(name: str) -> str | None:
     if plain in known_gpu_models():
         return plain
     try:
-        found = load_gpu(name).name
+        preset = load_gpu(name).name
     except SpecError:
         return None
-    return found if found in known_gpu_models() else None
+    return preset if preset in known_gpu_models() else None
 
 
 def _nearest(name: str) -> str:
     """Suggest a name like ``nearest``, aliases included; names inside ``name`` come first ("nvidia h100 nvl")."""
     plain, models = name.lower(), known_gpu_models()
     names = (*models, *(alias.lower() for model in models for alias in load_gpu(model).aliases))
-    inside = sorted((known for known in names if known in plain), key=len, reverse=True)
+    contained = sorted((known for known in names if known in plain), key=len, reverse=True)
     close = (
-        get_close_matches(plain, models, n=1, cutoff=0.8) or inside[:1] or get_close_matches(plain, names, n=1)
+        get_close_matches(plain, models, n=1, cutoff=0.8) or contained[:1] or get_close_matches(plain, names, n=1)
     )  # fmt: skip
     return f"; did you mean {close[0]!r}?" if close else nearest(name, models)
 
@@ -121,9 +121,9 @@ def _read(path: Path) -> GpuModel:
     data, origins = layered(path, _base)
     spec = check(file_schema(), data, path)
     model = to_model(spec, spec.name or path.stem, {}, {})
-    said = {field.path for field, _ in values(model)}  # a field that removes a base's field needs no source
-    evidence = {key: word for key, (word, _) in origins.items() if key in said}
-    sources = {key: text for key, (_, text) in origins.items() if key in said}
+    own_fields = {field.path for field, _ in values(model)}  # a field that removes a base's field needs no source
+    evidence = {key: word for key, (word, _) in origins.items() if key in own_fields}
+    sources = {key: text for key, (_, text) in origins.items() if key in own_fields}
     return check_model(replace(model, evidence=evidence, sources=sources), path)
 
 
@@ -153,53 +153,53 @@ def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
     """
     data: dict[str, Any] | None = None
     origins: Origins = {}
-    for place, own in reversed(with_bases(path, find_base)):
-        if not isinstance(own, Mapping):
+    for place, layer in reversed(with_bases(path, find_base)):
+        if not isinstance(layer, Mapping):
             if place != path:
                 raise SpecError("is not a mapping", file=place)
-            return own, {}
-        added = _origins(own, place)
+            return layer, {}
+        added = _origins(layer, place)
         if data is None:
-            data, origins = {**own, "sources": {}, "evidence": {}}, added
+            data, origins = {**layer, "sources": {}, "evidence": {}}, added
             continue
-        merged = _merged(data, own)
-        gone = _fields(data) - _fields(merged)
-        data, origins = merged, {**{key: entry for key, entry in origins.items() if key not in gone}, **added}
+        merged = _merged(data, layer)
+        removed = _fields(data) - _fields(merged)
+        data, origins = merged, {**{key: entry for key, entry in origins.items() if key not in removed}, **added}
     return data, origins
 
 
-def _merged(under: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge ``own`` over ``under``, groups field by field. A crossbar over a mesh drops the mesh's rows and columns."""
-    data = {**under, **own, "sources": {}, "evidence": {}, "name": own.get("name")}
+def _merged(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge ``layer`` over ``base``, groups field by field. A crossbar over a mesh drops its rows and columns."""
+    data = {**base, **layer, "sources": {}, "evidence": {}, "name": layer.get("name")}
     for group in GROUPS:
-        below, above = under.get(group), own.get(group)
+        below, above = base.get(group), layer.get(group)
         if isinstance(below, Mapping) and isinstance(above, Mapping):
             data[group] = {**below, **above}
-    if isinstance(own.get("noc"), Mapping) and own["noc"].get("kind") == "crossbar":
+    if isinstance(layer.get("noc"), Mapping) and layer["noc"].get("kind") == "crossbar":
         data["noc"] = {
-            key: value for key, value in data["noc"].items() if key not in ("rows", "cols") or key in own["noc"]
+            key: value for key, value in data["noc"].items() if key not in ("rows", "cols") or key in layer["noc"]
         }
     return data
 
 
 def _fields(data: Mapping[str, Any]) -> set[str]:
     """Return the paths of the fields that a file sets."""
-    found = {path for path in PATHS if "." not in path and path in data}
+    paths = {path for path in PATHS if "." not in path and path in data}
     for group in GROUPS:
         if isinstance(data.get(group), Mapping):
-            found |= {path for path in PATHS if path.startswith(f"{group}.") and path.split(".")[1] in data[group]}
-    return found
+            paths |= {path for path in PATHS if path.startswith(f"{group}.") and path.split(".")[1] in data[group]}
+    return paths
 
 
-def _origins(own: Mapping[str, Any], path: Path) -> Origins:
+def _origins(layer: Mapping[str, Any], path: Path) -> Origins:
     """Return evidence and source of each field this file sets: the field's entry, else its group's, else assumed."""
-    fields = _fields(own)
+    fields = _fields(layer)
     notes = {}
     for key in ("evidence", "sources"):
-        given = own.get(key) or {}
-        if not isinstance(given, Mapping):
-            raise SpecError(f"must be a mapping of fields, got {given!r:.80}", file=path, field=key)
-        notes[key] = {str(name): str(text) for name, text in given.items()}
+        entries = layer.get(key) or {}
+        if not isinstance(entries, Mapping):
+            raise SpecError(f"must be a mapping of fields, got {entries!r:.80}", file=path, field=key)
+        notes[key] = {str(name): str(text) for name, text in entries.items()}
         for name in notes[key]:
             _check_key(name, fields, key, path)
     _check_words(notes["evidence"], path)
@@ -214,9 +214,9 @@ def _of(field: str, notes: Mapping[str, str], otherwise: str) -> str:
 
 
 def _check_key(name: str, fields: set[str], key: str, path: Path) -> None:
-    known = (*PATHS, *GROUPS)
-    if name not in known:
-        raise SpecError(f"unknown field{nearest(name[:80], known)}", file=path, field=f"{key}.{name[:80]}")
+    valid_names = (*PATHS, *GROUPS)
+    if name not in valid_names:
+        raise SpecError(f"unknown field{nearest(name[:80], valid_names)}", file=path, field=f"{key}.{name[:80]}")
     if name not in fields and not any(field.startswith(f"{name}.") for field in fields):
         raise SpecError(f"this file does not set {name!r}", file=path, field=f"{key}.{name}")
 

@@ -69,11 +69,11 @@ class ModelOptions:
                 f"--unroll {self.unroll} cannot matter: a compute unit has {changed.max_outstanding} requests in flight"
             )
         self._check_waits(model)
-        waits: dict[str, Any] = {"poll_ps": self._poll_ps(changed, sources), "monitor": self._monitor(changed, sources)}
-        waits["nic"] = self._nic(model, sources)
+        parts: dict[str, Any] = {"poll_ps": self._poll_ps(changed, sources), "monitor": self._monitor(changed, sources)}
+        parts["nic"] = self._nic(model, sources)
         if self.poll is not None and model.poll_turn_ps:
-            waits["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
-        return check_model(_with_sources(replace(changed, **waits), sources))
+            parts["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
+        return check_model(_with_sources(replace(changed, **parts), sources))
 
     def _sizes(self, sources: Sources) -> dict[str, Any]:
         """Return new values by the model's attributes."""
@@ -182,9 +182,9 @@ def posted_by_proxy(model: GpuModel) -> GpuModel:
     )
 
 
-def _word(option: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise InputError(f"unknown --{option} {value!r:.80}{nearest(str(value)[:80], known)}")
+def _word(option: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise InputError(f"unknown --{option} {value!r:.80}{nearest(str(value)[:80], allowed)}")
     return value
 
 
@@ -199,7 +199,7 @@ def _time_ps(option: str, value: str | int) -> int:
 
 def _with_sources(model: GpuModel, sources: Sources) -> GpuModel:
     """Return the model with evidence and sources of the changes, without entries of a removed monitor."""
-    gone = () if model.monitor is not None else ("monitor.capacity", "monitor.wakeup")
-    kept = {path: text for path, text in model.sources.items() if path not in gone}
-    evidence = {path: word for path, word in model.evidence.items() if path not in gone}
-    return replace(model, sources={**kept, **sources}, evidence={**evidence, **dict.fromkeys(sources, ASSUMED)})
+    removed = () if model.monitor is not None else ("monitor.capacity", "monitor.wakeup")
+    sources_kept = {path: text for path, text in model.sources.items() if path not in removed}
+    evidence = {path: word for path, word in model.evidence.items() if path not in removed}
+    return replace(model, sources={**sources_kept, **sources}, evidence={**evidence, **dict.fromkeys(sources, ASSUMED)})

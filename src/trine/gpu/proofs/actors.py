@@ -48,10 +48,10 @@ class DecodedOp:
     @property
     def adds(self) -> tuple[bool, ...]:
         """For each written row, whether the operation adds to the old contents."""
-        found: list[bool] = []
+        flags: list[bool] = []
         for row in self.writes:
-            found.append(found[-1] if row.role in isa.MEMBER_ROLES else row.role == isa.ADD_ALL)
-        return tuple(found)
+            flags.append(flags[-1] if row.role in isa.MEMBER_ROLES else row.role == isa.ADD_ALL)
+        return tuple(flags)
 
     @property
     def flagged_reads(self) -> tuple[Operand, ...]:
@@ -66,7 +66,7 @@ class ProofWavefront:
     rank: int
     workgroup: int
     number: int
-    of: int
+    num_wavefronts: int
     ops: range
     next: int
     knows: Clock
@@ -129,11 +129,11 @@ def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
 
 def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
     """Return the (rank, peer) pairs of all copy-engine copies."""
-    ranks, found = program.op_rank, {}
+    ranks, ports = program.op_rank, {}
     for op in np.flatnonzero(program.op_kind == isa.DMA).tolist():
         first, last = (int(i) for i in program.operand_ptr[op : op + 2])
-        found[int(ranks[op]), int(program.operand_rank[last - 1 if last > first else first])] = True
-    return list(found)
+        ports[int(ranks[op]), int(program.operand_rank[last - 1 if last > first else first])] = True
+    return list(ports)
 
 
 def decode(program: GpuProgram) -> list[DecodedOp]:

@@ -72,22 +72,22 @@ class ProofGoal:
         if self.op in ("all_gather", "gather"):
             return np.concatenate(contents)
         part = len(contents[0]) // self.num_ranks
-        own = slice(rank * part, (rank + 1) * part)
+        segment = slice(rank * part, (rank + 1) * part)
         if self.op == "all_to_all":
-            return np.concatenate([values[own] for values in contents])
+            return np.concatenate([values[segment] for values in contents])
         if self.op == "scatter":
-            return contents[0][own]
+            return contents[0][segment]
         total: Values = np.add.reduce(np.stack(contents), axis=0, dtype=np.uint64)
-        return total if self.op in ("all_reduce", "reduce") else total[own]
+        return total if self.op in ("all_reduce", "reduce") else total[segment]
 
     def _of_pieces(self, pieces: Sequence[GoalPiece], size_bytes: int, contents: list[Values]) -> Values:
         cell = self.sources[0][1] // len(contents[0])
-        found = np.full(size_bytes // cell, NOTHING, np.uint64)
+        result = np.full(size_bytes // cell, NOTHING, np.uint64)
         for piece in pieces:
             count = piece.size_bytes // cell
             parts = [contents[rank][start // cell : start // cell + count] for rank, start in piece.sources]
-            found[piece.start // cell : piece.start // cell + count] = np.sum(parts, axis=0, dtype=np.uint64)
-        return found
+            result[piece.start // cell : piece.start // cell + count] = np.sum(parts, axis=0, dtype=np.uint64)
+        return result
 
 
 def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:
@@ -97,8 +97,8 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
     """
     if op not in _CHUNKS:
         raise InputError(f"no known result for {op!r}{nearest(op, _CHUNKS)}", field="op")
-    named = {buffer.name: buffer for buffer in program.buffers}
-    source, result = named.get("input"), named.get("output")
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    source, result = buffers.get("input"), buffers.get("output")
     ranks = program.num_ranks
     counts = [ranks if count == "ranks" else 1 for count in _CHUNKS[op]]
     if source is None or result is None or source.base == result.base:
@@ -117,8 +117,8 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
         places = [((b.base, b.size_bytes),) * ranks for b in (source, result)]
         goal = ProofGoal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places[0], results=places[1])
     if op in _TO_ROOT:
-        first, *others = goal.results
-        goal = replace(goal, results=(first, *((base, 0) for base, _ in others)))
+        first, *rest = goal.results
+        goal = replace(goal, results=(first, *((base, 0) for base, _ in rest)))
     if size_bytes is not None and goal.chunk_bytes * max(counts) < size_bytes:
         raise InputError(
             f"{program.name}: buffers of {goal.chunk_bytes * max(counts)} bytes are too small for {op} of "
@@ -157,17 +157,17 @@ def describe(value: int, cell_bytes: int, inputs: list[Values]) -> str:
     if value == NOTHING:
         return "no part of an input"
     for rank, values in enumerate(inputs):
-        found = np.flatnonzero(values == np.uint64(value))
-        if len(found):
-            return f"rank {rank}'s input from byte {int(found[0]) * cell_bytes} on"
+        matches = np.flatnonzero(values == np.uint64(value))
+        if len(matches):
+            return f"rank {rank}'s input from byte {int(matches[0]) * cell_bytes} on"
     if len(inputs) <= _TAKEN_APART:
         stacked = np.stack(inputs)
         for count in range(2, len(inputs) + 1):
             for ranks in combinations(range(len(inputs)), count):
-                found = np.flatnonzero(stacked[list(ranks)].sum(0, dtype=np.uint64) == np.uint64(value))
-                if len(found):
-                    who = ", ".join(str(rank) for rank in ranks)
-                    return f"the sum of the inputs of ranks {who} from byte {int(found[0]) * cell_bytes} on"
+                matches = np.flatnonzero(stacked[list(ranks)].sum(0, dtype=np.uint64) == np.uint64(value))
+                if len(matches):
+                    rank_names = ", ".join(str(rank) for rank in ranks)
+                    return f"the sum of the inputs of ranks {rank_names} from byte {int(matches[0]) * cell_bytes} on"
     return "a sum of other parts of the inputs, or of some of them more than once"
 
 
@@ -270,17 +270,17 @@ def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_end
         for constant in goal.constants:
             run.enter(rank, cells.span(rank, *constant), np.uint64(rank), True)
     run.run()
-    found = [run.memory.values[cells.span(rank, *place)] for rank, place in enumerate(goal.results)]
+    results = [run.memory.values[cells.span(rank, *place)] for rank, place in enumerate(goal.results)]
     root = 0
     if goal.op == "broadcast":
-        root = next((r for r, values in enumerate(inputs) if np.array_equal(found[0], values)), 0)
+        root = next((r for r, values in enumerate(inputs) if np.array_equal(results[0], values)), 0)
     for rank, (address, length) in enumerate(goal.results):
-        wrong = np.flatnonzero(found[rank] != goal.wanted(rank, inputs, root))
+        wrong = np.flatnonzero(results[rank] != goal.wanted(rank, inputs, root))
         place = cells.span(rank, address, length)
         if len(wrong):
             cell = int(wrong[0])
             raise InputError(
-                f"{run.program.name}: {goal.op} ends with {describe(int(found[rank][cell]), cells.size, inputs)} at "
+                f"{run.program.name}: {goal.op} ends with {describe(int(results[rank][cell]), cells.size, inputs)} at "
                 f"{run.words.place(int(place[cell]))}, not with "
                 f"{describe(int(goal.wanted(rank, inputs, root)[cell]), cells.size, inputs)}"
             )
@@ -294,9 +294,9 @@ def _check_end(run: ProofRun, rank: int, place: Index) -> None:
     late = np.flatnonzero(memory.unknown(place, knows))
     if len(late):
         cell = int(place[late[0]])
-        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        writer = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
         raise InputError(
-            f"{run.program.name}: rank {rank} can end before {who} has written {run.words.place(cell)}, "
+            f"{run.program.name}: rank {rank} can end before {writer} has written {run.words.place(cell)}, "
             "part of its result"
         )
 
@@ -304,13 +304,13 @@ def _check_end(run: ProofRun, rank: int, place: Index) -> None:
 def _look_at_end(run: ProofRun, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
     """Record the first write and the first read of a rank's memory that may happen after its end."""
     memory, knows = run.memory, run.ends(rank)
-    own = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
-    open_writes = np.flatnonzero(memory.unknown(own, knows))
+    memory_of_rank = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
+    open_writes = np.flatnonzero(memory.unknown(memory_of_rank, knows))
     if len(open_writes) and rank not in ends:
-        cell = own.start + int(open_writes[0])
-        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
-        ends[rank] = f"rank {rank} can end before {who} has written {run.words.place(cell)}"
-    reads = memory.read_at[own].max(0, initial=0)
+        cell = memory_of_rank.start + int(open_writes[0])
+        writer = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        ends[rank] = f"rank {rank} can end before {writer} has written {run.words.place(cell)}"
+    reads = memory.read_at[memory_of_rank].max(0, initial=0)
     late_reads = np.flatnonzero(reads > knows)
     if len(late_reads) and rank not in late:
         actor = int(late_reads[0])
@@ -323,24 +323,24 @@ def _refuse_overlaps(program: GpuProgram, ops: Sequence[DecodedOp]) -> None:
         if op.kind not in DATA_OPS and op.kind != DMA:
             continue
         for i, target in enumerate(op.writes):
-            for other in (*op.reads, *op.writes[:i]):
-                if target.rank == other.rank and _overlap(op, target, other):
+            for second in (*op.reads, *op.writes[:i]):
+                if target.rank == second.rank and _overlap(op, target, second):
                     size = f"{op.amount} {'bytes' if op.kind == DMA else 'lines'}"
                     raise InputError(
                         f"{program.name}: operation {number} of the program ({OP_NAMES[op.kind]}) overlaps itself in "
-                        f"the memory of rank {target.rank}: {size} at addresses {other.address} and {target.address}"
+                        f"the memory of rank {target.rank}: {size} at addresses {second.address} and {target.address}"
                     )
 
 
-def _overlap(op: DecodedOp, target: Operand, other: Operand) -> bool:
+def _overlap(op: DecodedOp, target: Operand, second: Operand) -> bool:
     """Return True if two operands share bytes; reading a line and writing it in place is allowed."""
-    if op.kind != DMA and other.step == target.step != 0:
-        apart = (other.address - target.address) % abs(target.step)
-        if op.width <= apart <= abs(target.step) - op.width:  # columns of one matrix
+    if op.kind != DMA and second.step == target.step != 0:
+        distance = (second.address - target.address) % abs(target.step)
+        if op.width <= distance <= abs(target.step) - op.width:  # columns of one matrix
             return False
-    if other in op.reads and (other.address, other.step) == (target.address, target.step):
+    if second in op.reads and (second.address, second.step) == (target.address, target.step):
         return False
-    (low, high), (start, end) = _range(op, target), _range(op, other)
+    (low, high), (start, end) = _range(op, target), _range(op, second)
     return low < end and start < high
 
 

@@ -74,10 +74,10 @@ def line_widths(program: GpuProgram) -> Int64:
     step = np.abs(program.operand_step.astype(np.int64))
     widths = np.full(program.num_ops, program.line_bytes, np.int64)
     np.minimum.at(widths, op, np.where(step > 0, step, program.line_bytes))
-    written = widths[op[is_flagged(program) & ~is_read(program)]]
+    store_widths = widths[op[is_flagged(program) & ~is_read(program)]]
     loads = op[(program.operand_role == READ_FLAGGED) & (program.op_kind[op] == LOAD)]
-    if len(written):
-        widths[loads] = np.minimum(widths[loads], written.min())
+    if len(store_widths):
+        widths[loads] = np.minimum(widths[loads], store_widths.min())
     return widths
 
 
@@ -164,8 +164,8 @@ class CellMemory:
         """Return which cells have a last write that ``knows`` does not prove to be over."""
         bad = self.wrote_at[cells] > knows[self.wrote_by[cells]]
         if bad.any():
-            taken = self.taken_at[cells]
-            bad &= (taken == 0) | (taken > knows[self.taken_by[cells]])
+            taken_epoch = self.taken_at[cells]
+            bad &= (taken_epoch == 0) | (taken_epoch > knows[self.taken_by[cells]])
         return bad
 
     def note_read(self, cells: Index, actor: int, epoch: int) -> None:

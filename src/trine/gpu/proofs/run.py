@@ -55,13 +55,13 @@ class ProofRun:
         self.num_done = 0
 
     def _start(self) -> list[ProofWavefront]:
-        found = []
-        for actor, (rank, workgroup, number, of) in enumerate(self.lists):
+        wavefronts = []
+        for actor, (rank, workgroup, number, size) in enumerate(self.lists):
             begin, end = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
             knows = np.zeros(self.num_actors, np.int32)
             knows[self.first_entry + rank] = 1
-            found.append(ProofWavefront(actor, rank, workgroup, number, of, range(begin, end), begin, knows))
-        return found
+            wavefronts.append(ProofWavefront(actor, rank, workgroup, number, size, range(begin, end), begin, knows))
+        return wavefronts
 
     def enter(self, rank: int, cells: Index, values: Values | np.uint64, to_all: bool) -> None:
         """Write a rank's input before the run; its wavefronts know of it, or all wavefronts if ``to_all``."""
@@ -81,30 +81,30 @@ class ProofRun:
         DeadlockError: wavefronts wait forever; names them and their semaphores or barriers.
         InputError: a race, a read of an unwritten cell, or a semaphore that does not return to its initial value.
         """
-        waiting = list(self.wavefronts)
+        active = list(self.wavefronts)
         steady = self.order is not None and self.order.random() < 0.5
         if self.order is not None:
-            self.order.shuffle(waiting)
-        while waiting:
+            self.order.shuffle(active)
+        while active:
             if self.order is not None and not steady:
-                self.order.shuffle(waiting)
+                self.order.shuffle(active)
             moved = False
-            for wave in waiting:
+            for wave in active:
                 limit = self.order.randint(1, 4) if self.order is not None and not steady else len(self.ops) + 1
                 while limit and not wave.done and self._advance(wave):
                     moved, limit = True, limit - 1
-            if not moved and not all(wave.done for wave in waiting):
-                raise self._deadlock(waiting)
-            for wave in waiting:
+            if not moved and not all(wave.done for wave in active):
+                raise self._deadlock(active)
+            for wave in active:
                 if wave.done:
                     self._finish(wave)
-            waiting = [wave for wave in waiting if not wave.done]
+            active = [wave for wave in active if not wave.done]
         self._check_left_over()
 
     def ends(self, rank: int) -> Clock:
         """Return the clock at the end of a rank: operations known to be complete when all its wavefronts have ended."""
-        own = [wave.knows for wave in self.wavefronts if wave.rank == rank]
-        return np.max(np.stack(own), axis=0) if own else np.zeros(self.num_actors, np.int32)
+        clocks = [wave.knows for wave in self.wavefronts if wave.rank == rank]
+        return np.max(np.stack(clocks), axis=0) if clocks else np.zeros(self.num_actors, np.int32)
 
     def _advance(self, wave: ProofWavefront) -> bool:
         """Run a wavefront's next operation (or the next lines of a flagged load); return False if it must wait."""
@@ -116,7 +116,7 @@ class ProofRun:
         elif op.kind in isa.DATA_OPS:
             if op.flagged_reads:
                 return self._flagged(wave, op)
-            self._move(wave, op, np.arange(wave.number, op.amount, wave.of), wave.knows, ())
+            self._move(wave, op, np.arange(wave.number, op.amount, wave.num_wavefronts), wave.knows, ())
         elif wave.number == 0:
             if op.kind == isa.ACQUIRE and not self._acquire(wave, op):
                 return False
@@ -143,13 +143,13 @@ class ProofRun:
     def _barrier(self, wave: ProofWavefront) -> bool:
         wave.arrived = True
         group = self.groups[wave.workgroup]
-        if not all(other.arrived for other in group):
+        if not all(member.arrived for member in group):
             return False
-        everything = np.max(np.stack([other.knows for other in group]), axis=0)
-        for other in group:
-            other.knows[:] = everything
-            other.arrived = False
-            self._step(other)
+        everything = np.max(np.stack([member.knows for member in group]), axis=0)
+        for member in group:
+            member.knows[:] = everything
+            member.arrived = False
+            self._step(member)
         return True
 
     def semaphore(self, rank: int, number: int) -> ProofSemaphore:
@@ -175,35 +175,35 @@ class ProofRun:
 
     def _flagged(self, wave: ProofWavefront, op: DecodedOp) -> bool:
         """Run the next lines of an operation that waits for flags: the lines written by the same stores."""
-        first = line = wave.number + wave.line * wave.of
+        first = line = wave.number + wave.line * wave.num_wavefronts
         if line >= op.amount:
             self._step(wave)
             return True
         tokens = self._flags_of(op, line)
-        found = tokens
-        while tokens is not None and found == tokens:
+        next_tokens = tokens
+        while tokens is not None and next_tokens == tokens:
             for operand in op.flagged_reads:
                 self.semaphore(operand.rank, operand.semaphore + line).take(1)
-            line += wave.of
-            found = self._flags_of(op, line) if line < op.amount else None
+            line += wave.num_wavefronts
+            next_tokens = self._flags_of(op, line) if line < op.amount else None
         if tokens is None:
             return False
         clocks = [token.clock for token in tokens if token.clock is not None]
         knows = np.max(np.stack([wave.knows, *clocks]), axis=0)
-        self._move(wave, op, np.arange(first, line, wave.of), knows, tokens)
+        self._move(wave, op, np.arange(first, line, wave.num_wavefronts), knows, tokens)
         wave.heard.extend(clocks)
-        wave.line += (line - first) // wave.of
+        wave.line += (line - first) // wave.num_wavefronts
         return True
 
     def _flags_of(self, op: DecodedOp, line: int) -> list[ReleaseToken] | None:
         """Return the release tokens of a line's flags; None while a flag is missing."""
-        found = []
+        tokens = []
         for operand in op.flagged_reads:
             semaphore = self.semaphore(operand.rank, operand.semaphore + line)
             if semaphore.count < 1:
                 return None
-            found.append(semaphore.first)
-        return found
+            tokens.append(semaphore.first)
+        return tokens
 
     def _move(
         self, wave: ProofWavefront, op: DecodedOp, lines: Index, knows: Clock, tokens: Sequence[ReleaseToken]
@@ -298,13 +298,13 @@ class ProofRun:
                     f"began, with {initial}: {self.words.releaser(rank, number, self.ops)}"
                 )
 
-    def _deadlock(self, waiting: list[ProofWavefront]) -> DeadlockError:
+    def _deadlock(self, active: list[ProofWavefront]) -> DeadlockError:
         """Return the error for a deadlock. It lists first the wavefronts that hold up their workgroup."""
-        stuck = [wave for wave in waiting if not wave.done]
+        stuck = [wave for wave in active if not wave.done]
         stuck.sort(key=lambda wave: (self.ops[wave.next].kind == isa.BARRIER, wave.number, wave.actor))
-        shown = [self._waits_for(wave) for wave in stuck[:8]]
-        more = f"; and {len(stuck) - 8} more wavefronts" if len(stuck) > 8 else ""
-        return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(shown)}{more}")
+        descriptions = [self._waits_for(wave) for wave in stuck[:8]]
+        rest = f"; and {len(stuck) - 8} more wavefronts" if len(stuck) > 8 else ""
+        return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(descriptions)}{rest}")
 
     def _waits_for(self, wave: ProofWavefront) -> str:
         op, place = self.ops[wave.next], self.words.at(wave)
@@ -314,7 +314,7 @@ class ProofRun:
         if op.kind == isa.ACQUIRE:
             needs, semaphores = op.amount, [(wave.rank, op.reads[0].semaphore)]
         else:
-            line = wave.number + wave.line * wave.of
+            line = wave.number + wave.line * wave.num_wavefronts
             needs, semaphores = 1, [(operand.rank, operand.semaphore + line) for operand in op.flagged_reads]
         rank, number = next((key for key in semaphores if self.semaphore(*key).count < needs), semaphores[0])
         pending = {w.workgroup: w.next for w in self.wavefronts if w.number == 0}
@@ -326,13 +326,13 @@ class ProofRun:
 
 def _operands_read(op: DecodedOp, rows: list[Values]) -> list[Values]:
     """Return the values read by each operand; for a multimem operand, the sum over its members."""
-    found: list[Values] = []
+    values_of_operands: list[Values] = []
     for operand, values in zip(op.reads, rows, strict=True):
         if operand.role == isa.READ_MEMBER:
-            found[-1] = found[-1] + values
+            values_of_operands[-1] = values_of_operands[-1] + values
         else:
-            found.append(values)
-    return found
+            values_of_operands.append(values)
+    return values_of_operands
 
 
 class ProofWords:
@@ -384,8 +384,8 @@ class ProofWords:
         """Return a readable name of a cell."""
         rank, address = self.cells.place(cell)
         buffer = buffer_of(self.program, address)
-        where = f"address {address}" if buffer is None else f"byte {address - buffer.base} of the {buffer.name}"
-        return f"{where} of rank {rank}"
+        position = f"address {address}" if buffer is None else f"byte {address - buffer.base} of the {buffer.name}"
+        return f"{position} of rank {rank}"
 
     def race(self, wave: ProofWavefront, race: Race) -> str:
         place = self.place(race.cell)
@@ -394,10 +394,10 @@ class ProofWords:
             return f"{start}, which was never written"
         if race.actor >= self.first_entry:
             return f"{start} before it knows that rank {race.actor - self.first_entry} is there with its input"
-        done = "written" if race.what == "write" else "read"
-        own = self.actors[race.actor][1] == wave.workgroup if race.actor < len(self.actors) else False
-        hint = " (waitcnt 0, and a barrier between wavefronts)" if own else ""
-        return f"{start}, but {self.actor(race.actor, race.epoch)} may not have {done} it yet{hint}"
+        participle = "written" if race.what == "write" else "read"
+        same_workgroup = self.actors[race.actor][1] == wave.workgroup if race.actor < len(self.actors) else False
+        hint = " (waitcnt 0, and a barrier between wavefronts)" if same_workgroup else ""
+        return f"{start}, but {self.actor(race.actor, race.epoch)} may not have {participle} it yet{hint}"
 
     def releaser(
         self, rank: int, number: int, ops: Sequence[DecodedOp], pending: Mapping[int, int] | None = None
@@ -408,7 +408,7 @@ class ProofWords:
             now = first if pending is None else pending[workgroup]
             for op in range(now, last) if wavefront == 0 else ():
                 if releases(ops[op], rank, number):
-                    who = self.actor(actor, op - first + 1)
-                    at = f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
-                    return f"{who} {'releases' if pending is None else 'would release'} it{at}"
+                    actor_name = self.actor(actor, op - first + 1)
+                    hint = f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
+                    return f"{actor_name} {'releases' if pending is None else 'would release'} it{hint}"
         return "nobody releases it" if pending is None else "its releasers have ended"

@@ -129,8 +129,8 @@ class GpuReference:
         return self.is_stuck
 
     def _gpu_records(self) -> GpuRecords:
-        inside = np.array(
-            [[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.interconnect.inside], np.int64
+        counts_of_servers = np.array(
+            [[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.interconnect.gpu_servers], np.int64
         )
         lanes = sorted((lane, server) for lane, server in self.interconnect.lanes.items() if sum(server.count))
         counters = self.shared.counters
@@ -144,9 +144,9 @@ class GpuReference:
             op_start_ps=_column(self.shared.op_start_ps),
             op_end_ps=_column(self.shared.op_end_ps),
             state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
-            resource_data=inside[:, :, 0].copy(),
-            resource_control=inside[:, :, 1].copy(),
-            resource_busy_ps=inside[:, :, 2].copy(),
+            resource_data=counts_of_servers[:, :, 0].copy(),
+            resource_control=counts_of_servers[:, :, 1].copy(),
+            resource_busy_ps=counts_of_servers[:, :, 2].copy(),
             lane_link=np.array([link for (link, _), _ in lanes], np.int32),
             lane_number=np.array([number for (_, number), _ in lanes], np.int32),
             lane_data=_column([server.count[1] for _, server in lanes]),
@@ -173,10 +173,10 @@ def _count_requests(system: GpuSystem) -> int:
     per_op = np.diff(program.operand_ptr)
     per_op = np.where(np.isin(program.op_kind, DATA_OPS), per_op * program.op_amount, per_op)
     per_op = np.where(program.op_kind == DMA, 1, per_op)
-    before = pointers(per_op)
+    first_request = pointers(per_op)
     first = program.workgroup_ptr[program.kernel_ptr[:-1]]
     last = program.workgroup_ptr[program.kernel_ptr[1:]]
-    of_kernel = before[last] - before[first]
+    of_kernel = first_request[last] - first_request[first]
     return int(of_kernel[system.task_kernel[system.task_kernel >= 0]].sum())
 
 
@@ -203,9 +203,9 @@ def _may_succeed(request: WavefrontRequest, memories: Sequence[GpuMemory]) -> bo
 def explain(
     system: GpuSystem, gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory], tasks: TaskRunner
 ) -> DeadlockError:
-    waiting: dict[WavefrontRun, list[WavefrontRequest]] = {}
+    requests_of: dict[WavefrontRun, list[WavefrontRequest]] = {}
     for request in _who_waits(gpus, memories):
-        waiting.setdefault(request.wavefront, []).append(request)
+        requests_of.setdefault(request.wavefront, []).append(request)
     stuck = [
         wavefront
         for gpu in gpus
@@ -215,41 +215,41 @@ def explain(
         if not wavefront.has_ended
     ]
     stuck.sort(key=lambda wavefront: (wavefront.cu.rank, wavefront.wave_slot))
-    shown = [
+    described = [
         deadlock.StuckWavefront(
             wavefront.workgroup.number,
             wavefront.number,
-            wavefront.at,
-            _reason(system, memories, wavefront, waiting.get(wavefront, [])),
+            wavefront.op,
+            _reason(system, memories, wavefront, requests_of.get(wavefront, [])),
         )
         for wavefront in stuck[: deadlock.SHOWN]
     ]
     queued = [
         deadlock.QueuedKernel(run.kernel, run.last_workgroup - run.next_workgroup) for gpu in gpus for run in gpu.queue
     ]
-    return deadlock.gpu_deadlock(system, shown, len(stuck), queued, tasks.graph.num_tasks - tasks.num_done)
+    return deadlock.gpu_deadlock(system, described, len(stuck), queued, tasks.graph.num_tasks - tasks.num_done)
 
 
 def _who_waits(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> list[WavefrontRequest]:
     """Return the requests that wait for semaphores: in the memories, polling, or asleep."""
-    queued = [request for memory in memories for queue in memory.waiting.values() for request in queue]
-    waiting = [request for request in queued if isinstance(request, WavefrontRequest)]
-    return waiting + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
+    queued = [request for memory in memories for queue in memory.waiters.values() for request in queue]
+    requests = [request for request in queued if isinstance(request, WavefrontRequest)]
+    return requests + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]
 
 
 def _reason(
-    system: GpuSystem, memories: Sequence[GpuMemory], wavefront: WavefrontRun, waiting: Sequence[WavefrontRequest]
+    system: GpuSystem, memories: Sequence[GpuMemory], wavefront: WavefrontRun, requests: Sequence[WavefrontRequest]
 ) -> str:
     operation = wavefront.operation
     semaphores = [
         deadlock.for_semaphore(
             request.semaphore, request.peer, memories[request.target].values[request.semaphore], request.amount
         )
-        for request in sorted(waiting, key=lambda request: request.number)
+        for request in sorted(requests, key=lambda request: request.number)
     ]
     if operation is not None and operation.kind == BARRIER:
         return deadlock.for_barrier(len(wavefront.workgroup.at_barrier), len(wavefront.workgroup.wavefronts))
-    if any(not request.is_flagged_load for request in waiting):
+    if any(not request.is_flagged_load for request in requests):
         return semaphores[0]
     if wavefront in wavefront.cu.waves:
         return deadlock.for_slot(system.model.max_outstanding, "its CU")

@@ -49,13 +49,13 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class ServerVisit:
-    """A message at a server. ``left`` runs when it has been served; ``onward`` receives that time in advance."""
+    """A message at a server. ``on_served`` runs at the end of its service; ``on_scheduled`` gets that time before."""
 
     key: Key
     service_ps: int
     has_data: bool
-    onward: Callable[[int], None]
-    left: Action | None = None
+    on_scheduled: Callable[[int], None]
+    on_served: Action | None = None
     is_poll: bool = False
 
 
@@ -71,9 +71,9 @@ class Server:
     def take(self, visit: ServerVisit) -> None:
         self.count[visit.has_data] += 1
         end_ps = self.occupy(visit.service_ps)
-        if visit.left is not None:
-            self.agenda.at(end_ps, visit.key, visit.left, is_poll=visit.is_poll)
-        visit.onward(end_ps)
+        if visit.on_served is not None:
+            self.agenda.at(end_ps, visit.key, visit.on_served, is_poll=visit.is_poll)
+        visit.on_scheduled(end_ps)
 
     def occupy(self, service_ps: int) -> int:
         """Occupy the server for ``service_ps`` after all earlier messages; return the end."""
@@ -97,8 +97,8 @@ class FairServer(Server):
             self._begin()
 
     def _begin(self) -> None:
-        other = 1 - self.last_kind
-        self.last_kind = other if self.queues[other] else self.last_kind
+        next_kind = 1 - self.last_kind
+        self.last_kind = next_kind if self.queues[next_kind] else self.last_kind
         visit = self.queues[self.last_kind].popleft()
         self.is_busy = True
         self.count[visit.has_data] += 1
@@ -106,8 +106,8 @@ class FairServer(Server):
 
     def _end(self, visit: ServerVisit) -> None:
         self.is_busy = False
-        if visit.left is not None:
-            visit.left()
-        visit.onward(self.agenda.now)
+        if visit.on_served is not None:
+            visit.on_served()
+        visit.on_scheduled(self.agenda.now)
         if self.queues[0] or self.queues[1]:
             self._begin()

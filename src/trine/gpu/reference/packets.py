@@ -46,8 +46,8 @@ class PacketSender:
 
     def sizes(self, num_bytes: int) -> list[int]:
         """Return the bytes of each packet; a stream of 0 bytes has one empty packet."""
-        whole, rest = divmod(num_bytes, self.packet_bytes)
-        return [self.packet_bytes] * whole + ([rest] if rest or not whole else [])
+        num_full, rest = divmod(num_bytes, self.packet_bytes)
+        return [self.packet_bytes] * num_full + ([rest] if rest or not num_full else [])
 
     def count(self, gpu: int) -> None:
         self.sent[gpu] += 1
@@ -240,14 +240,14 @@ class GraphTransfers:
         self.graph = sender.interconnect.system.graph
         self.software_latency_ps = software_latency_ps(self.graph).tolist()
 
-    def begin(self, task: int, ended: Action) -> None:
+    def begin(self, task: int, on_end: Action) -> None:
         graph, route = self.graph, int(self.graph.route[task])
         stops = self._stops(route)
         if not stops or graph.size_bytes[task] == 0:
-            self.agenda.at(self.agenda.now + int(graph.route_latency_ps[route]), self._key(task, -1, 0), ended)
+            self.agenda.at(self.agenda.now + int(graph.route_latency_ps[route]), self._key(task, -1, 0), on_end)
             return
         sizes = self.sender.sizes(int(graph.size_bytes[task]))
-        stream = PacketStream(paths=[stops], sizes=sizes, key=partial(self._key, task), target=-1, all_arrived=ended)
+        stream = PacketStream(paths=[stops], sizes=sizes, key=partial(self._key, task), target=-1, all_arrived=on_end)
         self.sender.send(stream, self.agenda.now + self.software_latency_ps[route])
 
     def _key(self, task: int, home: int, packet: int) -> Key:

@@ -138,13 +138,13 @@ class ReplayedPeers:
         return self._recorded(self.answers, dma.wave_slot, dma.ordinal).time_ps
 
     def _recorded(self, answers: dict[tuple[int, int], RecordedAnswer], place: int, ordinal: int) -> RecordedAnswer:
-        where = f"answer {ordinal} for place {place} of rank {self.rank}"
+        answer_name = f"answer {ordinal} for place {place} of rank {self.rank}"
         answer = answers.get((place, ordinal))
         if answer is None:
-            raise InputError(f"the record has no {where}: it is of another program or model", field="outside")
+            raise InputError(f"the record has no {answer_name}: it is of another program or model", field="outside")
         if answer.time_ps < self.agenda.now:
             raise InputError(
-                f"{where} comes at {answer.time_ps} ps, before the request left at {self.agenda.now} ps: "
+                f"{answer_name} comes at {answer.time_ps} ps, before the request left at {self.agenda.now} ps: "
                 "the record is of another program or model",
                 field="outside",
             )
@@ -152,9 +152,9 @@ class ReplayedPeers:
 
 
 def _answers(table: Arrivals) -> dict[tuple[int, int], RecordedAnswer]:
-    where = zip(table.answer_place.tolist(), table.answer_number.tolist(), strict=True)
-    what = zip(table.answer_ps.tolist(), table.answer_refused.astype(bool).tolist(), strict=True)
-    return {key: RecordedAnswer(*answer) for key, answer in zip(where, what, strict=True)}
+    keys = zip(table.answer_place.tolist(), table.answer_number.tolist(), strict=True)
+    values = zip(table.answer_ps.tolist(), table.answer_refused.astype(bool).tolist(), strict=True)
+    return {key: RecordedAnswer(*answer) for key, answer in zip(keys, values, strict=True)}
 
 
 def _beyond_ps(interconnect: Interconnect, request: Request) -> int:
@@ -162,14 +162,14 @@ def _beyond_ps(interconnect: Interconnect, request: Request) -> int:
     model, layout, channel = interconnect.model, interconnect.system.layout, interconnect.channel(request.address)
     _, path = interconnect.fabric_path(request.rank, request.peer, request.address)
     _, path_back = interconnect.fabric_path(request.peer, request.rank, request.address)
-    there = model.header_bytes + (model.line_bytes if request.kind == STORE else 0)
-    back = model.header_bytes + (model.line_bytes if request.kind == LOAD else 0)
+    out_bytes = model.header_bytes + (model.line_bytes if request.kind == STORE else 0)
+    back_bytes = model.header_bytes + (model.line_bytes if request.kind == LOAD else 0)
     return (
-        _lanes_ps(path.hops[1:], there)
-        + _inside_ps(interconnect, layout.path(PORT, path.port_in, CHANNEL, channel), there)
+        _lanes_ps(path.hops[1:], out_bytes)
+        + _inside_ps(interconnect, layout.path(PORT, path.port_in, CHANNEL, channel), out_bytes)
         + _memory_ps(interconnect, request, channel)
-        + _inside_ps(interconnect, layout.path(CHANNEL, channel, PORT, path_back.port_out), back)
-        + _lanes_ps(path_back.hops, back)
+        + _inside_ps(interconnect, layout.path(CHANNEL, channel, PORT, path_back.port_out), back_bytes)
+        + _lanes_ps(path_back.hops, back_bytes)
     )
 
 
@@ -239,8 +239,8 @@ class ArrivalRecorder:
 
     def _sender(self, request: Request | DmaRequest) -> int:
         """Return the requester as seen from the GPU; in a folded run the simulated requester stands for that peer."""
-        here = int(self.system.ranks[self.gpu])
-        return moved(self.system.grid, here, request.rank, request.peer)
+        recorded_rank = int(self.system.ranks[self.gpu])
+        return moved(self.system.grid, recorded_rank, request.rank, request.peer)
 
     def arrivals(self) -> Arrivals | None:
         if self.gpu < 0:

@@ -158,9 +158,9 @@ class Interconnect:
         self.model = system.model
         self.ranks = system.ranks.tolist()
         self.rates = system.layout.bytes_per_s.tolist()
-        self.inside = [[Server(agenda) for _ in self.rates] for _ in self.ranks]
+        self.gpu_servers = [[Server(agenda) for _ in self.rates] for _ in self.ranks]
         self.lanes: dict[tuple[int, int], Server] = {}
-        self._known: dict[tuple[PathEnd, PathEnd, int], MessagePath] = {}
+        self._paths: dict[tuple[PathEnd, PathEnd, int], MessagePath] = {}
         self._uncached = [(b.base, b.base + b.size_bytes) for b in system.program.buffers if b.uncached]
 
     def key(self, request: Request, home: int) -> Key:
@@ -189,13 +189,13 @@ class Interconnect:
             return MessagePath(self.within(source, target))
         number, path = self.fabric_path(source.rank, target.rank, request.address)
         key = source, target, number
-        if key not in self._known:
+        if key not in self._paths:
             hops = path.hops if target.gpu >= 0 else path.hops[:1]  # a replayed peer ends at the first lane
             out = self.within(source, source._replace(kind=PORT, number=path.port_out))
             into = self.within(target._replace(kind=PORT, number=path.port_in), target)
             stops = (*out, *(self.lane(hop) for hop in hops), *into)
-            self._known[key] = MessagePath(stops, len(out), len(out) + len(hops))
-        return self._known[key]
+            self._paths[key] = MessagePath(stops, len(out), len(out) + len(hops))
+        return self._paths[key]
 
     def fabric_path(self, source: int, target: int, address: int) -> tuple[int, FabricPath]:
         """Return the number and the path that the line at ``address`` takes between two ranks."""
@@ -225,7 +225,7 @@ class Interconnect:
         """Return the stops between two ends in one GPU; empty for a host or a replayed GPU."""
         if source.gpu < 0 or self.system.is_host(source.gpu):
             return ()
-        servers = self.inside[source.gpu]
+        servers = self.gpu_servers[source.gpu]
         return tuple(
             PathStop(servers[hop.resource], self.rates[hop.resource], hop.after_ps, source.rank)
             for hop in self.system.layout.path(source.kind, source.number, target.kind, target.number)
@@ -282,7 +282,7 @@ class MessageTrip:
         self.path = messages.interconnect.path(request, is_answer=is_answer) if path is None else path
         self.home = request.rank if is_answer else request.peer
         self.has_data = request.kind == (LOAD if is_answer else STORE)
-        self.came = partial(messages.answer_came if is_answer else messages.request_came, request)
+        self.on_arrival = partial(messages.answer_came if is_answer else messages.request_came, request)
         self.posts_at, self.posted = -1, None
         if isinstance(request, OwnRequest) and not is_answer and request.kind in (STORE, RELEASE):
             self.posts_at, self.posted = self.path.first_lane, request.posted
@@ -302,7 +302,7 @@ class MessageTrip:
 
     def _visit(self, i: int, then: Action | None) -> None:
         if i == self.path.port:
-            self.came()
+            self.on_arrival()
         stop = self.path.stops[i]
         num_bytes = self.model.header_bytes + (self.model.line_bytes if self.has_data else 0)
         stop.server.take(
@@ -318,7 +318,7 @@ class MessageTrip:
 
     def _end(self, then: Action) -> None:
         if self.path.port == len(self.path.stops):
-            self.came()
+            self.on_arrival()
         then()
 
 
@@ -334,7 +334,7 @@ class GpuMemory:
         self.monitors = MonitorTable(self.interconnect.system, gpu, counters)
         self.values = self.interconnect.system.program.semaphores[gpu].tolist()
         #: requests that wait for each semaphore, in order of arrival
-        self.waiting: dict[int, deque[Request]] = {}
+        self.waiters: dict[int, deque[Request]] = {}
         self.tags = CacheTags(self.interconnect)
         #: number of releases, over all semaphores
         self.num_releases = 0
@@ -350,9 +350,9 @@ class GpuMemory:
             return
         channel = self.interconnect.channel(request.address)
         layout, l2 = self.interconnect.system.layout, self.model.l2
-        done = partial(self._has_it, request)
+        on_done = partial(self._has_it, request)
         if l2 is None or not self.interconnect.is_cached(request.address):
-            self._at_channel(channel, request, done)
+            self._at_channel(channel, request, on_done)
             return
         is_hit = True
         if request.is_line:
@@ -360,10 +360,10 @@ class GpuMemory:
             if writes_back:
                 resource = layout.first_channel + channel
                 line_ps = transfer_ps(self.model.line_bytes, self.interconnect.rates[resource])
-                self.interconnect.inside[self.gpu][resource].occupy(line_ps)
+                self.interconnect.gpu_servers[self.gpu][resource].occupy(line_ps)
         if (request.kind == LOAD or request.adds) and not is_hit:
-            done = partial(self._at_channel, channel, request, done)
-        self._serve(layout.first_slice + channel, request, l2.latency_ps + self._far_ps(request), done)
+            on_done = partial(self._at_channel, channel, request, on_done)
+        self._serve(layout.first_slice + channel, request, l2.latency_ps + self._far_ps(request), on_done)
 
     def _far_ps(self, request: Request) -> int:
         """Return the extra latency of the far L2 half; for requests from other GPUs the links' latency includes it.
@@ -376,13 +376,13 @@ class GpuMemory:
         l2, line = self.model.l2, request.address // self.model.line_bytes
         return l2.far_ps if l2 is not None and (request.cu + line.bit_count()) % 2 else 0
 
-    def _at_channel(self, channel: int, request: Request, done: Action) -> None:
+    def _at_channel(self, channel: int, request: Request, on_done: Action) -> None:
         resource = self.interconnect.system.layout.first_channel + channel
-        self._serve(resource, request, self.model.memory.latency_ps, done)
+        self._serve(resource, request, self.model.memory.latency_ps, on_done)
 
     def _serve(self, resource: int, request: Request, latency_ps: int, then: Action) -> None:
         num_bytes = self.model.line_bytes if request.is_line else self.model.header_bytes
-        self.interconnect.inside[self.gpu][resource].take(
+        self.interconnect.gpu_servers[self.gpu][resource].take(
             ServerVisit(
                 self.interconnect.key(request, request.peer),
                 transfer_ps(num_bytes, self.interconnect.rates[resource]),
@@ -413,7 +413,7 @@ class GpuMemory:
                 self.monitors.was_read(request)
             self.messages.answer(request)
         else:
-            self.waiting.setdefault(request.semaphore, deque()).append(request)
+            self.waiters.setdefault(request.semaphore, deque()).append(request)
             self._serve_waiting(request.semaphore)
 
     def release(self, semaphore: int, amount: int, address: int) -> None:
@@ -423,7 +423,7 @@ class GpuMemory:
         self.monitors.semaphore_written(semaphore, address)
 
     def _serve_waiting(self, semaphore: int) -> None:
-        queue = self.waiting.get(semaphore)
+        queue = self.waiters.get(semaphore)
         while queue and self._takes(queue[0]):
             self.messages.answer(queue.popleft())
 
@@ -507,12 +507,12 @@ class MonitorTable:
 
 def _lines_of_semaphores(system: GpuSystem, gpu: int) -> dict[int, int]:
     """Return the line of each semaphore that kernels of ``gpu`` acquire; -1 if they use several lines."""
-    program, found = system.program, dict[int, set[int]]()
+    program, lines_of = system.program, dict[int, set[int]]()
     for kernel in (program.kernel_rank == gpu).nonzero()[0].tolist():
         groups = program.kernel_ptr[kernel], program.kernel_ptr[kernel + 1]
         for op in range(*program.workgroup_ptr[list(groups)].tolist()):
             if program.op_kind[op] == ACQUIRE:
                 operand = int(program.operand_ptr[op])
                 line = int(program.operand_address[operand]) // system.model.line_bytes
-                found.setdefault(int(program.operand_semaphore[operand]), set()).add(line)
-    return {semaphore: lines.pop() if len(lines) == 1 else -1 for semaphore, lines in found.items()}
+                lines_of.setdefault(int(program.operand_semaphore[operand]), set()).add(line)
+    return {semaphore: lines.pop() if len(lines) == 1 else -1 for semaphore, lines in lines_of.items()}

@@ -61,36 +61,36 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
             strict=True,
         )
     ]
-    found = []
+    operations = []
     for i, kind in enumerate(program.op_kind.tolist()):
-        own = range(*program.operand_ptr[i : i + 2].tolist())
+        operand_rows = range(*program.operand_ptr[i : i + 2].tolist())
         unroll = int(program.op_unroll[i]) or system.model.unroll
-        found.append(
+        operations.append(
             TwinOperation(
                 number=i,
                 kind=kind,
                 amount=int(program.op_amount[i]),
                 unroll=unroll if kind in DATA_OPS else NO_LIMIT,
-                reads=_operands(rows, roles, [row for row in own if roles[row] in READ_ROLES]),
-                writes=_operands(rows, roles, [row for row in own if roles[row] not in READ_ROLES]),
+                reads=_operands(rows, roles, [row for row in operand_rows if roles[row] in READ_ROLES]),
+                writes=_operands(rows, roles, [row for row in operand_rows if roles[row] not in READ_ROLES]),
             )
         )
-    return found
+    return operations
 
 
-def _operands(rows: list[TwinOperand], roles: list[int], own: list[int]) -> tuple[TwinOperand, ...]:
-    """Return the operands in the rows ``own``; members of a multimem operand follow its first row."""
-    found: list[list[int]] = []
-    for row in own:
+def _operands(rows: list[TwinOperand], roles: list[int], operand_rows: list[int]) -> tuple[TwinOperand, ...]:
+    """Return the operands in ``operand_rows``; members of a multimem operand follow its first row."""
+    groups: list[list[int]] = []
+    for row in operand_rows:
         if roles[row] in MEMBER_ROLES:
-            found[-1].append(row)
+            groups[-1].append(row)
         else:
-            found.append([row])
+            groups.append([row])
     return tuple(
-        rows[first]._replace(members=tuple(rows[row] for row in (first, *others)), adds=roles[first] == ADD_ALL)
-        if others
+        rows[first]._replace(members=tuple(rows[row] for row in (first, *member_rows)), adds=roles[first] == ADD_ALL)
+        if member_rows
         else rows[first]
-        for first, *others in found
+        for first, *member_rows in groups
     )
 
 

@@ -37,18 +37,18 @@ class SwitchedRequest:
         self.request, self.operand, self.messages = request, operand, messages
         ports, fabric = messages.model.ports, messages.interconnect.system.fabric
         of_rank = fabric.spokes([member.peer for member in operand.members])
-        own = of_rank[request.rank]
-        number = path_of_address(request.address, ports.interleave_bytes, ports.choice, len(own))
-        self.own = own[number]
+        own_spokes = of_rank[request.rank]
+        number = path_of_address(request.address, ports.interleave_bytes, ports.choice, len(own_spokes))
+        self.own_spoke = own_spokes[number]
         self.spokes = {rank: spokes[number] for rank, spokes in of_rank.items()}
-        self.left, self.latest_ps = len(operand.members), 0
+        self.num_left, self.latest_ps = len(operand.members), 0
 
     def set_out(self) -> None:
         """Send the request from the CU up to the switch."""
         request, interconnect = self.request, self.messages.interconnect
         cu = PathEnd(request.gpu, request.rank, CU, request.cu)
-        port = cu._replace(kind=PORT, number=self.own.port_out)
-        path = _up(interconnect, cu, port, self.own)
+        port = cu._replace(kind=PORT, number=self.own_spoke.port_out)
+        path = _up(interconnect, cu, port, self.own_spoke)
         trip = _SwitchTrip(self.messages, request, is_answer=False, path=path)
         trip.arrives = self._copy
         trip.go(0, self.messages.agenda.now, None)
@@ -77,12 +77,12 @@ class SwitchedRequest:
 
     def answered_by(self, time_ps: int) -> None:
         """Count the answer of one more member, at the switch at ``time_ps``; after the last one, answer the request."""
-        self.left -= 1
+        self.num_left -= 1
         self.latest_ps = max(self.latest_ps, time_ps)
-        if self.left == 0:
+        if self.num_left == 0:
             cu = PathEnd(self.request.gpu, self.request.rank, CU, self.request.cu)
-            port = cu._replace(kind=PORT, number=self.own.port_in)
-            path = _down(self.messages.interconnect, port, cu, self.own)
+            port = cu._replace(kind=PORT, number=self.own_spoke.port_in)
+            path = _down(self.messages.interconnect, port, cu, self.own_spoke)
             trip = MessageTrip(self.messages, self.request, is_answer=True, path=path)
             trip.go(0, self.latest_ps, self.request.answered)
 
@@ -123,8 +123,8 @@ class _SwitchTrip(MessageTrip):
 
 def _up(interconnect: Interconnect, source: PathEnd, port: PathEnd, spoke: Spoke) -> MessagePath:
     """Return the path from inside a GPU to the switch."""
-    inside = interconnect.within(source, port)
-    return MessagePath((*inside, interconnect.lane(spoke.up)), len(inside))
+    noc_lanes = interconnect.within(source, port)
+    return MessagePath((*noc_lanes, interconnect.lane(spoke.up)), len(noc_lanes))
 
 
 def _down(interconnect: Interconnect, port: PathEnd, target: PathEnd, spoke: Spoke) -> MessagePath:

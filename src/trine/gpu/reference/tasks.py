@@ -16,9 +16,9 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TaskGraph
 class LaunchedKernel:
     """A launched kernel: its next workgroup, and the number of unfinished ones."""
 
-    def __init__(self, shared: SharedState, kernel: int, ended: Callable[[], None]) -> None:
+    def __init__(self, shared: SharedState, kernel: int, on_end: Callable[[], None]) -> None:
         program = shared.system.program
-        self.kernel, self.ended = kernel, ended
+        self.kernel, self.on_end = kernel, on_end
         self.num_wavefronts = int(program.kernel_wavefronts[kernel])
         self.next_workgroup = int(program.kernel_ptr[kernel])
         self.last_workgroup = int(program.kernel_ptr[kernel + 1])
@@ -39,7 +39,7 @@ class SimulatedGpu:
 
     def launch(self, run: LaunchedKernel) -> None:
         if run.num_left == 0:
-            run.ended()
+            run.on_end()
             return
         self.queue.append(run)
         self.poke()
@@ -78,7 +78,7 @@ class SimulatedGpu:
         workgroup.cu.end(workgroup)
         run.num_left -= 1
         if run.num_left == 0:
-            run.ended()
+            run.on_end()
         self.poke()
 
 
@@ -99,13 +99,13 @@ class TaskRunner:
         graph = self.graph = shared.system.graph
         n = graph.num_tasks
         self.kernel = shared.system.task_kernel.tolist()
-        self.waits = graph.num_required.tolist()
+        self.num_awaited = graph.num_required.tolist()
         self.ready_ps, self.start_ps, self.end_ps = [-1] * n, [-1] * n, [-1] * n
         self.num_done = 0
         self.successors: list[list[int]] = [[] for _ in range(n)]
         for task in range(n):
-            for before in graph.predecessors(task).tolist():
-                self.successors[before].append(task)
+            for predecessor in graph.predecessors(task).tolist():
+                self.successors[predecessor].append(task)
         self.next_in_stream, self.is_first = _streams(graph)
 
     @property
@@ -113,8 +113,8 @@ class TaskRunner:
         return self.num_done == self.graph.num_tasks
 
     def begin(self) -> None:
-        for task, waits in enumerate(self.graph.num_required.tolist()):
-            if waits == 0:
+        for task, num_required in enumerate(self.graph.num_required.tolist()):
+            if num_required == 0:
                 self.agenda.at(0, (TASKS, task), partial(self._become_ready, task))
 
     def _become_ready(self, task: int) -> None:
@@ -146,10 +146,10 @@ class TaskRunner:
         """End a task; successors without other dependencies become ready at this instant."""
         self.end_ps[task] = self.agenda.now
         self.num_done += 1
-        for after in self.successors[task]:
-            self.waits[after] -= 1
-            if self.waits[after] == 0:
-                self._become_ready(after)
+        for successor in self.successors[task]:
+            self.num_awaited[successor] -= 1
+            if self.num_awaited[successor] == 0:
+                self._become_ready(successor)
         following = self.next_in_stream[task]
         if following >= 0:
             self.is_first[following] = True

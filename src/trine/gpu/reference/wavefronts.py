@@ -35,11 +35,11 @@ class WavefrontRun:
         self.shared: SharedState = workgroup.cu.shared
         self.agenda: Agenda = self.shared.agenda
         self.wave_slot = self.cu.number * self.shared.model.wavefronts_per_cu + slot
-        self.at = workgroup.first_op
+        self.op = workgroup.first_op
         self.is_begun = False
         self.issued = 0
         self.line: LineInFlight | None = None
-        self.held = 0
+        self.slots_in_use = 0
         self.unfinished = 0
         self.waits_for_slot = False
         self.has_ended = False
@@ -47,7 +47,7 @@ class WavefrontRun:
 
     @property
     def operation(self) -> TwinOperation | None:
-        return self.shared.operations[self.at] if self.at < self.workgroup.last_op else None
+        return self.shared.operations[self.op] if self.op < self.workgroup.last_op else None
 
     def later(self, time_ps: int, do: Callable[[], None], poll: int = -1) -> None:
         """Schedule ``do`` as an event of the wavefront; ``poll``: the number of the request to repeat, or -1."""
@@ -57,7 +57,7 @@ class WavefrontRun:
         """Execute operations without duration, up to one that takes time or to the end."""
         while (operation := self.operation) is not None:
             if self.number > 0 and operation.kind in CONTROL_OPS:  # only wavefront 0 executes those
-                self.at += 1
+                self.op += 1
                 continue
             if not self.is_begun:
                 self.is_begun, self.issued = True, 0
@@ -74,8 +74,8 @@ class WavefrontRun:
         self.workgroup.wavefront_ended()
 
     def finish_operation(self) -> None:
-        self.shared.op_end_ps[self.at] = self.agenda.now
-        self.at += 1
+        self.shared.op_end_ps[self.op] = self.agenda.now
+        self.op += 1
         self.is_begun = False
 
     def _is_through(self, operation: TwinOperation) -> bool:
@@ -109,7 +109,7 @@ class WavefrontRun:
     def _queue_to_issue(self, operation: TwinOperation) -> bool:
         if self.issued == self._num_requests(operation):
             return operation.kind != isa.ACQUIRE
-        if self.held < operation.unroll:
+        if self.slots_in_use < operation.unroll:
             self._enter(ISSUE)
             self.cu.queue(self)
         else:
@@ -131,17 +131,17 @@ class WavefrontRun:
         operation = self.operation
         assert operation is not None
         operands = operation.issued_by_wavefronts
-        turn, which = (0, self.issued) if operation.kind in CONTROL_OPS else divmod(self.issued, len(operands))
-        if which == 0:
+        turn, operand = (0, self.issued) if operation.kind in CONTROL_OPS else divmod(self.issued, len(operands))
+        if operand == 0:
             self._begin_line(operation, self.number + turn * len(self.workgroup.wavefronts))
         assert self.line is not None
         self.issued += 1
-        self.held += 1
+        self.slots_in_use += 1
         self.cu.take_slot()
         if operation.kind == isa.DMA:
             self._hand_over(operation)
         else:
-            self.cu.send(self.line, operands[which])
+            self.cu.send(self.line, operands[operand])
         if operation.kind == isa.ACQUIRE:
             self._enter(SEMAPHORE)
         else:
@@ -185,10 +185,10 @@ class WavefrontRun:
 
     def free_slot(self) -> None:
         """Free a request slot of the wavefront and of its CU."""
-        self.held -= 1
+        self.slots_in_use -= 1
         self.cu.free_slot()
         operation = self.operation
-        if self.waits_for_slot and operation is not None and self.held < operation.unroll:
+        if self.waits_for_slot and operation is not None and self.slots_in_use < operation.unroll:
             self.waits_for_slot = False
             self.go_on()
 
@@ -230,9 +230,9 @@ class WavefrontRun:
 class WorkgroupRun:
     """A workgroup on a CU, from its start to the end of its last wavefront."""
 
-    def __init__(self, cu: ComputeUnit, number: int, slots: list[int], ended: Callable[[WorkgroupRun], None]) -> None:
+    def __init__(self, cu: ComputeUnit, number: int, slots: list[int], on_end: Callable[[WorkgroupRun], None]) -> None:
         program = cu.shared.system.program
-        self.cu, self.number, self.slots, self.ended = cu, number, slots, ended
+        self.cu, self.number, self.slots, self.on_end = cu, number, slots, on_end
         self.first_op, self.last_op = int(program.workgroup_ptr[number]), int(program.workgroup_ptr[number + 1])
         self.wavefronts = [WavefrontRun(self, w, slot) for w, slot in enumerate(slots)]
         self.at_barrier: list[WavefrontRun] = []
@@ -254,7 +254,7 @@ class WorkgroupRun:
     def wavefront_ended(self) -> None:
         self.num_left -= 1
         if self.num_left == 0:
-            self.ended(self)
+            self.on_end(self)
 
 
 # The compute unit
@@ -289,9 +289,9 @@ class ComputeUnit:
     def has_room(self, num_wavefronts: int) -> bool:
         return len(self.workgroups) < self.model.workgroups_per_cu and num_wavefronts <= len(self.free_slots)
 
-    def start(self, number: int, num_wavefronts: int, ended: Callable[[WorkgroupRun], None]) -> None:
+    def start(self, number: int, num_wavefronts: int, on_end: Callable[[WorkgroupRun], None]) -> None:
         slots, self.free_slots = self.free_slots[:num_wavefronts], self.free_slots[num_wavefronts:]
-        workgroup = WorkgroupRun(self, number, slots, ended)
+        workgroup = WorkgroupRun(self, number, slots, on_end)
         self.workgroups.append(workgroup)
         for wavefront in workgroup.wavefronts:
             wavefront.go_on()

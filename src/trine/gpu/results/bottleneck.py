@@ -103,27 +103,27 @@ def _issue(result: ResourceUses, share: float) -> Bottleneck:
 
 def _stall(result: ResourceUses, busiest: KindUse, duration_ps: int) -> Bottleneck:
     times = run.state_times(result)
-    what = max(times, key=lambda name: times[name])
-    share = times[what] / max(1, sum(times.values()))
+    state = max(times, key=lambda name: times[name])
+    share = times[state] / max(1, sum(times.values()))
     quiet = f"nothing is above {_percent(busiest.busiest_ps / duration_ps)} busy ({busiest.busiest})"
-    if what == "memory":
+    if state == "memory":
         return _memory(result, share, quiet)
     spent = {
         "semaphore": "wait for a semaphore that another workgroup or GPU sets",
         "barrier": "wait at a barrier for the other wavefronts of their workgroup",
         "compute": "compute or wait for the ALU",
         "issue": "wait for a turn to issue a request",
-    }[what]
-    sentence = f"{what} bound: wavefronts {spent}, {_percent(share)} of the time; {quiet}{_longest(result, what)}"
-    return Bottleneck(what=what, name="", share=share, sentence=sentence)
+    }[state]
+    sentence = f"{state} bound: wavefronts {spent}, {_percent(share)} of the time; {quiet}{_longest(result, state)}"
+    return Bottleneck(what=state, name="", share=share, sentence=sentence)
 
 
 def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
     """Return the limit on requests in flight as bottleneck if most slots are in use, else the latency of a request."""
     loads = sum(gpu.loads for gpu in result.gpus)
-    waiting = f"wavefronts wait for memory {_percent(share)} of the time; {quiet}"
+    memory_share = f"wavefronts wait for memory {_percent(share)} of the time; {quiet}"
     if not loads:
-        sentence = f"latency bound: {waiting}; they wait for their stores"
+        sentence = f"latency bound: {memory_share}; they wait for their stores"
         return Bottleneck(what="latency", name="", share=share, sentence=sentence)
     mean_ps = sum(gpu.load_latency_ps for gpu in result.gpus) / loads
     room = run.waiting_places(result)
@@ -131,16 +131,16 @@ def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
     full = under_way >= FULL * room
     bound = "limited by requests in flight" if full else "latency bound"
     flights = f"{under_way:.1f} of at most {room:.1f} loads in flight per CU{_limit(result, room) if full else ''}"
-    sentence = f"{bound}: {waiting}; {flights}; a load takes {format_time(mean_ps)}{_wires(result)}"
+    sentence = f"{bound}: {memory_share}; {flights}; a load takes {format_time(mean_ps)}{_wires(result)}"
     return Bottleneck(what="limit" if full else "latency", name="", share=share, sentence=sentence)
 
 
 def _limit(result: ResourceUses, room: float) -> str:
     """Return the name of the limit on requests in flight that the run reaches."""
-    most = result.model.max_outstanding
-    if room >= most:
-        return f" (max-outstanding {most})"
-    return f" (unroll {run.unroll(result)}; a CU has room for {most})"
+    max_outstanding = result.model.max_outstanding
+    if room >= max_outstanding:
+        return f" (max-outstanding {max_outstanding})"
+    return f" (unroll {run.unroll(result)}; a CU has room for {max_outstanding})"
 
 
 def _wires(result: ResourceUses) -> str:
@@ -152,16 +152,16 @@ def _wires(result: ResourceUses) -> str:
 def load_wires_ps(result: ResourceUses) -> float:
     """Return the mean round-trip link latency of loaded lines, in ps; loads from the same GPU count as 0."""
     program, ops = result.program, result.shown.op
-    own = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
+    issuer = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
     operand, ptr = members(program.operand_ptr, ops)
     row = row_of(ptr)
     role = program.operand_role[operand]
     loads = np.isin(role, (READ, READ_FLAGGED, READ_SUM)) & np.isin(program.op_kind[ops[row]], DATA_OPS)
     operand, row, is_sum = operand[loads], row[loads], role[loads] == READ_SUM
     # a switch reduces data from all members, so its latency is like a load from a remote member
-    operand += is_sum & (program.operand_rank[operand] == own[row])
+    operand += is_sum & (program.operand_rank[operand] == issuer[row])
     lines = program.op_amount[ops[row]]
-    key = own[row] * program.num_ranks + program.operand_rank[operand]
+    key = issuer[row] * program.num_ranks + program.operand_rank[operand]
     pairs, group = np.unique(key, return_inverse=True)
     weight = np.zeros(len(pairs), np.int64)
     np.add.at(weight, group, lines)
@@ -173,15 +173,15 @@ def load_wires_ps(result: ResourceUses) -> float:
 def _round_trip_ps(result: ResourceUses, rank: int, peer: int) -> int:
     if rank == peer:
         return 0
-    here, there = int(result.group[rank]), int(result.group[peer])
+    source, target = int(result.group[rank]), int(result.group[peer])
     cluster = result.cluster
-    ways = cluster.paths(here, there)[0][0], cluster.paths(there, here)[0][0]
-    return sum(cluster.seen_by_messages(link)[1] for way in ways for link in way)
+    routes = cluster.paths(source, target)[0][0], cluster.paths(target, source)[0][0]
+    return sum(cluster.seen_by_messages(link)[1] for route in routes for link in route)
 
 
-def _longest(result: ResourceUses, what: str) -> str:
+def _longest(result: ResourceUses, state: str) -> str:
     """Return the operations that cause most of a wait, as text."""
-    kind = _WAITS.get(what)
+    kind = _WAITS.get(state)
     use = next((use for use in result.operations if use.kind == kind), None)
     if use is None:
         return ""

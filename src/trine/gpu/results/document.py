@@ -125,8 +125,8 @@ def cu_rows(result: ResourceUses) -> list[Row]:
 
 def resource_columns(result: ResourceUses) -> Row:
     """Return the resources of a GPU, and each simulated GPU's values per resource."""
-    records, there = result.records, resources.exists(result)
-    chosen = np.flatnonzero(there)
+    records, is_present = result.records, resources.exists(result)
+    chosen = np.flatnonzero(is_present)
     time = max(1, result.time_ps)
     names, kinds = records.resources.names, records.resources.kinds
     return {

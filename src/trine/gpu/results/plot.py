@@ -52,11 +52,11 @@ def noc(result: ResourceUses, *, rank: int | None = None) -> Any:
 
 def _title(result: ResourceUses, gpu: int) -> str:
     use = result.gpus[gpu]
-    alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
-    alike += f" ({result.left_out})" if result.left_out else ""
+    suffix = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
+    suffix += f" ({result.left_out})" if result.left_out else ""
     partial = "" if result.finished else ", stopped"
     name = result.program.name
-    return f"{name}: inside rank {use.rank}{alike}, {result.model.name}, {format_time(result.time_ps)}{partial}"
+    return f"{name}: inside rank {use.rank}{suffix}, {result.model.name}, {format_time(result.time_ps)}{partial}"
 
 
 # Mesh
@@ -66,8 +66,8 @@ def _mesh(result: ResourceUses, gpu: int, busy: Float64) -> Any:
     noc, mpl = result.model.noc, matplotlib()
     figure, axes = subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows))
     ports = port_busy(result, gpu)
-    most = max(float(busy.max(initial=0.0)), *(value for port in ports for value in port if value is not None), 0.0)
-    top = min(1.0, max(0.1, np.ceil(most * 10) / 10))
+    highest = max(float(busy.max(initial=0.0)), *(value for port in ports for value in port if value is not None), 0.0)
+    top = min(1.0, max(0.1, np.ceil(highest * 10) / 10))
     scale = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, top), mpl.colormaps[_COLOURS])
     paint = _Paint(axes, mpl, scale)
     _routers(paint, result.model)
@@ -126,7 +126,7 @@ def _draw_links(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
 def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
     """Draw the CUs of each router as small squares in it, coloured by the busier of their two links."""
     model = result.model
-    found = _numbered(result, "cu", busy)
+    utilisation = _numbered(result, "cu", busy)
     routers = model.noc.rows * model.noc.cols
     side = int(np.ceil(np.sqrt(-(-model.num_cus // routers))))
     step = 2 * _HALF / (side + 0.5)
@@ -134,7 +134,7 @@ def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
         x, y = _at(model, cu % routers)
         row, column = divmod(cu // routers, side)
         middle = (side - 1) / 2
-        value = max(found["out"][cu], found["in"][cu])
+        value = max(utilisation["out"][cu], utilisation["in"][cu])
         paint.box(x + (column - middle) * step, y - (row - middle) * step, 0.8 * step, 0.8 * step, value)
 
 
@@ -144,12 +144,12 @@ def _draw_channels(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
     kinds = np.array(result.records.resources.kinds)
     memory, slices = busy[kinds == "memory"], busy[kinds == "l2"]
     places = channel_routers(model)
-    each = -(-model.memory.num_channels // len(places))
-    width = 0.86 / each
+    channels_per_router = -(-model.memory.num_channels // len(places))
+    width = 0.86 / channels_per_router
     for channel in range(model.memory.num_channels):
         x, y = _at(model, places[channel % len(places)])
         outward = 1.0 if y == 0 else -1.0
-        x += (channel // len(places) - (each - 1) / 2) * width
+        x += (channel // len(places) - (channels_per_router - 1) / 2) * width
         if len(slices):
             paint.box(x, y + outward * 0.47, width * 0.85, 0.16, float(slices[channel]))
         paint.box(x, y + outward * 0.75, width * 0.85, 0.3, float(memory[channel]))
@@ -158,14 +158,14 @@ def _draw_channels(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
 def _draw_ports(paint: _Paint, model: GpuModel, ports: list[tuple[float | None, float | None]]) -> None:
     """Draw I/O ports beside the left and right columns: the outer half is outgoing, the inner half incoming."""
     places = port_routers(model)
-    each = -(-model.ports.count // len(places))
-    height = 0.86 / each
+    ports_per_router = -(-model.ports.count // len(places))
+    height = 0.86 / ports_per_router
     for port, (out, into) in enumerate(ports):
         x, y = _at(model, places[port % len(places)])
-        left = x == 0
-        y -= (port // len(places) - (each - 1) / 2) * height
+        is_left = x == 0
+        y -= (port // len(places) - (ports_per_router - 1) / 2) * height
         for distance, value in ((0.56, into), (0.78, out)):
-            paint.box(x + (-distance if left else distance), y, 0.2, height * 0.85, value)
+            paint.box(x + (-distance if is_left else distance), y, 0.2, height * 0.85, value)
 
 
 def _key(axes: Any, result: ResourceUses) -> None:
@@ -213,9 +213,9 @@ def _crossbar(result: ResourceUses, gpu: int, busy: Float64) -> Any:
 def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
     """Yield the bar charts: the crossbar's links by their other end, memory, L2, lanes of ports."""
     for kind, words in (("cu", "CUs"), ("channel", "memory channels"), ("port", "I/O ports")):
-        found = _numbered(result, kind, busy)
-        yield f"{words} into the crossbar", found["out"]
-        yield f"crossbar into {words}", found["in"]
+        utilisation = _numbered(result, kind, busy)
+        yield f"{words} into the crossbar", utilisation["out"]
+        yield f"crossbar into {words}", utilisation["in"]
     ports = port_busy(result, gpu)
     yield "lanes out of ports", np.array([out or 0.0 for out, _ in ports])
     yield "lanes into ports", np.array([into or 0.0 for _, into in ports])
@@ -232,10 +232,10 @@ def _numbered(result: ResourceUses, kind: str, busy: Float64) -> dict[str, Float
         "channel": result.model.memory.num_channels,
         "port": result.model.ports.count,
     }[kind]
-    found = {"out": np.zeros(count), "in": np.zeros(count)}
+    utilisation = {"out": np.zeros(count), "in": np.zeros(count)}
     pattern = re.compile(rf"{kind}(\d+)\.(out|in)")
     for name, value in zip(result.records.resources.names, busy.tolist(), strict=True):
         match = pattern.fullmatch(name)
         if match:
-            found[match[2]][int(match[1])] = value
-    return found
+            utilisation[match[2]][int(match[1])] = value
+    return utilisation

@@ -142,10 +142,10 @@ def kind_uses(result: ResourceUses) -> tuple[KindUse, ...]:
 
 
 def _inside(result: ResourceUses) -> Iterator[KindUse]:
-    records, there = result.records, exists(result)
+    records, is_present = result.records, exists(result)
     kinds = np.array(result.records.resources.kinds)
     for kind in KIND_NAMES:
-        chosen = np.flatnonzero(there & (kinds == kind))
+        chosen = np.flatnonzero(is_present & (kinds == kind))
         if not len(chosen):
             continue
         busy = records.resource_busy_ps[:, chosen]
@@ -197,11 +197,11 @@ def scale_up_out(result: ResourceUses) -> dict[int, list[int]]:
     """Return the scale-up links out of the device of each rank, in order: device -> links."""
     cluster = result.cluster
     sources = cluster.link_table.source
-    found: dict[int, list[int]] = {int(device): [] for device in result.group}
-    for link in np.flatnonzero(np.isin(sources, list(found))).tolist():
+    links_of: dict[int, list[int]] = {int(device): [] for device in result.group}
+    for link in np.flatnonzero(np.isin(sources, list(links_of))).tolist():
         if cluster.links[link].link_class == SCALE_UP:
-            found[int(sources[link])].append(link)
-    return found
+            links_of[int(sources[link])].append(link)
+    return links_of
 
 
 def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
@@ -210,15 +210,15 @@ def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
     A GPU's outgoing link has its share of the GPU's ports; a later link is cut like the first links of its routes.
     """
     ports, records = result.model.ports.count, result.records
-    out = {device: max(1, ports // len(found)) for device, found in scale_up_out(result).items() if found}
-    most = max(out.values(), default=1)
+    out = {device: max(1, ports // len(outgoing)) for device, outgoing in scale_up_out(result).items() if outgoing}
+    max_lanes = max(out.values(), default=1)
     cluster = result.cluster
     counts = []
     for link in links.tolist():
-        here = cluster.links[link]
-        seen = int(records.lane_number[records.lane_link == link].max(initial=0)) + 1
-        stated = out.get(here.source, most) if here.link_class == SCALE_UP else 1
-        counts.append(max(stated, seen))
+        link_spec = cluster.links[link]
+        lanes_used = int(records.lane_number[records.lane_link == link].max(initial=0)) + 1
+        stated = out.get(link_spec.source, max_lanes) if link_spec.link_class == SCALE_UP else 1
+        counts.append(max(stated, lanes_used))
     return np.array(counts, np.int64)
 
 
@@ -289,29 +289,29 @@ def port_busy(result: ResourceUses, gpu: int) -> list[tuple[float | None, float 
     GPUs: it has the same position among the links of each.
     """
     table = result.cluster.link_table
-    alike = np.flatnonzero(result.records.gpu_of == gpu).tolist()
+    ranks = np.flatnonzero(result.records.gpu_of == gpu).tolist()
     sides: list[list[float | None]] = []
-    for own, other in ((table.source, table.target), (table.target, table.source)):
+    for near_device, far_device in ((table.source, table.target), (table.target, table.source)):
         busy: list[float | None] = [None] * result.model.ports.count
-        for rank in alike:
-            _note_lanes(result, _from_near_to_far(result, rank, own, other), busy)
+        for rank in ranks:
+            _note_lanes(result, _from_near_to_far(result, rank, near_device, far_device), busy)
         sides.append(busy)
     return list(zip(*sides, strict=True))
 
 
-def _from_near_to_far(result: ResourceUses, rank: int, own: Int32, other: Int32) -> list[int]:
+def _from_near_to_far(result: ResourceUses, rank: int, near_device: Int32, far_device: Int32) -> list[int]:
     """Return a GPU's scale-up links in the order of port assignment.
 
-    own, other: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
+    near_device, far_device: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
     """
     cluster, group = result.cluster, [int(device) for device in result.group]
     grid, ranks = rank_grid(cluster, group), {device: place for place, device in enumerate(group)}
 
     def away(link: int) -> int:
-        peer = ranks.get(int(other[link]))
+        peer = ranks.get(int(far_device[link]))
         return len(group) if peer is None else distance(grid, peer, rank)
 
-    links = np.flatnonzero(own == group[rank]).tolist()
+    links = np.flatnonzero(near_device == group[rank]).tolist()
     return sorted((link for link in links if cluster.links[link].link_class == SCALE_UP), key=away)
 
 

@@ -16,7 +16,7 @@ from trine.results.report import Report, Row, Table, Timeline
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class GpuResult(ResourceUses, Report):
-    """What a load-store run gave."""
+    """Result of a load-store run."""
 
     SCHEMA: ClassVar[str] = "loadstore"
 

@@ -200,16 +200,16 @@ class KernelRun:
     def gpu_of(self, rank: int) -> int:
         """Return the number of the simulated GPU that represents a rank.
 
-        Raises InputError if there is no such rank, or if it was replayed: only its messages were modelled.
+        Raises InputError for an unknown rank, and for a replayed one, of which only messages were modelled.
         """
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_gpus:
             raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_gpus - 1}", field="rank")
-        found = int(self.records.gpu_of[rank])
-        if found < 0:
+        gpu = int(self.records.gpu_of[rank])
+        if gpu < 0:
             ranks = ", ".join(str(each) for each in self.records.ranks.tolist())
-            why = "was replayed, not simulated" if self.num_replayed else "is not shown"
-            raise InputError(f"rank {rank} {why}; rank {ranks} {'was' if self.num_replayed else 'is'}", field="rank")
-        return found
+            reason = "was replayed, not simulated" if self.num_replayed else "is not shown"
+            raise InputError(f"rank {rank} {reason}; rank {ranks} {'was' if self.num_replayed else 'is'}", field="rank")
+        return gpu
 
     @property
     def num_replayed(self) -> int:
@@ -220,17 +220,17 @@ class KernelRun:
     def left_out(self) -> str:
         """Number of peers not shown, as text, and whether they were replayed or simulated; "" if all are shown."""
         count = self._num_left_out
-        what = "replayed" if self.num_replayed else "simulated too"
-        return f"{count:,} {'peer' if count == 1 else 'peers'} {what}" if count else ""
+        treatment = "replayed" if self.num_replayed else "simulated too"
+        return f"{count:,} {'peer' if count == 1 else 'peers'} {treatment}" if count else ""
 
     @property
     def simulated_gpus(self) -> str:
         """Numbers of simulated GPUs and of all GPUs, as text."""
-        ranks, shown = self.program.num_gpus, len(self.gpus)
+        ranks, num_shown = self.program.num_gpus, len(self.gpus)
         gpus = f"{ranks:,} {'GPU' if ranks == 1 else 'GPUs'}"
         if self._num_left_out > self.num_replayed:
-            return f"{gpus}, showing {shown:,}"
-        return f"{shown:,} of {gpus}"
+            return f"{gpus}, showing {num_shown:,}"
+        return f"{num_shown:,} of {gpus}"
 
     @property
     def _num_left_out(self) -> int:
@@ -293,29 +293,29 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
     kernels = np.flatnonzero(number[program.kernel_rank] >= 0)
     workgroup, kernel_ptr = members(program.kernel_ptr, kernels)
     op, op_ptr = members(program.workgroup_ptr, workgroup)
-    for what, found, wanted in (
+    for noun, count, expected in (
         ("ranks", len(records.gpu_of), program.num_gpus),
         ("workgroups", len(records.workgroup_start_ps), len(workgroup)),
         ("operations", len(records.op_start_ps), len(op)),
     ):
-        if found != wanted:
-            raise InputError(f"these are not the records of program {program.name!r}: {found} {what}, not {wanted}")
+        if count != expected:
+            raise InputError(f"these are not the records of program {program.name!r}: {count} {noun}, not {expected}")
     kernel = kernels[row_of(kernel_ptr)]
     return Shown(workgroup, kernel, number[program.kernel_rank[kernel]], op, row_of(op_ptr))
 
 
-def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:
+def peers(program: GpuProgram, ops: Int64, issuer: Int64) -> Int64:
     """Return the first remote rank that each operation reaches, or the rank that runs it: int64[ops].
 
-    own: int64[ops], the rank that runs each operation.
+    issuer: int64[ops], the rank that runs each operation.
     """
     operand, ptr = members(program.operand_ptr, ops)
     row = row_of(ptr)
     rank = program.operand_rank[operand].astype(np.int64)
-    other = np.flatnonzero(rank != own[row])[::-1]
-    found = own.copy()
-    found[row[other]] = rank[other]  # last write wins: the first operand stays
-    return found
+    remote = np.flatnonzero(rank != issuer[row])[::-1]
+    peer_of_op = issuer.copy()
+    peer_of_op[row[remote]] = rank[remote]  # last write wins: the first operand stays
+    return peer_of_op
 
 
 def ends(start_ps: Int64, end_ps: Int64, now_ps: int) -> Int64:
@@ -410,11 +410,11 @@ def operation_uses(result: KernelRun) -> tuple[OperationUse, ...]:
     duration = ends(records.op_start_ps, records.op_end_ps, records.end_ps)[began] - start
     kind = program.op_kind[ops[began]].astype(np.int64)
     key = kind * (len(program.labels) + 1) + program.op_label[ops[began]] + 1
-    found, group = np.unique(key, return_inverse=True)
-    count, longest = np.bincount(group, minlength=len(found)), np.zeros(len(found), np.int64)
+    unique_keys, group = np.unique(key, return_inverse=True)
+    count, longest = np.bincount(group, minlength=len(unique_keys)), np.zeros(len(unique_keys), np.int64)
     np.maximum.at(longest, group, duration)
-    amount = sum_by_group(group, program.op_amount[ops[began]], len(found))
-    time = sum_by_group(group, duration, len(found))
+    amount = sum_by_group(group, program.op_amount[ops[began]], len(unique_keys))
+    time = sum_by_group(group, duration, len(unique_keys))
     uses = [
         OperationUse(
             kind=OP_NAMES[int(code) // (len(program.labels) + 1)],
@@ -424,7 +424,7 @@ def operation_uses(result: KernelRun) -> tuple[OperationUse, ...]:
             time_ps=int(time[i]),
             longest_ps=int(longest[i]),
         )
-        for i, code in enumerate(found)
+        for i, code in enumerate(unique_keys)
     ]
     return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, use.label)))
 

@@ -29,11 +29,11 @@ def use_vendor_terms(text: str, gpu: str) -> str:
     """Return ``text`` with SM, warp and block in place of CU, wavefront and workgroup if ``gpu`` is NVIDIA's."""
     if not _NVIDIA.match(gpu):
         return text
-    return _PARTS.sub(lambda found: _WORDS[found[1]] + found[2], text).replace(" a SM", " an SM")
+    return _PARTS.sub(lambda match: _WORDS[match[1]] + match[2], text).replace(" a SM", " an SM")
 
 
 def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
-    """Return what the answer shows by default."""
+    """Return the default view of the answer."""
     program, stopped = result.program, _stopped(result)
     size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
     busy = [
@@ -41,7 +41,7 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
         for use in sorted(result.kinds, key=lambda use: -use.busiest_ps)
         if use.used
     ]
-    found = Screen(
+    answer = Screen(
         question=f"{_title(result)}{size}",
         numbers=[("time", format_time(result.time_ps), "; ".join([*_rates(result), *stopped]))],
         listings=(
@@ -57,7 +57,7 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
             ("next", "--details (requests, links, messages, operations, assumptions); trine help inside-the-gpu"),
         ),
     )
-    return found.translated(partial(use_vendor_terms, gpu=result.model.name))
+    return answer.translated(partial(use_vendor_terms, gpu=result.model.name))
 
 
 def state_listing(result: run.KernelRun) -> Listing:
@@ -100,8 +100,8 @@ def _rates(result: ResourceUses) -> list[str]:
 def _stopped(result: ResourceUses) -> list[str]:
     if result.finished:
         return []
-    done = result.records.workgroup_end_ps >= 0
-    return [f"PARTIAL: stopped; {int(done.sum()):,} of {len(done):,} workgroups had ended"]
+    has_ended = result.records.workgroup_end_ps >= 0
+    return [f"PARTIAL: stopped; {int(has_ended.sum()):,} of {len(has_ended):,} workgroups had ended"]
 
 
 def _head(result: ResourceUses) -> list[str]:
@@ -130,8 +130,8 @@ def _requests(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     names = ("loads", "stores", "acquires", "releases", "polls", "packets")
     counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
-    of = f"of {_count(len(gpus), 'GPU')}"
-    lines = [f"requests {of}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
+    gpus_text = f"of {_count(len(gpus), 'GPU')}"
+    lines = [f"requests {gpus_text}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
     lines += _flags(result)
     loads = sum(gpu.loads for gpu in gpus)
     if loads:
@@ -154,8 +154,8 @@ def _flags(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     if not result.left_out and result.model.monitor is None:
         return []
-    reads, others = sum(gpu.flag_reads for gpu in gpus), sum(gpu.non_flag_reads for gpu in gpus)
-    line = f"flag reads {reads:,}, other reads {others:,}"
+    reads, other_reads = sum(gpu.flag_reads for gpu in gpus), sum(gpu.non_flag_reads for gpu in gpus)
+    line = f"flag reads {reads:,}, other reads {other_reads:,}"
     if result.model.monitor is None:
         return [line]
     names = {"wakeups": "wake-ups", "spurious_wakeups": "spurious", "monitor_full": "found the monitor full"}

@@ -85,11 +85,11 @@ def _places(result: KernelRun, began: Int64, end: Int64) -> dict[tuple[int, int,
     gpu = result.shown.workgroup_gpu
     order = began[np.lexsort((began, start[began], cu[began], gpu[began]))]
     owner = gpu[order] * result.model.num_cus + cu[order]
-    found: dict[tuple[int, int, int], list[int]] = {}
+    rows_of_track: dict[tuple[int, int, int], list[int]] = {}
     for rows in np.split(order, np.flatnonzero(np.diff(owner)) + 1):
         for row, place in zip(rows.tolist(), lanes(start[rows].tolist(), end[rows].tolist()).tolist(), strict=True):
-            found.setdefault((int(gpu[row]), int(cu[row]), place), []).append(row)
-    return found
+            rows_of_track.setdefault((int(gpu[row]), int(cu[row]), place), []).append(row)
+    return rows_of_track
 
 
 def _packets(result: KernelRun, rows: _Rows, notes: tuple[str, ...]) -> Iterator[bytes]:
@@ -102,8 +102,8 @@ def _packets(result: KernelRun, rows: _Rows, notes: tuple[str, ...]) -> Iterator
     yield interned(names, _ARGUMENTS, {})
     yield descriptor(_ROOT, "; ".join((f"{program.name} (times rounded down to the ns)", *notes)), 0, 0)
     for gpu, use in enumerate(result.gpus):
-        alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
-        yield descriptor(_ROOT + 1 + gpu, f"rank {use.rank}{alike}", _ROOT, gpu)
+        suffix = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
+        yield descriptor(_ROOT + 1 + gpu, f"rank {use.rank}{suffix}", _ROOT, gpu)
     uuid = _ROOT + 1 + len(result.gpus)
     for (gpu, cu, place), members in sorted(rows.track.items()):
         name = f"cu{cu} place {place + 1}" if place else f"cu{cu}"
@@ -146,23 +146,23 @@ class _Operations:
         """Yield the started operations of one workgroup, in order of start, each with its lane."""
         result = self._result
         records, program, model = result.records, result.program, result.model
-        here = np.arange(self._first[row], self._first[row + 1])
-        here = here[records.op_start_ps[here] >= 0]
-        here = here[np.lexsort((here, records.op_start_ps[here]))]
-        start = records.op_start_ps[here].tolist()
-        end = ends(records.op_start_ps[here], records.op_end_ps[here], records.end_ps).tolist()
-        ops = result.shown.op[here]
-        own = int(program.kernel_rank[result.shown.workgroup_kernel[row]])
-        peer = peers(program, ops, np.full(len(ops), own)).tolist()
+        rows = np.arange(self._first[row], self._first[row + 1])
+        rows = rows[records.op_start_ps[rows] >= 0]
+        rows = rows[np.lexsort((rows, records.op_start_ps[rows]))]
+        start = records.op_start_ps[rows].tolist()
+        end = ends(records.op_start_ps[rows], records.op_end_ps[rows], records.end_ps).tolist()
+        ops = result.shown.op[rows]
+        rank = int(program.kernel_rank[result.shown.workgroup_kernel[row]])
+        peer = peers(program, ops, np.full(len(ops), rank)).tolist()
         columns = (
             ops.tolist(), self._name(ops).tolist(), program.op_kind[ops].tolist(), program.op_amount[ops].tolist(),
             peer, start, end, lanes(start, end).tolist(),
         )  # fmt: skip
         first = int(program.workgroup_ptr[result.shown.workgroup[row]])
-        for op, name, kind, amount, other, begin, finish, lane in zip(*columns, strict=True):
+        for op, name, kind, amount, peer_rank, begin, finish, lane in zip(*columns, strict=True):
             arguments = {"operation": op - first}
-            if other != own:
-                arguments["peer_rank"] = other
+            if peer_rank != rank:
+                arguments["peer_rank"] = peer_rank
             if kind in DATA_OPS:
                 arguments |= {"lines": amount, "bytes": amount * model.line_bytes}
             elif kind in _AMOUNTS:

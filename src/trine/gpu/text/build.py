@@ -41,7 +41,7 @@ class _Placed:
     """An operation, its positions in the workgroup (one per turn of its loops), and the loop counters there."""
 
     operation: OperationText
-    at: Int64
+    positions: Int64
     counters: dict[str, Int64]
 
 
@@ -82,9 +82,9 @@ class TextCompiler:
 
         Raises SpecError: a value out of range, or too many operations; names file and line.
         """
-        line, most = kernel.line, self._head.num_ranks - 1
-        first = constant(kernel.first, self._names, line, "the rank", 0, most)
-        last = constant(kernel.last, self._names, line, "the last rank", first, most)
+        line, last_rank = kernel.line, self._head.num_ranks - 1
+        first = constant(kernel.first, self._names, line, "the rank", 0, last_rank)
+        last = constant(kernel.last, self._names, line, "the last rank", first, last_rank)
         wavefronts = constant(kernel.wavefronts, self._names, line, "the number of wavefronts", 1, MAX_INT32)
         if not kernel.workgroups:
             raise line.fail("the kernel has no workgroups")
@@ -96,10 +96,10 @@ class TextCompiler:
         self._num_workgroups += len(ranks) * sum(counts)
         if self._num_workgroups > MAX_WORKGROUPS:
             raise line.fail(f"the program has more than {MAX_WORKGROUPS} workgroups")
-        columns, done = _KernelColumns(), 0
+        columns, num_placed = _KernelColumns(), 0
         for block, count in zip(kernel.workgroups, counts, strict=True):
-            self._workgroups(block, ranks, np.arange(done, done + count), sum(counts), columns)
-            done += count
+            self._workgroups(block, ranks, np.arange(num_placed, num_placed + count), sum(counts), columns)
+            num_placed += count
         self._join(columns, len(ranks))
         self._builder.end_kernels(ranks.tolist(), wavefronts, kernel.name)
 
@@ -121,8 +121,8 @@ class TextCompiler:
         placed = list(self._place(block.body, np.zeros(1, np.int64), {}, names))
         names |= {"rank": ranks[:, None, None], "wg": wg[None, :, None]}
         counts = np.zeros(size, np.int64)
-        for each in placed:
-            counts[each.at] = len(each.operation.operands)
+        for operation in placed:
+            counts[operation.positions] = len(operation.operation.operands)
         self._num_operands += shape[0] * shape[1] * int(counts.sum())
         if self._num_operands > MAX_OPERANDS:
             raise block.line.fail(f"the program has more than {MAX_OPERANDS} operands")
@@ -130,8 +130,8 @@ class TextCompiler:
         ops[_COUNT][...] = counts
         operands = {name: np.zeros((*shape, int(counts.sum())), np.int64) for name in isa.OPERAND_COLUMNS}
         starts = np.cumsum(counts) - counts
-        for each in placed:
-            self._fill(each, names, ops, operands, starts)
+        for operation in placed:
+            self._fill(operation, names, ops, operands, starts)
         columns.sizes += [size] * len(wg)
         columns.add(ops, columns.ops)
         columns.add(operands, columns.operands)
@@ -155,22 +155,22 @@ class TextCompiler:
         return range(first, last + 1)
 
     def _place(
-        self, body: Sequence[Statement], at: Int64, counters: dict[str, Int64], names: dict[str, Value]
+        self, body: Sequence[Statement], starts: Int64, counters: dict[str, Int64], names: dict[str, Value]
     ) -> Iterator[_Placed]:
-        """Yield the operations of a body that begins at each position in ``at``."""
-        done = 0
+        """Yield the operations of a body that starts at each of ``starts``."""
+        placed = 0
         for statement in body:
             if isinstance(statement, OperationText):
-                yield _Placed(self._with_members(statement), at + done, counters)
-                done += 1
+                yield _Placed(self._with_members(statement), starts + placed, counters)
+                placed += 1
                 continue
             turns, size = self._turns(statement, names), self._size(statement.body, names)
             if len(turns) * size:  # an empty body may have more turns than fit into memory
-                starts = (at[:, None] + done + np.arange(len(turns)) * size).ravel()
-                inside = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
-                inside |= {statement.name: np.tile(np.array(turns, np.int64), len(at))} if statement.name else {}
-                yield from self._place(statement.body, starts, inside, names)
-            done += size * len(turns)
+                turn_starts = (starts[:, None] + placed + np.arange(len(turns)) * size).ravel()
+                nested = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
+                nested |= {statement.name: np.tile(np.array(turns, np.int64), len(starts))} if statement.name else {}
+                yield from self._place(statement.body, turn_starts, nested, names)
+            placed += size * len(turns)
 
     def _with_members(self, operation: OperationText) -> OperationText:
         """Expand operands of all ranks into a row for each rank."""
@@ -189,20 +189,20 @@ class TextCompiler:
         self, placed: _Placed, names: dict[str, Value], ops: dict[str, Int64], operands: dict[str, Int64], starts: Int64
     ) -> None:
         operation, line = placed.operation, placed.operation.line
-        known = names | placed.counters
-        at = placed.at
-        amount = self._amount(operation, known)
-        ops["op_kind"][:, :, at] = operation.kind
-        ops["op_amount"][:, :, at] = amount
+        values_of_names = names | placed.counters
+        positions = placed.positions
+        amount = self._amount(operation, values_of_names)
+        ops["op_kind"][:, :, positions] = operation.kind
+        ops["op_amount"][:, :, positions] = amount
         if operation.unroll is not None:
-            unroll = work_out(operation.unroll, known, line)
-            ops["op_unroll"][:, :, at] = _within(unroll, 1, MAX_INT32, "unroll", line)
-        ops["op_label"][:, :, at] = self._builder.label(operation.label)
-        ops[_LINE][:, :, at] = len(self.lines)
+            unroll = work_out(operation.unroll, values_of_names, line)
+            ops["op_unroll"][:, :, positions] = _within(unroll, 1, MAX_INT32, "unroll", line)
+        ops["op_label"][:, :, positions] = self._builder.label(operation.label)
+        ops[_LINE][:, :, positions] = len(self.lines)
         self.lines.append(line)
         for number, operand in enumerate(operation.operands):
-            for name, values in self._operand(operation, operand, known).items():
-                operands[f"operand_{name}"][:, :, starts[at] + number] = values
+            for name, values in self._operand(operation, operand, values_of_names).items():
+                operands[f"operand_{name}"][:, :, starts[positions] + number] = values
 
     def _amount(self, operation: OperationText, names: dict[str, Value]) -> Value:
         line = operation.line
@@ -221,16 +221,16 @@ class TextCompiler:
             raise line.fail("put copies to another rank, and get from another: use copy inside a rank")
         semaphore: Value = -1
         if operand.semaphore is not None:
-            most = head.num_semaphores - 1
-            semaphore = _within(work_out(operand.semaphore, names, line), 0, most, "the semaphore", line)
+            last_semaphore = head.num_semaphores - 1
+            semaphore = _within(work_out(operand.semaphore, names, line), 0, last_semaphore, "the semaphore", line)
         address = head.semaphore_base + head.semaphore_step * semaphore
         if operand.address is not None:
             address = work_out(operand.address, names, line)
         step: Value = head.line_bytes if operation.kind in isa.DATA_OPS else 0
         if operand.step is not None:
             step = _within(work_out(operand.step, names, line), -MAX_INT32, MAX_INT32, "the step", line)
-        found: dict[str, Value] = {"role": operand.role, "rank": rank, "step": step, "semaphore": semaphore}
-        return found | {"address": _within(address, 0, MAX_VALUE, "the address", line)}
+        columns: dict[str, Value] = {"role": operand.role, "rank": rank, "step": step, "semaphore": semaphore}
+        return columns | {"address": _within(address, 0, MAX_VALUE, "the address", line)}
 
     def _rank(self, operand: OperandText, names: dict[str, Value], line: SourceLine) -> Value:
         if operand.rank is None:
@@ -253,18 +253,18 @@ class TextCompiler:
     def _semaphores(self) -> npt.NDArray[np.int32]:
         head = self._head
         values = np.zeros((self._builder.num_ranks, head.num_semaphores), np.int32)
-        for each in head.initially:
-            values[each.ranks[0] : each.ranks[1] + 1, each.semaphores[0] : each.semaphores[1] + 1] = each.value
+        for rule in head.initially:
+            values[rule.ranks[0] : rule.ranks[1] + 1, rule.semaphores[0] : rule.semaphores[1] + 1] = rule.value
         return values
 
 
-def _within(value: Value, low: int, high: int, what: str, line: SourceLine) -> Value:
+def _within(value: Value, low: int, high: int, noun: str, line: SourceLine) -> Value:
     """Return ``value`` if all of it is from ``low`` to ``high``; raise SpecError otherwise."""
     values = np.atleast_1d(np.asarray(value, np.int64))
     outside = (values < low) | (values > high)
     if outside.any():
-        found = int(values[outside][0])
+        value_outside = int(values[outside][0])
         if high < low:
-            raise line.fail(f"{what} is {found}, but the program has none")
-        raise line.fail(f"{what} must be from {low} to {high}, got {found}")
+            raise line.fail(f"{noun} is {value_outside}, but the program has none")
+        raise line.fail(f"{noun} must be from {low} to {high}, got {value_outside}")
     return value

@@ -41,10 +41,10 @@ def fit(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> NumberRules |
     rules = NumberRules(values[0, 0], level[0, 0].copy(), np.zeros_like(rise), np.full_like(rise, -1), rise)
     by_rank = level[:, 0]
     for column in np.flatnonzero((by_rank != by_rank[0]).any(axis=0)).tolist():
-        found = _by_rank(by_rank[:, column], ranks, num_ranks)
-        if found is None:
+        rule = _by_rank(by_rank[:, column], ranks, num_ranks)
+        if rule is None:
             return None
-        rules.base[column], rules.slope[column], rules.shift[column] = found
+        rules.base[column], rules.slope[column], rules.shift[column] = rule
     return rules
 
 
@@ -55,9 +55,9 @@ def _by_rank(values: Int64, ranks: Int64, num_ranks: int) -> tuple[int, int, int
         return base, slope, -1
     if len(values) != num_ranks:
         return None
-    for at in (int(values.argmin()), int(values.argmax())):
-        base, slope = int(values[at]), int(values[(at + 1) % num_ranks] - values[at])
-        shift = (num_ranks - at) % num_ranks
+    for first in (int(values.argmin()), int(values.argmax())):
+        base, slope = int(values[first]), int(values[(first + 1) % num_ranks] - values[first])
+        shift = (num_ranks - first) % num_ranks
         if (values == base + slope * ((ranks + shift) % num_ranks)).all():
             return base, slope, shift
     return None
@@ -85,8 +85,8 @@ def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRul
     base = (relative[0] - rise * wg[0]) % num_ranks
     moving = (distance == (base + rise * wg[None, :, None]) % num_ranks).all(axis=(0, 1))
     moving &= ((rise <= 1) | (rise == num_ranks - 1)) & (values < num_ranks).all(axis=(0, 1))  # hosts come last
-    own = moving & (base == 0) & (rise == 0)
-    absolute = fixed & ~own if len(ranks) == 1 else fixed & ~moving
+    is_own = moving & (base == 0) & (rise == 0)
+    absolute = fixed & ~is_own if len(ranks) == 1 else fixed & ~moving
     if not (absolute | moving).all():
         return None
     return PeerRules(base, rise, np.where(absolute, values[0, 0], -1))
@@ -148,14 +148,14 @@ def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
         yield f"payload {size_text(program.payload_bytes)}"
     end = 0
     for buffer in program.buffers:
-        where = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
+        position = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
         kind = " uncached" if buffer.uncached else ""
-        yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{where}{kind}"
+        yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{position}{kind}"
         end = max(end, buffer.base + buffer.size_bytes)
     if program.semaphores.shape[1]:
-        where = "" if (base, step) == (aligned(end), program.line_bytes) else f" at {base}"
-        where += "" if step == program.line_bytes else f" step {step}"
-        yield f"semaphores {program.semaphores.shape[1]}{where}"
+        position = "" if (base, step) == (aligned(end), program.line_bytes) else f" at {base}"
+        position += "" if step == program.line_bytes else f" step {step}"
+        yield f"semaphores {program.semaphores.shape[1]}{position}"
         yield from _initial_values(program.semaphores)
 
 
@@ -181,17 +181,17 @@ def _semaphore_layout(program: GpuProgram) -> tuple[int, int]:
     default = aligned(end), program.line_bytes
     kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
     alone = np.repeat(np.diff(program.operand_ptr), np.diff(program.operand_ptr)) == 1
-    which = ((kind == isa.ACQUIRE) | (kind == isa.RELEASE) | ((kind == isa.DMA) & alone)) & (
+    chosen = ((kind == isa.ACQUIRE) | (kind == isa.RELEASE) | ((kind == isa.DMA) & alone)) & (
         program.operand_semaphore >= 0
     )
-    numbers = program.operand_semaphore[which].astype(np.int64)
-    addresses = program.operand_address[which]
+    numbers = program.operand_semaphore[chosen].astype(np.int64)
+    addresses = program.operand_address[chosen]
     if not len(numbers) or (addresses == default[0] + default[1] * numbers).all():
         return default
-    other = np.flatnonzero(numbers != numbers[0])
-    if not len(other):
+    different = np.flatnonzero(numbers != numbers[0])
+    if not len(different):
         return int(addresses[0]) - default[1] * int(numbers[0]), default[1]
-    step, rest = divmod(int(addresses[other[0]] - addresses[0]), int(numbers[other[0]] - numbers[0]))
+    step, rest = divmod(int(addresses[different[0]] - addresses[0]), int(numbers[different[0]] - numbers[0]))
     fits = not rest and abs(step) < 2**31
     return (int(addresses[0]) - step * int(numbers[0]), step) if fits else default
 
@@ -243,16 +243,16 @@ class _TextPrinter:
 
     def lines(self) -> Iterator[str]:
         yield from head_lines(self._program, self._base, self._step)
-        at = 0
-        while at < self._program.num_kernels:
-            end = self._end_of_kernels(at)
-            together = self._together(_KernelRun(at, end)) if end > at + 1 else None
+        first = 0
+        while first < self._program.num_kernels:
+            end = self._end_of_kernels(first)
+            together = self._together(_KernelRun(first, end)) if end > first + 1 else None
             if together is not None:
                 yield from together
             else:
-                for kernel in range(at, end):
+                for kernel in range(first, end):
                     yield from self._alone(_KernelRun(kernel, kernel + 1))
-            at = end
+            first = end
 
     def _end_of_kernels(self, first: int) -> int:
         """Return the end of the run of kernels from ``first`` on with consecutive ranks and the same operations."""
@@ -276,16 +276,16 @@ class _TextPrinter:
         offsets: Int64 = self._program.workgroup_ptr[first : end + 1] - self._program.workgroup_ptr[first]
         return offsets
 
-    def _same(self, one: slice, other: slice) -> bool:
+    def _same(self, one_range: slice, other_range: slice) -> bool:
         """Return whether two ranges of operations are the same except for peers, addresses and semaphores."""
         program = self._program
-        if one.stop - one.start != other.stop - other.start:
+        if one_range.stop - one_range.start != other_range.stop - other_range.start:
             return False
-        left, right = _operands_of(program, one), _operands_of(program, other)
+        rows, other_rows = _operands_of(program, one_range), _operands_of(program, other_range)
         of_operations = (program.op_kind, program.op_amount, program.op_unroll, program.op_label, self._counts)
         of_operands = (program.operand_role, program.operand_step, self._has_semaphore)
-        return all(np.array_equal(column[one], column[other]) for column in of_operations) and all(
-            np.array_equal(column[left], column[right]) for column in of_operands
+        return all(np.array_equal(column[one_range], column[other_range]) for column in of_operations) and all(
+            np.array_equal(column[rows], column[other_rows]) for column in of_operands
         )
 
     def _title(self, kernels: _KernelRun) -> list[str]:
@@ -317,22 +317,22 @@ class _TextPrinter:
     def _blocks(self, kernels: _KernelRun) -> Iterator[list[str] | None]:
         """Yield the text of the kernels' workgroups; yield None and stop if a workgroup follows no rule."""
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
-        at = 0
-        while at < count:
+        first = 0
+        while first < count:
             # Find the end of the workgroups from ``at`` on with the same operations
             group = int(self._program.kernel_ptr[kernels.first])
-            end = at + 1
-            while end < count and self._same(self._group(group + at), self._group(group + end)):
+            end = first + 1
+            while end < count and self._same(self._group(group + first), self._group(group + end)):
                 end += 1
-            together = self._workgroups(kernels, at, end)
+            together = self._workgroups(kernels, first, end)
             if together is not None:
-                yield [f"workgroups {end - at}", *together]
-            elif end == at + 1:
+                yield [f"workgroups {end - first}", *together]
+            elif end == first + 1:
                 yield None
                 return
             else:
-                yield from self._one_by_one(kernels, at, end)
-            at = end
+                yield from self._one_by_one(kernels, first, end)
+            first = end
 
     def _one_by_one(self, kernels: _KernelRun, first: int, end: int) -> Iterator[list[str] | None]:
         """Yield as :meth:`_blocks`, for workgroups without a common rule; equal ones are still printed once."""
@@ -375,17 +375,17 @@ class _TextPrinter:
     def _operation(self, op: int, rule: _OperandRules, first: int) -> str:
         program = self._program
         kind, amount = int(program.op_kind[op]), int(program.op_amount[op])
-        at = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
+        rows = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
         roles = program.operand_role[first:]
         words = [isa.OP_NAMES[kind]]
         if kind in isa.DATA_OPS:
             words.append(f"{amount} lines")
-            words.append(self._sides(at, roles, rule, lambda i: self._line_operand(i, rule, first)))
+            words.append(self._sides(rows, roles, rule, lambda i: self._line_operand(i, rule, first)))
         elif kind == isa.DMA:
-            words += [size_text(amount)] if len(at) > 1 else []
-            words.append(self._sides(at, roles, rule, lambda i: self._dma_operand(i, rule, len(at) > 1)))
+            words += [size_text(amount)] if len(rows) > 1 else []
+            words.append(self._sides(rows, roles, rule, lambda i: self._dma_operand(i, rule, len(rows) > 1)))
         elif kind in (isa.ACQUIRE, isa.RELEASE):
-            words.append(self._list(at, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == isa.RELEASE)))
+            words.append(self._list(rows, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == isa.RELEASE)))
             words += [f"by {amount}"] if amount != 1 else []
         elif kind in (isa.WAITCNT, isa.COMPUTE, isa.DELAY):
             words.append(f"{amount}" if kind == isa.WAITCNT else f"{amount} cycles")
@@ -396,34 +396,34 @@ class _TextPrinter:
         return " ".join(words)
 
     def _sides(
-        self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        sources = self._list([i for i in at if roles[i] in isa.READ_ROLES], roles, rule, say)
-        targets = self._list([i for i in at if roles[i] not in isa.READ_ROLES], roles, rule, say)
+        sources = self._list([i for i in rows if roles[i] in isa.READ_ROLES], roles, rule, say)
+        targets = self._list([i for i in rows if roles[i] not in isa.READ_ROLES], roles, rule, say)
         return " ".join([*([sources] if sources else []), *(["->", targets] if targets else [])])
 
     def _list(
-        self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, numbers: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
         """Return operands as text; a multimem operand has a row for each member."""
         rows: list[list[int]] = []
-        for i in at:
+        for i in numbers:
             if roles[i] in isa.MEMBER_ROLES:
                 rows[-1].append(i)
             else:
                 rows.append([i])
-        return ", ".join(say(own[0]) if len(own) == 1 else self._members(own, roles, rule, say) for own in rows)
+        return ", ".join(say(group[0]) if len(group) == 1 else self._members(group, roles, rule, say) for group in rows)
 
     def _members(
-        self, own: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+        self, rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        word = "multimem add" if roles[own[0]] == isa.ADD_ALL else "multimem"
-        peers = [peer_text(rule.peers, i) for i in own]
-        places = {say(i)[len(peer) :] for i, peer in zip(own, peers, strict=True)}
+        word = "multimem add" if roles[rows[0]] == isa.ADD_ALL else "multimem"
+        peers = [peer_text(rule.peers, i) for i in rows]
+        places = {say(i)[len(peer) :] for i, peer in zip(rows, peers, strict=True)}
         everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_gpus))]
         if peers == everyone and len(places) == 1:
             return f"{word} all{places.pop()}"
-        return f"{word} {' & '.join(say(i) for i in own)}"
+        return f"{word} {' & '.join(say(i) for i in rows)}"
 
     def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program
@@ -442,14 +442,14 @@ class _TextPrinter:
     def _semaphore_operand(self, i: int, rule: _OperandRules, peer: bool) -> str:
         text = f"{peer_text(rule.peers, i)} " if peer else ""
         text += f"sem {value_text(rule.semaphore, i)}"
-        where, number = rule.address, rule.semaphore
+        address, number = rule.address, rule.semaphore
         implied = (
-            where.base[i] == self._base + self._step * number.base[i]
-            and where.slope[i] == self._step * number.slope[i]
-            and where.rise[i] == self._step * number.rise[i]
-            and (where.shift[i] == number.shift[i] or not where.slope[i])
+            address.base[i] == self._base + self._step * number.base[i]
+            and address.slope[i] == self._step * number.slope[i]
+            and address.rise[i] == self._step * number.rise[i]
+            and (address.shift[i] == number.shift[i] or not address.slope[i])
         )
-        return text if implied else f"{text} at {self._address(where, i)}"
+        return text if implied else f"{text} at {self._address(address, i)}"
 
     def _address(self, rules: NumberRules, i: int) -> str:
         base, first = int(rules.base[i]), int(rules.first[i])

@@ -57,15 +57,15 @@ class SourceLine:
         if len(text) > MAX_LINE:
             raise self.fail(f"the line is longer than {MAX_LINE} characters")
         for match in _TOKEN.finditer(text):
-            kind, found = str(match.lastgroup), str(match[str(match.lastgroup)])
+            kind, lexeme = str(match.lastgroup), str(match[str(match.lastgroup)])
             if kind == "bad":
                 raise self.fail(
-                    f"unexpected {show(found)}" + ("; a name in quotes has no end" if found in "'\"" else "")
+                    f"unexpected {show(lexeme)}" + ("; a name in quotes has no end" if lexeme in "'\"" else "")
                 )
             if kind == NAME:
-                found = self._unquoted(found)
+                lexeme = self._unquoted(lexeme)
             if kind != "comment":
-                yield Lexeme(kind, found)
+                yield Lexeme(kind, lexeme)
 
     def _unquoted(self, text: str) -> str:
         def character(match: re.Match[str]) -> str:
@@ -85,8 +85,8 @@ class SourceLine:
 
     def peek(self, ahead: int = 0) -> Lexeme:
         """Return the next token, or the one ``ahead`` tokens later; an END token past the end of the line."""
-        at = self._next + ahead
-        return self._tokens[at] if at < len(self._tokens) else Lexeme(END, "")
+        position = self._next + ahead
+        return self._tokens[position] if position < len(self._tokens) else Lexeme(END, "")
 
     def take(self) -> Lexeme:
         token = self.peek()
@@ -101,29 +101,29 @@ class SourceLine:
             return True
         return False
 
-    def expect(self, text: str, what: str) -> None:
-        """Take this word or mark; otherwise raise SpecError that ``what`` is expected."""
+    def expect(self, text: str, expected: str) -> None:
+        """Take this word or mark. Raises SpecError, naming ``expected``, if another token follows."""
         if not self.accept(text):
-            raise self.unexpected(what, (text,))
+            raise self.unexpected(expected, (text,))
 
-    def unexpected(self, what: str, known: Iterable[str] = ()) -> SpecError:
-        """Return an error: ``what`` is expected in place of the next token."""
+    def unexpected(self, expected: str, candidates: Iterable[str] = ()) -> SpecError:
+        """Return the error for a next token that is not ``expected``, as text."""
         token = self.peek()
         if token.kind == END:
-            return self.fail(f"the line ends where {what} should be")
-        hint = nearest(token.text[:80], known) if token.kind == WORD else ""
-        return self.fail(f"{show(token.text)} where {what} should be{hint if 'did you' in hint else ''}")
+            return self.fail(f"the line ends where {expected} should be")
+        hint = nearest(token.text[:80], candidates) if token.kind == WORD else ""
+        return self.fail(f"{show(token.text)} where {expected} should be{hint if 'did you' in hint else ''}")
 
-    def name(self, what: str) -> str:
+    def name(self, expected: str) -> str:
         """Take a name: quoted, or a word."""
         if self.peek().kind not in (NAME, WORD):
-            raise self.unexpected(what)
+            raise self.unexpected(expected)
         return self.take().text
 
-    def done(self, known: Iterable[str] = ()) -> None:
+    def done(self, candidates: Iterable[str] = ()) -> None:
         """Raise SpecError unless the line is at its end."""
         if self.peek().kind != END:
-            raise self.unexpected("the end of the line", known)
+            raise self.unexpected("the end of the line", candidates)
 
 
 def lines_of(text: str, file: str) -> Iterator[SourceLine]:
@@ -131,8 +131,8 @@ def lines_of(text: str, file: str) -> Iterator[SourceLine]:
     parts = text.split("\n")
     if len(parts) > MAX_LINES:
         raise SpecError(f"has more than {MAX_LINES} lines", file=file or "program")
-    for number, one in enumerate(parts, 1):
-        line = SourceLine(one.rstrip("\r"), file, number)
+    for number, line_text in enumerate(parts, 1):
+        line = SourceLine(line_text.rstrip("\r"), file, number)
         if not line.is_empty:
             yield line
 
@@ -182,45 +182,45 @@ class BinaryExpression:
 Expression: TypeAlias = "Number | Name | BinaryExpression"
 
 
-def read_value(line: SourceLine, what: str, depth: int = 0) -> Expression:
+def read_value(line: SourceLine, expected: str, depth: int = 0) -> Expression:
     """Read products joined by plus and minus.
 
-    Raises SpecError, naming the expected ``what``, if no value follows.
+    Raises SpecError, naming ``expected``, if no value follows.
     """
-    left = _product(line, what, depth)
+    left = _product(line, expected, depth)
     for _ in range(MAX_TERMS):
         if line.peek().text not in ("+", "-") or line.peek().kind != MARK:
             return left
         mark = line.take().text
-        left = BinaryExpression(mark, left, _product(line, what, depth))
+        left = BinaryExpression(mark, left, _product(line, expected, depth))
     raise line.fail(f"more than {MAX_TERMS} terms")
 
 
-def _product(line: SourceLine, what: str, depth: int) -> Expression:
-    left = read_factor(line, what, depth)
+def _product(line: SourceLine, expected: str, depth: int) -> Expression:
+    left = read_factor(line, expected, depth)
     for _ in range(MAX_TERMS):
         if line.peek().text not in ("*", "//", "%") or line.peek().kind != MARK:
             return left
         mark = line.take().text
-        left = BinaryExpression(mark, left, read_factor(line, what, depth))
+        left = BinaryExpression(mark, left, read_factor(line, expected, depth))
     raise line.fail(f"more than {MAX_TERMS} factors")
 
 
-def read_factor(line: SourceLine, what: str, depth: int = 0) -> Expression:
+def read_factor(line: SourceLine, expected: str, depth: int = 0) -> Expression:
     """Read a number, a name, or a value in parentheses."""
     if depth > MAX_DEPTH:
         raise line.fail(f"more than {MAX_DEPTH} parentheses inside each other")
     if line.accept("("):
-        inside = read_value(line, what, depth + 1)
+        expression = read_value(line, expected, depth + 1)
         line.expect(")", "')'")
-        return inside
+        return expression
     if line.accept("-"):
-        return BinaryExpression("-", Number(0), read_factor(line, what, depth + 1))
+        return BinaryExpression("-", Number(0), read_factor(line, expected, depth + 1))
     token = line.peek()
     if token.kind in (WORD, NAME):
         return Name(line.take().text)
     if token.kind != NUMBER:
-        raise line.unexpected(what)
+        raise line.unexpected(expected)
     return _number(line)
 
 
@@ -269,13 +269,13 @@ def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) ->
     return _bounded(left + right if value.mark == "+" else left - right, line)
 
 
-def constant(value: Expression, names: Mapping[str, Value], line: SourceLine, what: str, low: int, high: int) -> int:
+def constant(value: Expression, names: Mapping[str, Value], line: SourceLine, noun: str, low: int, high: int) -> int:
     """Return a single number from ``low`` to ``high``; ``names``: values known here. Raises SpecError for others."""
     number = work_out(value, names, line)
     if not isinstance(number, int):
-        raise line.fail(f"{what} must be the same everywhere")
+        raise line.fail(f"{noun} must be the same everywhere")
     if not low <= number <= high:
-        raise line.fail(f"{what} must be from {low} to {high}, got {number}")
+        raise line.fail(f"{noun} must be from {low} to {high}, got {number}")
     return number
 
 

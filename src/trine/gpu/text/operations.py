@@ -86,8 +86,8 @@ def read_operation(line: SourceLine, other_words: Iterable[str] = ()) -> Operati
         return _data(line, _DATA[plain])
     if plain not in _CONTROL:
         raise line.fail(f"unknown operation {show(word)}{nearest(word[:80], (*_OPERATION_WORDS, *other_words))}")
-    known: dict[str, Any] = _dma(line) if plain == "dma" else _control(line, plain)
-    return OperationText(line=line, **known, **_options(line, ("label",)))
+    parts: dict[str, Any] = _dma(line) if plain == "dma" else _control(line, plain)
+    return OperationText(line=line, **parts, **_options(line, ("label",)))
 
 
 def _data(line: SourceLine, form: _DataForm) -> OperationText:
@@ -97,10 +97,10 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
         raise line.unexpected("'lines', or a size with a unit,")
     sources = [] if line.peek().text == "->" else _operands(line, isa.READ)
     targets = _operands(line, isa.WRITE) if line.accept("->") else []
-    for found, (least, most), side in ((sources, form.sources, "before"), (targets, form.targets, "after")):
-        count = sum(operand.role not in isa.MEMBER_ROLES for operand in found)
-        if not least <= count <= most:
-            needed = f"{least}" if least == most else f"at least {least}"
+    for operands, (minimum, maximum), side in ((sources, form.sources, "before"), (targets, form.targets, "after")):
+        count = sum(operand.role not in isa.MEMBER_ROLES for operand in operands)
+        if not minimum <= count <= maximum:
+            needed = f"{minimum}" if minimum == maximum else f"at least {minimum}"
             raise line.fail(f"has {count} operands {side} '->', and needs {needed}")
     return OperationText(
         line=line,
@@ -114,10 +114,10 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
 
 
 def _operands(line: SourceLine, role: int) -> list[OperandText]:
-    found: list[OperandText] = []
-    while not found or line.accept(","):
-        found += _members(line, role, _operand) if line.accept("multimem") else [_operand(line, role)]
-    return found
+    operands: list[OperandText] = []
+    while not operands or line.accept(","):
+        operands += _members(line, role, _operand) if line.accept("multimem") else [_operand(line, role)]
+    return operands
 
 
 def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], OperandText]) -> list[OperandText]:
@@ -125,10 +125,10 @@ def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], Oper
     first = isa.READ_SUM if role == isa.READ else isa.ADD_ALL if line.accept("add") else isa.WRITE_ALL
     if line.peek().text == "all":
         return [replace(read(line, first), everyone=True)]
-    found = [read(line, first)]
+    members = [read(line, first)]
     while line.accept("&"):
-        found.append(read(line, isa.READ_MEMBER if role == isa.READ else isa.WRITE_MEMBER))
-    return found
+        members.append(read(line, isa.READ_MEMBER if role == isa.READ else isa.WRITE_MEMBER))
+    return members
 
 
 def _operand(line: SourceLine, role: int) -> OperandText:
@@ -147,11 +147,11 @@ def _rank(line: SourceLine, multimem: bool = False) -> tuple[Expression | None, 
     """Read ``own``, ``rank 2`` or ``rank + 1``, which is relative; or ``all`` in multimem operands."""
     if line.accept("own") or (multimem and line.accept("all")):
         return None, False
-    token, behind = line.peek(), line.peek(1)
+    token, following = line.peek(), line.peek(1)
     if token.text != "rank" or token.kind != WORD:
         raise line.unexpected("'own', 'rank+1' or 'rank 2'", ("own", "rank"))
-    if behind.kind in (NUMBER, WORD, NAME) or behind.text == "(":
-        if behind.text == "sem":
+    if following.kind in (NUMBER, WORD, NAME) or following.text == "(":
+        if following.text == "sem":
             raise line.fail("'rank' alone is nobody: 'own', 'rank+1' or 'rank 2'")
         line.take()
         return read_factor(line, "a rank"), False
@@ -217,13 +217,13 @@ def _by(line: SourceLine) -> Expression:
     return read_value(line, "how much") if line.accept("by") else Number(1)
 
 
-def _options(line: SourceLine, known: tuple[str, ...]) -> dict[str, Any]:
+def _options(line: SourceLine, allowed: tuple[str, ...]) -> dict[str, Any]:
     """Read ``unroll 8``, ``label 'x'``, each at most once, to the end of the line."""
-    found: dict[str, Any] = {}
-    while line.peek().text in known and line.peek().kind == WORD:
+    options: dict[str, Any] = {}
+    while line.peek().text in allowed and line.peek().kind == WORD:
         option = line.take().text
-        if option in found:
+        if option in options:
             raise line.fail(f"{option!r} is given twice")
-        found[option] = line.name("a label") if option == "label" else read_value(line, "how many requests")
-    line.done((*known, "step", "flagged", "sem", "by", "at", "lines", "multimem"))
-    return found
+        options[option] = line.name("a label") if option == "label" else read_value(line, "how many requests")
+    line.done((*allowed, "step", "flagged", "sem", "by", "at", "lines", "multimem"))
+    return options

@@ -141,8 +141,8 @@ class _TextReader:
             self.kernels.append(self._kernel(line))
             self.bodies = []
         elif not self.kernels:
-            known = (*_HEAD_WORDS, "kernel")
-            raise line.fail(f"unknown word {show(token.text)} before the first kernel{nearest(token.text[:80], known)}")
+            words = (*_HEAD_WORDS, "kernel")
+            raise line.fail(f"unknown word {show(token.text)} before the first kernel{nearest(token.text[:80], words)}")
         else:
             self._read_body(line)
 
@@ -202,8 +202,8 @@ class _TextReader:
 
     def _semaphores(self, line: SourceLine) -> None:
         self._once(line, self.num_semaphores, "semaphores")
-        most = MAX_SEMAPHORES // (self.num_ranks or self.given_ranks or 1)
-        self.num_semaphores = self._number(line, "the number of semaphores of a rank", 0, most)
+        max_semaphores = MAX_SEMAPHORES // (self.num_ranks or self.given_ranks or 1)
+        self.num_semaphores = self._number(line, "the number of semaphores of a rank", 0, max_semaphores)
         if line.accept("at"):
             self.semaphore_base = self._number(line, "an address", -MAX_VALUE, MAX_VALUE)
             if line.accept("step"):
@@ -219,13 +219,13 @@ class _TextReader:
         value = self._number(line, "the value of a semaphore", 0, 2**31 - 1)
         self.initially.append(InitialValues(ranks=ranks, semaphores=semaphores, value=value))
 
-    def _range(self, line: SourceLine, what: str, most: int) -> tuple[int, int]:
-        """Read ``3`` or ``3..5``, from 0 to ``most``."""
-        first = self._number(line, what, 0, most)
-        return first, self._number(line, what, first, most) if line.accept("..") else first
+    def _range(self, line: SourceLine, noun: str, highest: int) -> tuple[int, int]:
+        """Read ``3`` or ``3..5``, from 0 to ``highest``."""
+        first = self._number(line, noun, 0, highest)
+        return first, self._number(line, noun, first, highest) if line.accept("..") else first
 
-    def _number(self, line: SourceLine, what: str, low: int, high: int) -> int:
-        return constant(read_value(line, what), self._names(), line, what, low, high)
+    def _number(self, line: SourceLine, noun: str, low: int, high: int) -> int:
+        return constant(read_value(line, noun), self._names(), line, noun, low, high)
 
     def _names(self) -> dict[str, Value]:
         names: dict[str, Value] = {buffer.name: buffer.base for buffer in self.buffers}
@@ -249,8 +249,8 @@ class _TextReader:
 
     def _kernel(self, line: SourceLine) -> KernelText:
         self._need_ranks(line)
-        named = line.peek().kind == NAME or (line.peek().kind == WORD and line.peek().text not in ("rank", "ranks"))
-        name = line.name("a name") if named else ""
+        has_name = line.peek().kind == NAME or (line.peek().kind == WORD and line.peek().text not in ("rank", "ranks"))
+        name = line.name("a name") if has_name else ""
         first, last = self._kernel_ranks(line)
         wavefronts: Expression = Number(1)
         if line.accept(*_WAVEFRONT_WORDS):

@@ -85,7 +85,7 @@ def count_program(program: GpuProgram) -> Counts:
 
 def summary_text(counts: Counts) -> str:
     """Return the counts as readable text."""
-    done = ", ".join(f"{count:,} {name}" for name, count in counts["operations"].items()) or "nothing"
+    operations = ", ".join(f"{count:,} {name}" for name, count in counts["operations"].items()) or "nothing"
     traffic = ", ".join(
         f"{format_bytes(size)} {words}"
         for size, words in (
@@ -103,7 +103,7 @@ def summary_text(counts: Counts) -> str:
     lines = [
         f"{counts['name']}: {counts['ranks']} ranks{hosts}, lines of {counts['line_bytes']} B",
         f"  {counts['kernels']:,} kernels, {counts['workgroups']:,} workgroups, {counts['wavefronts']:,} wavefronts",
-        f"  operations: {done}",
+        f"  operations: {operations}",
         f"  of all ranks: {traffic or 'no bytes'}",
         f"  semaphores of a rank: {counts['semaphores']:,}; lines that carry a flag: {counts['flagged_lines']:,}",
     ]
