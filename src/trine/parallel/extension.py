@@ -14,10 +14,11 @@ from typing import NamedTuple
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun, Place
-from trine.parallel.job import WHOLE, JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.memory import StageMemory
 from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
+from trine.parallel.token_partition import WHOLE
 from trine.parallel.writer import ProgramWriter
 
 
@@ -93,7 +94,7 @@ class RankActions:
         if source == target:
             return -1
         if place.phase == Phase.FORWARD:
-            for earlier in self.context.earlier_targets(crossing):
+            for earlier in self.context.earlier_targets.get(crossing, ()):
                 if rank_of(earlier, place.microbatch, pipeline) == target:
                     return -1
         return target if source == self.rank else source

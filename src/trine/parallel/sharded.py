@@ -37,7 +37,7 @@ from trine.parallel.data import Bucket, BucketReductions, buckets_of, fill_bucke
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.memory import GATHER_STREAM
-from trine.parallel.plan import DEFAULT_BUCKETS, Plan
+from trine.parallel.plan import DEFAULT_BUCKETS, PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
@@ -49,7 +49,8 @@ class ShardedReductions(BucketReductions):
         super().__init__(program)
         self.degrees = shard_degrees(program)
         self._is_scattered = self.context.plan.splits_gradients
-        self._copies_scattered = self.context.memory_style.fsdp.scatters == "copy" and shares_weights(self.context.plan)
+        plan, style = self.context.plan, self.context.memory_style.fsdp
+        self._copies_scattered = style.scatters == "copy" and plan.sharding in PARAMETERS_SHARDED
         self._scattered: tuple[int, int] = (0, 0)  # bytes and step of the latest reduce-scatter's input
         program.memory.keep_gradients(self._lasting_gradients())
 
@@ -58,11 +59,8 @@ class ShardedReductions(BucketReductions):
         plan, experts = self.context.plan, self.context.token_partition.expert_weights
         if plan.sharding == "fsdp" or plan.offload == "optimizer":
             return {}
-        sizes = {
-            w.weight: self.context.gradient_bytes(w.weight)
-            for w in self.program.weights
-            if w.gradient_operator is not None
-        }
+        trained = [w.weight for w in self.program.weights if w.gradient_operator is not None]
+        sizes = {weight: self.context.gradient_bytes(weight) for weight in trained}
         if not self._is_scattered:
             return sizes
         return {weight: -(-size // self.degrees[weight in experts]) for weight, size in sizes.items()}
@@ -99,24 +97,19 @@ class ShardedReductions(BucketReductions):
 
     def _part_of_weights(self) -> Fraction:
         """Return the fraction of the stage's trained weights whose optimizer state this rank keeps."""
-        whole, own = 0, Fraction(0)
+        total, on_rank = 0, Fraction(0)
         for weight in self.program.weights:
             if weight.gradient_operator is not None:
                 size = self.context.local_bytes[weight.weight]
-                whole += size
-                own += Fraction(size, self.degrees[weight.weight in self.context.token_partition.expert_weights])
-        return own / whole if whole else Fraction(1, self.degrees[False])
+                total += size
+                on_rank += Fraction(size, self.degrees[weight.weight in self.context.token_partition.expert_weights])
+        return on_rank / total if total else Fraction(1, self.degrees[False])
 
     def resident(self, sizes: dict[str, int]) -> None:
         part = self._part_of_weights()
         sizes["optimizer_state"] = -(-sizes["optimizer_state"] * part.numerator // part.denominator)
         if self.context.memory_style.buckets != "always":
             sizes["buckets"] = 0
-
-
-def shares_weights(plan: Plan) -> bool:
-    """Return whether replicas also shard parameters."""
-    return plan.sharding in ("zero3", "fsdp")
 
 
 def shard_degrees(program: StageProgram) -> tuple[int, int]:

@@ -13,13 +13,14 @@ from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.expert import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.job import WHOLE, JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
+from trine.parallel.token_partition import WHOLE
 
 _MICRO_BATCH = "micro-batch"
 #: Bytes of a reduced number.
@@ -221,7 +222,7 @@ class StageBuilder(StageProgram):
         """Return the compute time of a pass (ps)."""
         batch = self.context.micro_batches[one.microbatch]
         runs = self._chunk_pass(one).runs
-        return sum(self.context.slowest(run.op, batch, run.part) for run in runs)
+        return sum(self.context.work.slowest(run.op, batch, run.part) for run in runs)
 
     def _chunk_pass(self, one: PipelineAction) -> ChunkPass:
         return self.context.chunks[one.chunk].passes[one.kind]
@@ -285,7 +286,7 @@ class StageBuilder(StageProgram):
         self.memory.ran(run, done, place.microbatch, batch, share)
         for after in self._after:
             after(op, done, batch, place)
-        return duration_ps if context.mixed is None else context.slowest(op, batch, run.part)
+        return duration_ps if context.mixed is None else context.work.slowest(op, batch, run.part)
 
     # -- between ranks -------------------------------------------------------------------------------------------
 

@@ -84,11 +84,6 @@ def _gradient_operator(
     return own[-1] if own else None
 
 
-def trained_bytes(weights: Sequence[OwnedWeight], local_bytes: Mapping[int, int]) -> int:
-    """Return the bytes of trained weights that one rank of the tp group keeps."""
-    return sum(local_bytes[w.weight] for w in weights if w.gradient_operator is not None)
-
-
 def backward_of(workload: Workload) -> dict[int, list[Operator]]:
     """Map each forward operator id to its backward operators, in order."""
     found: dict[int, list[Operator]] = {}
