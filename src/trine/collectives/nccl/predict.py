@@ -6,8 +6,7 @@ candidate if trine's estimate of it is below the likely range of the library's c
 
 Four rules keep answers in order:
 
-- Hand-described links: more bandwidth never gives a longer time. If it would make the library change to a slower
-  candidate, the time keeps its value at the bandwidth of the change, with a note. Between several nodes the fastest
+- Hand-described links: more bandwidth never gives a longer time (:mod:`monotone`). Between several nodes the fastest
   estimate is the choice, so less latency never gives a longer time either.
 - Size: the time never falls as the size grows. If the library changes to a faster candidate, the time is constant until
   this candidate takes as long. On a degraded machine the rule holds between powers of two.
@@ -28,6 +27,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
+from trine.collectives.nccl.monotone import Candidate, monotone_in_bandwidth
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
@@ -44,10 +44,6 @@ CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
-#: Shares of the bandwidth in the search, so dense that a choice rarely falls between two of them.
-_LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
-    2.0 ** (-2 - step / 8) for step in range(1, 49)
-)
 #: Maximum number of cached contexts with less bandwidth.
 _MOST_KEPT = 1000
 #: Requirements of algorithms that some groups lack.
@@ -61,8 +57,6 @@ _BAND_FROM, _BAND_TO = 18, 21
 
 #: Steps between a better and a degraded machine that are searched for switches, and bisections of each step.
 _STEPS, _HALVINGS = 16, 30
-
-Candidate = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,7 @@ class Collectives:
     ----------
     cluster, group: ``group`` lists ranks (positions in ``cluster.gpus``); None: all GPUs.
     options: how they are run.
+    library: other costs than the library's own. context: other costs and links, of :func:`with_context`.
 
     Raises
     ------
@@ -93,24 +88,30 @@ class Collectives:
         group: Sequence[int] | None = None,
         options: CollectiveOptions | None = None,
         library: Library | None = None,
+        context: CostContext | None = None,
     ) -> None:
-        options = options or CollectiveOptions()
-        cluster = spread_over_planes(cluster)
-        self.options, self.cluster = options, cluster
-        self.group = range(len(cluster.gpus)) if group is None else group
-        self.topology = comm_topology(cluster, self.group)
-        name = self.topology.library if options.library == AUTO else options.library
-        if cluster.library not in (None, name):
-            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
-        self.library = library or load_library(name)
-        _check_options(options, self.topology)
-        self.context = CostContext(
-            topology=self.topology, library=self.library, launch=options.launch,
-            min_channels=options.min_channels, max_channels=options.max_channels,
-        )  # fmt: skip
+        self.options = options or CollectiveOptions()
+        self.cluster = cluster if context else spread_over_planes(cluster)
+        self.group = range(len(self.cluster.gpus)) if group is None else group
+        self.context = context or self._own_context(library)
+        self.library, self.topology = self.context.library, self.context.topology
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
         self._less: dict[float, CostContext] = {}
         self._longest: dict[str, list[float]] = {}
+
+    def _own_context(self, library: Library | None) -> CostContext:
+        """Return the links of the cluster, and the costs of ``library`` (None: the library that runs on them)."""
+        cluster, options = self.cluster, self.options
+        topology = comm_topology(cluster, self.group)
+        name = topology.library if options.library == AUTO else options.library
+        if cluster.library not in (None, name):
+            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
+        library = library or load_library(name)
+        _check_options(options, topology)
+        return CostContext(
+            topology=topology, library=library, launch=options.launch,
+            min_channels=options.min_channels, max_channels=options.max_channels,
+        )  # fmt: skip
 
     # -- candidates ----------------------------------------------------------------------------------------------
 
@@ -325,52 +326,24 @@ class Collectives:
             notes=notes,
         )
 
-    # -- more bandwidth is never slower --------------------------------------------------------------------------
-
     def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
-        """Return the fastest candidate at a lower bandwidth: (cost, candidate, share of the bandwidth).
+        """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.
 
-        NCCL's cost model is not trine's, so more bandwidth may make NCCL change to a slower candidate. A user who adds
-        bandwidth does not lose: the time is then the one at the largest bandwidth with the old choice. This is for
-        hand-described links; on links of the catalogue the choice was measured.
+        This is for hand-described links (:mod:`monotone`); on links of the catalogue the choice was measured.
         """
         pairs = self.candidates(op)
         if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
             return None
-        own_us = self.cost(op, size, chosen).total_us
-        best: tuple[Cost, Candidate, float] | None = None
-        for pair in pairs:
-            if pair == chosen or self.cost(op, size, pair).total_us >= own_us:
-                continue
-            part = self._largest_part(op, size, pair)
-            if part is None:
-                continue
-            cost = COSTS[pair[0]](self._slowed(part), op, float(size), pair[1])
-            if cost.total_us < (own_us if best is None else best[0].total_us):
-                best = cost, pair, part
-        return best
-
-    def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
-        """Return the largest share of the bandwidth at which the library takes ``wanted``, or None."""
-        high = 1.0
-        for low in _LESS:
-            if self._choice(self._slowed(low), op, size) == wanted:
-                break
-            high = low
-        else:
-            return None
-        while high - low > 1e-12 * high:
-            middle = (low + high) / 2
-            if not low < middle < high:
-                break
-            if self._choice(self._slowed(middle), op, size) == wanted:
-                low = middle
-            else:
-                high = middle
-        return low
+        return monotone_in_bandwidth(
+            chosen, pairs,
+            lambda pair, share: COSTS[pair[0]](self._slowed(share), op, float(size), pair[1]),
+            lambda share: self._choice(self._slowed(share), op, size),
+        )  # fmt: skip
 
     def _slowed(self, part: float) -> CostContext:
         """Return the same group with a fraction of its bandwidth."""
+        if part == 1.0:
+            return self.context
         if part not in self._less:
             if len(self._less) > _MOST_KEPT:
                 self._less.clear()
@@ -532,9 +505,4 @@ def with_library(collectives: Collectives, library: Library) -> Collectives:
 
 def with_context(collectives: Collectives, context: CostContext) -> Collectives:
     """Return the same group on other links."""
-    other = object.__new__(Collectives)
-    other.__dict__.update(collectives.__dict__)
-    other.__dict__.pop("_before", None)
-    other.library, other.topology, other.context = context.library, context.topology, context
-    other._segments, other._less, other._longest = {}, {}, {}
-    return other
+    return Collectives(collectives.cluster, collectives.group, collectives.options, context=context)
