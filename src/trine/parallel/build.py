@@ -124,9 +124,9 @@ def build_job(
 def _one_operation_bytes(job: Job) -> Mapping[str, int]:
     """Return the first step's ONE_OPERATION broadcast bytes by kind; stages with the same key broadcast together."""
     steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
-    found = [step for step in steps if step.algorithm == ONE_OPERATION]
-    first = min((step.label.step for step in found), default=0)
-    sizes = {step.key: step.size_bytes for step in found if step.label.step == first}
+    broadcasts = [step for step in steps if step.algorithm == ONE_OPERATION]
+    first = min((step.label.step for step in broadcasts), default=0)
+    sizes = {step.key: step.size_bytes for step in broadcasts if step.label.step == first}
     total: dict[str, int] = {}
     for key, size in sizes.items():
         total[str(key[0])] = total.get(str(key[0]), 0) + size
@@ -205,35 +205,35 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
     plan, sizes = context.plan, context.micro_batches
-    found = [*context.tensor.warnings, *recompute_notes(plan, context.rerun_segments)]
+    notes = [*context.tensor.warnings, *recompute_notes(plan, context.rerun_segments)]
     if plan.sharding in PARAMETERS_SHARDED:
-        found += unit_notes(context)
+        notes += unit_notes(context)
     if context.expert_load.dropped:
-        found.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")
+        notes.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")
     if plan.pp > 1 and len(sizes) == 1:
-        found.append(
+        notes.append(
             f"one micro-batch in a pipeline of {plan.pp} stages keeps each GPU idle most of the time: set --micro-batch"
         )
     if len(set(sizes)) > 1:
-        found.append(
+        notes.append(
             f"the batch of {context.batch} is cut into uneven micro-batches of {max(sizes)} and {min(sizes)} samples"
         )
     if plan.dp * plan.cp > 1 and not context.workload.is_training:
-        found.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
+        notes.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
     if plan.buffers != "auto" and not context.buffer_bytes(context.workload.operators):
-        found.append(f"buffers {plan.buffers!r} changes nothing: {context.workload.name} has no buffers")
+        notes.append(f"buffers {plan.buffers!r} changes nothing: {context.workload.name} has no buffers")
     for crossing in context.stages.crossings:
         if crossing.guessed:
             layer = context.operators[crossing.consumer].layer
-            found.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
-    found += wide_crossings(context)
+            notes.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
+    notes += wide_crossings(context)
     if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.steps == 1:
-        found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
+        notes.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
     if context.launch is not None and context.launch.synchronises == "none" and plan.steps == 1:
-        found.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
+        notes.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:
-        found.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")
-    return tuple(found)
+        notes.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")
+    return tuple(notes)
 
 
 #: Maximum cuts named one by one; the rest are counted.
@@ -285,7 +285,7 @@ def _layer_outputs(context: JobContext) -> Mapping[int, int]:
     if not has_layers(forward):
         return {}
     starts = layer_starts(forward)
-    found: dict[int, int] = {}
+    outputs: dict[int, int] = {}
     layers = [forward[a:b] for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
     layer_of = {op.id: number for number, layer in enumerate(layers) for op in layer}
     read_last: dict[int, int] = {}  # storage -> the last layer that reads it
@@ -298,5 +298,5 @@ def _layer_outputs(context: JobContext) -> Mapping[int, int]:
         last = [tensors[t].size_bytes for t in layer[-1].outputs]
         size = max(leaving, default=max(last, default=0))
         if size:
-            found |= dict.fromkeys((op.id for op in layer), size)
-    return found
+            outputs |= dict.fromkeys((op.id for op in layer), size)
+    return outputs

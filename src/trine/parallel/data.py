@@ -140,9 +140,9 @@ class BucketReductions(Extension):
         self.reduced.append((self.buckets[number], self.reduce(number, label, place)))
 
     def _reduce_late(self, late: Iterable[tuple[int, Label, Place]]) -> None:
-        for one in tuple(late):
-            self._late.remove(one)
-            self._reduce(*one)
+        for entry in tuple(late):
+            self._late.remove(entry)
+            self._reduce(*entry)
 
     def before_optimizer(self, step: int) -> None:
         self._reduce_late(self._late)
@@ -153,16 +153,16 @@ class BucketReductions(Extension):
 
 def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, ...]:
     """Return the buckets of a stage's gradients, in the order they fill up. cap: bytes, instead of the plan's."""
-    plan, groups, found = program.context.plan, program.context.plan.groups, list[Bucket]()
+    plan, groups, buckets = program.context.plan, program.context.plan.groups, list[Bucket]()
     first_cap, cap = (plan.first_bucket_bytes, plan.bucket_bytes) if cap is None else (cap, cap)
     gradients = ready_gradients(program, program.weights)
     experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
         # Fewer ranks, or no ranks, reduce the experts' gradients, so these have separate buckets.
-        own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
-        if own and (groups.expert if is_expert else groups.data):
-            found += fill_buckets(own, first_cap, cap, is_expert)
-    return in_order(program, found)
+        members = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
+        if members and (groups.expert if is_expert else groups.data):
+            buckets += fill_buckets(members, first_cap, cap, is_expert)
+    return in_order(program, buckets)
 
 
 def in_order(program: StageProgram, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:

@@ -120,26 +120,26 @@ class Collectives:
         _check_op(op)
         every = runnable(self.topology, self.library.name, op)
         options = self.options
-        left = [
+        allowed = [
             pair
             for pair in every
             if options.algorithm in (AUTO, pair[0])
             and options.protocol in (AUTO, pair[1])
             and options.nvls in (None, pair[0] in IN_NETWORK)
         ]
-        if not left:
+        if not allowed:
             raise self._nothing_left(op, every)
-        return left
+        return allowed
 
     def _nothing_left(self, op: str, every: Sequence[Candidate]) -> InputError:
         options = self.options
-        asked = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
-        asked += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        terms = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
+        terms += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
         has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
         field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
         why = _NEEDS.get(options.algorithm, "")
         return InputError(
-            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group{why}; it has {has}", field=field
+            f"{self.library.name} has no {op} with {' and '.join(terms)} on this group{why}; it has {has}", field=field
         )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
@@ -203,8 +203,8 @@ class Collectives:
         """Return the source of the software costs, a sentence a medium."""
         notes = []
         for medium in self._media():
-            how = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
-            notes.append(f"{self.library.name.upper()} overheads on {medium.name}: {how} (trine help collectives)")
+            basis = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
+            notes.append(f"{self.library.name.upper()} overheads on {medium.name}: {basis} (trine help collectives)")
         return tuple(notes)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Collectives:
                     middle = (low + high) / 2
                     stays = self._choice(self._towards(before, middle), op, sent) == pair
                     low, high = (middle, high) if stays else (low, middle)
-                there = with_context(self, self._towards(before, low))
-                yield there._answer(op, size, sent, pair, None)
+                degraded = with_context(self, self._towards(before, low))
+                yield degraded._answer(op, size, sent, pair, None)
 
     def _towards(self, before: Collectives, part: float) -> CostContext:
         topology = blended(before.topology, self.topology, part)
@@ -247,20 +247,20 @@ class Collectives:
     @cached_property
     def _before(self) -> tuple[Collectives, ...]:
         """The same group on the clusters with one slow or missing link less."""
-        found = tuple(
+        better = tuple(
             Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
         )
-        equal = next((before for before in found if before.topology == self.topology), None)
-        return found if equal is None else equal._before  # a fault that these ranks do not notice
+        equal = next((before for before in better if before.topology == self.topology), None)
+        return better if equal is None else equal._before  # a fault that these ranks do not notice
 
     def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
         """Return the answer without regard to a better machine."""
         _check_op(op)
-        own = self._chosen(op, size_bytes)
+        answer = self._chosen(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
-            return own
-        whole = self._chosen("all_reduce", size_bytes)
-        return own if own.time_ps <= whole.time_ps else _bounded(own, whole)
+            return answer
+        all_reduce = self._chosen("all_reduce", size_bytes)
+        return answer if answer.time_ps <= all_reduce.time_ps else _bounded(answer, all_reduce)
 
     def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
         """Return the answer for the library's candidate."""
@@ -371,9 +371,9 @@ class Collectives:
 
     @cached_property
     def _evidence(self) -> str:
-        found = [medium.evidence for medium in self._media()]
+        evidence = [medium.evidence for medium in self._media()]
         order = EVIDENCE
-        return max(found, key=order.index)
+        return max(evidence, key=order.index)
 
     def _media(self) -> list[Medium]:
         topology, context = self.topology, self.context
@@ -403,18 +403,18 @@ class Collectives:
     def _find_segments(self, op: str) -> list[_Segment]:
         """Walk up the sizes and find the exact byte of each change of the choice."""
         segments = [_Segment(0, self.choice(op, 0), 0.0)]
-        at, last = 0, MAX_BYTES
+        previous, last = 0, MAX_BYTES
         grid = {int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last}
         grid |= {2**octave - 1 for octave in range(4, 50)}  # NCCL's correction of trees jumps at powers of two
         for size in sorted(grid):
             if self.choice(op, size) != segments[-1].candidate:
-                first = self._switch(op, at, size, segments[-1].candidate)
-                before = segments[-1]
-                slower = self._with_less(op, first - 1, before.candidate)
-                own = self.cost(op, first - 1, before.candidate) if slower is None else slower[0]
-                top = max(before.floor_us, own.total_us)
+                first = self._switch(op, previous, size, segments[-1].candidate)
+                last_segment = segments[-1]
+                slower = self._with_less(op, first - 1, last_segment.candidate)
+                cost = self.cost(op, first - 1, last_segment.candidate) if slower is None else slower[0]
+                top = max(last_segment.floor_us, cost.total_us)
                 segments.append(_Segment(first, self.choice(op, first), top))
-            at = size
+            previous = size
         return segments
 
     def _switch(self, op: str, low: int, high: int, candidate: Candidate) -> int:
@@ -457,16 +457,16 @@ def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
         raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
 
 
-def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
-    """Return ``own`` with the time of the all_reduce ``whole``, in one part."""
+def _bounded(answer: CollectiveTime, bound: CollectiveTime) -> CollectiveTime:
+    """Return ``answer`` with the time of ``bound``, an all_reduce, in one part."""
     note = (
-        f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
-        f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"
+        f"{answer.op} is bounded by the all_reduce of its size ({bound.algorithm}/{bound.protocol}), which contains "
+        f"it: {answer.algorithm}/{answer.protocol} alone would take {format_time(answer.time_ps)}"
     )
-    part = TimePart(name="all_reduce", time_ps=whole.time_ps, why=note)
+    part = TimePart(name="all_reduce", time_ps=bound.time_ps, why=note)
     return replace(
-        own, time_ps=whole.time_ps, low_ps=whole.low_ps, high_ps=whole.high_ps, limit=whole.limit, parts=(part,),
-        notes=(*own.notes, note),
+        answer, time_ps=bound.time_ps, low_ps=bound.low_ps, high_ps=bound.high_ps, limit=bound.limit, parts=(part,),
+        notes=(*answer.notes, note),
     )  # fmt: skip
 
 
@@ -477,7 +477,7 @@ def _ps(us: float) -> int:
 def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     """Return the parts of a cost, the floor last if it raises the time; they add up to the time exactly."""
     steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
-    given = [
+    named_us = [
         ("launch", cost.launch_us, "starting the kernels"),
         ("set-up", cost.base_us, "fixed cost of the protocol per call"),
         ("latency", cost.steps_us, f"{steps}, one after the other"),
@@ -487,13 +487,13 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     ]
     ends = [0]
     total = 0.0
-    for _, us, _ in given:
+    for _, us, _ in named_us:
         total += us
         ends.append(_ps(total))
     ends[-1] = _ps(time_us)
     return tuple(
         TimePart(name=name, time_ps=after - before, why=why)
-        for (name, us, why), before, after in zip(given, ends, ends[1:], strict=False)
+        for (name, us, why), before, after in zip(named_us, ends, ends[1:], strict=False)
         if us > 0 and after > before
     )
 
