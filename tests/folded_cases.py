@@ -143,7 +143,7 @@ def _with_algorithms(workload: Workload, plan: Plan, algorithms: dict[str, str])
     while True:
         asked = replace(plan, algorithm=tuple(algorithms.items()))
         try:
-            build_job(workload, asked, make_compute("linear", workload))
+            build_job(workload, asked.filled(), make_compute("linear", workload))
         except PlanError as error:
             idle = next((kind for kind in algorithms if f"algorithm {kind}=" in str(error)), None)
             if idle is None:

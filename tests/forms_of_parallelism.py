@@ -34,7 +34,7 @@ def model(
 
 
 def build(workload: Workload, plan: Plan, software: Software | None = None) -> tuple[Job, BuildReport]:
-    return build_job(workload, plan, make_compute("auto", workload), software=software)
+    return build_job(workload, plan.filled(), make_compute("auto", workload), software=software)
 
 
 def collectives(program: RankProgram, *kinds: str, axis: str | None = None) -> list[Collective]:

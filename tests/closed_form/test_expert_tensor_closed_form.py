@@ -123,7 +123,7 @@ def test_ranks_share_the_products_of_experts_evenly(layout: dict[str, int]) -> N
     """A replica's copies pass two GEMMs forward and four backward, shared equally by its tp x cp ranks."""
     *_, replica = ways(layout)
     workload = moe()
-    (program,) = build_job(workload, Plan(**layout), CountedFlops(workload))[0].programs  # type: ignore[arg-type]
+    (program,) = build_job(workload, Plan(**layout).filled(), CountedFlops(workload))[0].programs  # type: ignore[arg-type]
     done = sum(step.duration_ps for step in program.steps if isinstance(step, Compute))
     wanted = 3 * 2 * LAYERS * BATCH * SEQUENCE * TOP_K * HIDDEN * 3 * FFN / replica / 1e3
     assert done == pytest.approx(wanted, rel=1e-6)

@@ -37,7 +37,7 @@ def test_gradients_of_experts_are_reduced_by_those_that_share_them(ep: int) -> N
     workload = moe()
     plan = Plan(dp=8, ep=ep)
     job, _ = build(workload, plan)
-    experts = JobContext(workload, plan, make_compute("auto", workload), None).token_partition.expert_weights
+    experts = JobContext(workload, plan.filled(), make_compute("auto", workload), None).token_partition.expert_weights
     of_experts = sum(p.size_bytes for p in workload.parameters if p.weight in experts)
     others = sum(p.size_bytes for p in workload.parameters) - of_experts
     assert of_experts == LAYERS * EXPERTS * 3 * HIDDEN * 14336 * 2
@@ -136,7 +136,7 @@ def test_experts_split_by_features_under_tensor_parallelism() -> None:
     workload = moe()
     plan = Plan(tp=2, dp=2, ep=2, tp_style="megatron", sequence_parallel=True)
     job, _ = build(workload, plan)
-    context = JobContext(workload, plan, make_compute("auto", workload), None)
+    context = JobContext(workload, plan.filled(), make_compute("auto", workload), None)
     for weight in context.token_partition.expert_weights:
         assert context.local_bytes[weight] * 4 == workload.tensors[weight].size_bytes
     exchanges = collectives(job.programs[0], "all_to_all")

@@ -15,7 +15,9 @@ WEIGHTS = [1000, 1204, 1404, 1604]
 
 def program(**fields: object) -> RankProgram:
     workload = Chain([MS] * 4, [MS] * 4, WEIGHTS).workload()
-    job, _ = build_job(workload, Plan(dp=3, **fields), Proportional(workload), has_host=True, host_bytes_per_s=1e9)
+    job, _ = build_job(
+        workload, Plan(dp=3, **fields).filled(), Proportional(workload), has_host=True, host_bytes_per_s=1e9
+    )
     return job.programs[0]
 
 

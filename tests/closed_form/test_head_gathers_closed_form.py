@@ -141,7 +141,7 @@ def test_what_a_rank_keeps_of_queries_keys_and_values(tp: int) -> None:
 def _context(workload, plan: Plan) -> JobContext:  # type: ignore[no-untyped-def]
     from trine.compute import make_compute
 
-    return JobContext(workload, plan, make_compute("auto", workload), None)
+    return JobContext(workload, plan.filled(), make_compute("auto", workload), None)
 
 
 class Separate(transformers.Transformer):

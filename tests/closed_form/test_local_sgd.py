@@ -25,7 +25,7 @@ def job_of(trace="vgg13-h100-b128", **plan):
     workload = trine.load(trace)
     compute = make_compute("auto", workload, target=None, source=None, calibration=None)
     plan = trine.Plan(steps=STEPS, inputs="none", **plan)
-    return build_job(workload, plan, compute)[0]
+    return build_job(workload, plan.filled(), compute)[0]
 
 
 def simulated(job):

@@ -33,7 +33,7 @@ def chain(**more):
 
 
 def built(workload, plan):
-    job, _ = build_job(workload, plan, Proportional(workload), has_host=True, host_bytes_per_s=float(RATE))
+    job, _ = build_job(workload, plan.filled(), Proportional(workload), has_host=True, host_bytes_per_s=float(RATE))
     return job
 
 
@@ -115,8 +115,8 @@ def on_hosts(name: str, plan: Plan) -> tuple[RankProgram, int]:
     """Return the program of rank 0 of a small transformer, and the bytes of the weights that it keeps."""
     workload = model(name)
     compute = make_compute("auto", workload)
-    program = build_job(workload, plan, compute, has_host=True, host_bytes_per_s=float(RATE))[0].programs[0]
-    kept = build_job(workload, Plan(**{**plan_of(plan), "offload": "none"}), compute)[0].programs[0]
+    program = build_job(workload, plan.filled(), compute, has_host=True, host_bytes_per_s=float(RATE))[0].programs[0]
+    kept = build_job(workload, Plan(**{**plan_of(plan), "offload": "none"}).filled(), compute)[0].programs[0]
     return program, kept.resident_bytes[MEMORY_CATEGORIES.index("weights")]
 
 

@@ -22,7 +22,7 @@ FORWARD_US = 1 + LAYERS * sum(TIMES.values())
 
 def program(**fields):
     workload = Transformer(LAYERS).workload()
-    job, _ = build_job(workload, trine.Plan(**fields), make_compute("auto", workload))
+    job, _ = build_job(workload, trine.Plan(**fields).filled(), make_compute("auto", workload))
     return job.programs[0]
 
 

@@ -115,7 +115,11 @@ def test_fsdp_gives_its_gradients_back_and_an_optimizer_on_the_host_leaves_none(
     workload = model()
     for fields in ({"sharding": "fsdp"}, {"sharding": "zero2", "offload": "optimizer"}):
         job, _ = build_job(
-            workload, Plan(dp=4, **fields), make_compute("auto", workload), has_host=True, host_bytes_per_s=1e11
+            workload,
+            Plan(dp=4, **fields).filled(),
+            make_compute("auto", workload),
+            has_host=True,
+            host_bytes_per_s=1e11,
         )
         assert job.programs[0].resident_bytes[CATEGORY["gradients"]] == 0
 

@@ -182,7 +182,9 @@ def test_launches_that_are_left_out_change_nothing(synchronises, us):
     found = []
     for merges in (True, False):
         compute = trine.compute.make_compute("auto", workload)
-        job, _ = build_job(workload, plan, compute, launch=software_launches(workload, software, merges=merges))
+        job, _ = build_job(
+            workload, plan.filled(), compute, launch=software_launches(workload, software, merges=merges)
+        )
         found.append(job)
     launches = [sum(_is_launch(s) for p in job.programs for s in p.steps) for job in found]
     assert launches[0] < launches[1]

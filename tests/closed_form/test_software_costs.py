@@ -21,7 +21,7 @@ COSTS = [
 def programs(costs=COSTS, **plan):
     software = Software(name="of a test", description="Numbers of a test.", step=costs)
     workload = trine.synthesize("gpt-2-medium", layers=2, sequence=64, batch=4, software=software)
-    job, _ = build_job(workload, Plan(**plan), trine.compute.make_compute("auto", workload))
+    job, _ = build_job(workload, Plan(**plan).filled(), trine.compute.make_compute("auto", workload))
     names = {i: op.attributes["cost"] for i, op in enumerate(workload.operators) if "cost" in op.attributes}
     return job.programs, names
 

@@ -21,7 +21,7 @@ GRADIENTS = {VGG13: 532_191_392, RESNET50: 102_228_128}
 def simulate_chain(chain: Chain, plan: Plan, cluster, **options):
     """Task graph and records of a chain under a compute model without intercept."""
     workload = chain.workload()
-    job, _ = build_job(workload, plan, Proportional(workload), **options)
+    job, _ = build_job(workload, plan.filled(), Proportional(workload), **options)
     graph, _ = instantiate(job, placement_of(cluster, plan.num_ranks))
     return graph, run(graph)
 

@@ -165,7 +165,7 @@ def lifetimes(made: Random, rows: list[int]) -> list[Counter[str]]:
 def test_every_byte_lives_as_long_as_it_is_needed(seed: int, micro_batch: int) -> None:
     made = Random(seed)
     workload = made.workload()
-    job, _ = build_job(workload, Plan(micro_batch=micro_batch), Proportional(workload))
+    job, _ = build_job(workload, Plan(micro_batch=micro_batch).filled(), Proportional(workload))
     assert held(job.programs[0]) == lifetimes(made, [micro_batch] * (BATCH // micro_batch))
     stays = dict(zip(MEMORY_CATEGORIES, job.programs[0].resident_bytes, strict=True))
     read = {t for op in made.operators for t in op.inputs}
@@ -177,7 +177,7 @@ def test_every_byte_lives_as_long_as_it_is_needed(seed: int, micro_batch: int) -
 
 def pipeline(chain: Chain) -> RankProgram:
     workload = chain.workload()
-    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.3",)), Proportional(workload))
+    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.3",)).filled(), Proportional(workload))
     return job.programs[0]
 
 
@@ -205,7 +205,7 @@ def op_fields(op: Operator) -> dict[str, object]:
 
 def test_tensor_parallel_ranks_keep_whole_inputs_and_their_share_of_outputs() -> None:
     workload = Chain([MS] * 2, [MS] * 2).workload()
-    job, _ = build_job(workload, Plan(tp=2, tp_style="megatron"), Proportional(workload))
+    job, _ = build_job(workload, Plan(tp=2, tp_style="megatron").filled(), Proportional(workload))
     one = 4 * 8 * 64
     assert held(job.programs[0])[0] == Counter({"inputs": one, "activations": one // 2})
 
@@ -230,7 +230,7 @@ def test_one_rank_of_each_class_is_looked_at_in_whichever_stage_it_ends() -> Non
 
 
 def stages(workload: Workload) -> list[RankProgram]:
-    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.3",)), Proportional(workload))
+    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.3",)).filled(), Proportional(workload))
     return list(job.programs)
 
 

@@ -84,7 +84,7 @@ def jobs(draw):
         steps=draw(st.integers(1, 2)), tp_style=draw(st.sampled_from(["column", "megatron"])),
         first_bucket_bytes=1 << 16, bucket_bytes=1 << 22,
     )  # fmt: skip
-    return build_job(workload, plan, Proportional(workload))[0]
+    return build_job(workload, plan.filled(), Proportional(workload))[0]
 
 
 @settings(max_examples=30, deadline=None)
@@ -106,7 +106,7 @@ def test_without_a_rank_grid_every_task_still_runs_alike(job):
 def test_recorded_models(name, plan):
     workload = trine.load(name)
     model = make_compute("auto", workload, target=None, source=None, calibration=None)
-    assert_same(build_job(workload, plan, model)[0], "chakra" if plan.data == "dp" else "astra-sim")
+    assert_same(build_job(workload, plan.filled(), model)[0], "chakra" if plan.data == "dp" else "astra-sim")
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_recorded_models(name, plan):
 def test_every_form_of_parallelism(plan):
     workload = trine.synthesize("gpt-2", layers=4, sequence=64)
     model = make_compute("auto", workload, target=None, source=None, calibration=None)
-    assert_same(build_job(workload, plan, model)[0])
+    assert_same(build_job(workload, plan.filled(), model)[0])
 
 
 def test_copies_to_the_host_are_kept_and_lost_pressure_is_said(tmp_path):
     workload = trine.synthesize("gpt-2", layers=2, sequence=64)
     model = make_compute("auto", workload, target=None, source=None, calibration=None)
-    job, _ = build_job(workload, Plan(dp=2, offload="activations"), model, has_host=True)
+    job, _ = build_job(workload, Plan(dp=2, offload="activations").filled(), model, has_host=True)
     stored = [step for step in job.programs[0].steps if isinstance(step, HostCopy) and step.to_host]
     assert stored
     trace, _, _ = assert_same(job, "chakra", trine.load_cluster("dgx-h100", gpus=2))
@@ -145,7 +145,7 @@ def test_copies_to_the_host_are_kept_and_lost_pressure_is_said(tmp_path):
 def test_copies_and_launches_are_kept_for_readers_that_take_them():
     workload = trine.load("vgg13-h100-b128")
     model = make_compute("auto", workload, target=None, source=None, calibration=None)
-    job, _ = build_job(workload, Plan(dp=2), model, has_host=True)
+    job, _ = build_job(workload, Plan(dp=2).filled(), model, has_host=True)
     back, _ = trace_job(read_back(job, "chakra"))
     steps = [[(type(s), getattr(s, "size_bytes", None)) for s in each.programs[0].steps] for each in (job, back)]
     assert steps[0] == steps[1]

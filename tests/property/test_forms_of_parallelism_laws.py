@@ -90,7 +90,7 @@ def test_gradients_are_reduced_once_a_step_or_once_a_micro_batch(case: tuple[boo
     assume(plan.dp * plan.cp > 1)
     workload = model("mixtral-8x7b" if moe else "llama-3-8b", layers=2, sequence=64)
     job, report = build(workload, plan)
-    context = JobContext(workload, plan, make_compute("auto", workload), None)
+    context = JobContext(workload, plan.filled(), make_compute("auto", workload), None)
     experts, groups = context.token_partition.expert_weights, plan.groups
     times = len(report.micro_batches) if plan.reduces_each else 1
     positions = len(job.programs) // plan.pp

@@ -46,7 +46,7 @@ def pressed(job, ppm):
 
 def step_ps(workload, plan, ppm=0):
     cluster = trine.build_topology("ring", "10 GB/s", "1 us", plan.num_ranks)
-    job, _ = build_job(workload, plan, Proportional(workload))
+    job, _ = build_job(workload, plan.filled(), Proportional(workload))
     graph, _ = instantiate(pressed(job, ppm), placement_of(cluster, plan.num_ranks))
     return int(run(graph).end_ps.max())
 

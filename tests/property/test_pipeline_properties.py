@@ -40,7 +40,7 @@ def plans(draw):
 @given(plans(), st.integers(11, 14))
 def test_operators_messages_and_the_end(plan, layers):
     workload = Transformer(layers).workload()
-    job, report = build_job(workload, plan, make_compute("auto", workload))
+    job, report = build_job(workload, plan.filled(), make_compute("auto", workload))
     count = len(report.micro_batches) * plan.steps
     times = Counter()
     sent, received = Counter(), Counter()

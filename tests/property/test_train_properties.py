@@ -17,7 +17,7 @@ from trine.training import placement_of
 
 def end_of(chain, plan, cluster, engine="compiled"):
     workload = chain.workload()
-    job, _ = build_job(workload, plan, Proportional(workload))
+    job, _ = build_job(workload, plan.filled(), Proportional(workload))
     graph, _ = instantiate(job, placement_of(cluster, plan.num_ranks))
     return graph, run(graph, engine=engine)
 

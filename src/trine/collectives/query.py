@@ -132,10 +132,8 @@ def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
 def _only_trine_has_it(op: str, asked: Collectives) -> bool:
     """Return whether the library lacks the algorithm on this group, but trine has a schedule of that name."""
     algorithm = asked.options.algorithm
-    there = (
-        {name for name, _ in runnable(asked.topology, asked.library.name, op)} if op in LIBRARY_ALGORITHMS else set()
-    )
-    return algorithm not in (AUTO, *there) and algorithm in known_algorithms(op)
+    pairs = runnable(asked.topology, asked.library.name, op) if op in LIBRARY_ALGORITHMS else ()
+    return algorithm not in (AUTO, *(name for name, _ in pairs)) and algorithm in known_algorithms(op)
 
 
 def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:

@@ -40,10 +40,10 @@ def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) 
     names = order.split("-")
     inner = [name for name in names if name != "pp"]
     if inner == ["tp", "cp", "ep", "dp"] and names.index("pp") in (0, len(names) - 1):
-        found = _folded(degrees, shard_degree)
-        if found is not None:
+        folded = _folded(degrees, shard_degree)
+        if folded is not None:
             pipeline = Axis("pp", degrees["pp"], "pp", "pp")
-            return (pipeline, *found) if names[0] == "pp" else (*found, pipeline)
+            return (pipeline, *folded) if names[0] == "pp" else (*folded, pipeline)
     return _replicas_divided(names, degrees, shard_degree)
 
 
@@ -55,25 +55,25 @@ def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] 
     expert = [("etp", degrees["etp"]), ("ep", degrees["ep"]), (EXPERT_REPLICAS, replicas)]
     if rest:
         return None
-    found: list[Axis] = []
+    axes: list[Axis] = []
     for form, size in dense:
-        left, parts = size, list[tuple[str, int]]()
-        while left > 1:
-            part = min(left, expert[0][1])
-            if left % part or expert[0][1] % part:
+        undivided, parts = size, list[tuple[str, int]]()
+        while undivided > 1:
+            part = min(undivided, expert[0][1])
+            if undivided % part or expert[0][1] % part:
                 return None
             if part > 1:
                 parts.append((expert[0][0], part))
-            left //= part
+            undivided //= part
             expert[0] = (expert[0][0], expert[0][1] // part)
             if expert[0][1] == 1 and len(expert) > 1:
                 del expert[0]
         if form == "dp" and shard > 1 and any(role != EXPERT_REPLICAS for role, _ in parts):
             return None  # the ranks that share one copy must have all experts
-        found += [Axis(_name(form, role, len(parts)), part, form, role) for role, part in parts]
-        if (form == "tp" and not parts) or (form == "dp" and not any(axis.name == form for axis in found)):
-            found.append(Axis(form, 1, form, EXPERT_REPLICAS))
-    return found
+        axes += [Axis(_name(form, role, len(parts)), part, form, role) for role, part in parts]
+        if (form == "tp" and not parts) or (form == "dp" and not any(axis.name == form for axis in axes)):
+            axes.append(Axis(form, 1, form, EXPERT_REPLICAS))
+    return axes
 
 
 def _name(form: str, role: str, num_parts: int) -> str:
@@ -95,12 +95,12 @@ def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_de
     sizes = {**degrees, "shard": shard, "dp": degrees["dp"] // (degrees["ep"] * shard)}
     dense = {"ep": "shard" if shard_degree is not None else "dp"}
     expert = {"tp": "etp", "ep": "ep", "pp": "pp"}
-    found = []
+    axes = []
     for name in names:
-        for each in ("shard", name) if name == "dp" and shard > 1 else (name,):
-            if sizes[each] > 1 or each in ("tp", "dp", "pp"):
-                found.append(Axis(each, sizes[each], dense.get(each, each), expert.get(each, EXPERT_REPLICAS)))
-    return tuple(found)
+        for form in ("shard", name) if name == "dp" and shard > 1 else (name,):
+            if sizes[form] > 1 or form in ("tp", "dp", "pp"):
+                axes.append(Axis(form, sizes[form], dense.get(form, form), expert.get(form, EXPERT_REPLICAS)))
+    return tuple(axes)
 
 
 class AxisGroups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from trine.parallel.job import JobContext
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.rank_kinds import MixedGpus, replica_of
+from trine.parallel.recompute import recompute_notes
 from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
 from trine.parallel.stages import Crossing
@@ -68,21 +69,19 @@ def build_job(
     workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
     host_bytes_per_s: float | None = None, software: Software | None = None, mixed: MixedGpus | None = None,
 ) -> tuple[Job, BuildReport]:  # fmt: skip
-    """Build the rank programs of ``workload`` under ``plan``.
+    """Build the rank programs of ``workload`` under ``plan``, which has no open fields (:meth:`Plan.filled`).
 
     software: the profile that determines memory. has_host: whether ranks have host memory; host_bytes_per_s: its
     bandwidth per rank, for offload of the optimizer. mixed: the GPU models of the ranks if there are several;
     ``compute`` is then for the first of its models.
 
-    Raises PlanError for a layout, batch or cuts that cannot run.
+    Raises PlanError for a layout, batch or cuts that cannot run, and ValueError for a plan with open fields.
     """
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
             known_name(kind, algorithm)
-    plan = plan.filled()
-    context = JobContext(workload, plan, compute, launch, software, mixed)
+    context = JobContext(workload, plan, compute, launch, software, mixed, host_bytes_per_s)
     check_offload(context, has_host)
-    context.host_bytes_per_s = host_bytes_per_s
     if plan.sync == "each" and len(context.micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(workload.operators) * len(context.micro_batches) * plan.steps
@@ -125,9 +124,9 @@ def build_job(
 def _one_operation_bytes(job: Job) -> Mapping[str, int]:
     """Return the first step's ONE_OPERATION broadcast bytes by kind; stages with the same key broadcast together."""
     steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
-    found = [step for step in steps if step.algorithm == ONE_OPERATION]
-    first = min((step.label.step for step in found), default=0)
-    sizes = {step.key: step.size_bytes for step in found if step.label.step == first}
+    broadcasts = [step for step in steps if step.algorithm == ONE_OPERATION]
+    first = min((step.label.step for step in broadcasts), default=0)
+    sizes = {step.key: step.size_bytes for step in broadcasts if step.label.step == first}
     total: dict[str, int] = {}
     for key, size in sizes.items():
         total[str(key[0])] = total.get(str(key[0]), 0) + size
@@ -142,10 +141,13 @@ def _programs(
     if plan.data == "dp" and plan.dp > 1:
         return *_data_parallel(context, has_host), ()
     kinds, program_of = _kinds(context)
-    builders = [StageBuilder(_context_of(context, kind), kind.stage, has_host, kind.position) for kind in kinds]
+    builders = [
+        StageBuilder(_context_of(context, position, gpu, batch), stage, has_host, position)
+        for stage, position, gpu, batch in kinds
+    ]
     programs = tuple(builder.build() for builder in builders)
-    first = [builders[next(i for i, kind in enumerate(kinds) if kind.stage == stage)] for stage in range(plan.pp)]
-    buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in first)
+    first_of_stage = {builder.stage: builder for builder in reversed(builders)}
+    buckets = tuple(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets) for stage in range(plan.pp))
     return programs, program_of, buckets
 
 
@@ -153,23 +155,17 @@ def _data_parallel(context: JobContext, has_host: bool) -> tuple[tuple[RankProgr
     """Return the programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
     plan, mixed = context.plan, context.mixed
     gpus = [0] * plan.dp if mixed is None else mixed.of_rank.tolist()
-    others = sorted(set(gpus[1:]))
-    found = [build_data_parallel(context.on_gpu(gpus[0]), True, has_host)]
-    found += [build_data_parallel(context.on_gpu(gpu), False, has_host) for gpu in others]
-    return tuple(found), (0, *(1 + others.index(gpu) for gpu in gpus[1:]))
+    later_gpus = sorted(set(gpus[1:]))
+    programs = [build_data_parallel(context.for_ranks(gpu=gpus[0]), True, has_host)]
+    programs += [build_data_parallel(context.for_ranks(gpu=gpu), False, has_host) for gpu in later_gpus]
+    return tuple(programs), (0, *(1 + later_gpus.index(gpu) for gpu in gpus[1:]))
 
 
-class _Kind(NamedTuple):
-    """Ranks of one program: their stage, position on the ep axis if it matters, GPU model, and batch (0: all)."""
+def _kinds(context: JobContext) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Return the kinds of ranks of a job, sorted, and the kind of each rank; ranks of a kind share a program.
 
-    stage: int
-    position: int
-    gpu: int
-    batch: int
-
-
-def _kinds(context: JobContext) -> tuple[list[_Kind], tuple[int, ...]]:
-    """Return the kinds of ranks of a job, sorted, and the kind of each rank."""
+    A kind is a stage, the position on the ep axis if it matters, the GPU model, and the batch (0: all have the same).
+    """
     plan, mixed = context.plan, context.mixed
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
@@ -184,17 +180,14 @@ def _kinds(context: JobContext) -> tuple[list[_Kind], tuple[int, ...]]:
     for column in columns:
         number = np.unique(number * (int(column.max()) + 1) + column, return_inverse=True)[1].astype(np.int64)
     first = np.unique(number, return_index=True)[1]
-    return [_Kind(*(int(column[at]) for column in columns)) for at in first.tolist()], tuple(number.tolist())
+    return np.stack(columns, axis=1)[first].tolist(), tuple(number.tolist())
 
 
-def _context_of(context: JobContext, kind: _Kind) -> JobContext:
+def _context_of(context: JobContext, position: int, gpu: int, batch: int) -> JobContext:
     """Return the context of the ranks of one kind."""
-    found = context.on_gpu(kind.gpu)
-    words = [] if context.mixed is None else [context.mixed.names[kind.gpu]]
-    if kind.batch:
-        found = found.with_batch(kind.batch)
-        words.append(f"batch {kind.batch}")
-    return found.named(", ".join(words)).with_load(context.expert_load.of(kind.position))
+    words = [] if context.mixed is None else [context.mixed.names[gpu]]
+    words += [f"batch {batch}"] if batch else []
+    return context.for_ranks(", ".join(words), gpu=gpu, batch=batch, load=context.expert_load.of(position))
 
 
 def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
@@ -211,35 +204,36 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
-    plan, sizes, found = context.plan, context.micro_batches, [*context.tensor.warnings, *context.notes]
+    plan, sizes = context.plan, context.micro_batches
+    notes = [*context.tensor.warnings, *recompute_notes(plan, context.rerun_segments)]
     if plan.sharding in PARAMETERS_SHARDED:
-        found += unit_notes(context)
+        notes += unit_notes(context)
     if context.expert_load.dropped:
-        found.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")
+        notes.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")
     if plan.pp > 1 and len(sizes) == 1:
-        found.append(
+        notes.append(
             f"one micro-batch in a pipeline of {plan.pp} stages keeps each GPU idle most of the time: set --micro-batch"
         )
     if len(set(sizes)) > 1:
-        found.append(
+        notes.append(
             f"the batch of {context.batch} is cut into uneven micro-batches of {max(sizes)} and {min(sizes)} samples"
         )
     if plan.dp * plan.cp > 1 and not context.workload.is_training:
-        found.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
+        notes.append("the trace has no backward pass: data-parallel replicas run inference and exchange nothing")
     if plan.buffers != "auto" and not context.buffer_bytes(context.workload.operators):
-        found.append(f"buffers {plan.buffers!r} changes nothing: {context.workload.name} has no buffers")
+        notes.append(f"buffers {plan.buffers!r} changes nothing: {context.workload.name} has no buffers")
     for crossing in context.stages.crossings:
         if crossing.guessed:
             layer = context.operators[crossing.consumer].layer
-            found.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
-    found += wide_crossings(context)
+            notes.append(f"the trace does not link the stages at {layer}: the output of the operator before it is sent")
+    notes += wide_crossings(context)
     if plan.sharding in ("zero1", "zero2") and plan.prefetch and plan.steps == 1:
-        found.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
+        notes.append("one step has no next forward pass beside which parameters are gathered: --steps 2 shows prefetch")
     if context.launch is not None and context.launch.synchronises == "none" and plan.steps == 1:
-        found.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
+        notes.append("one step begins with an idle launching thread: --steps 3 shows the steady state")
     if context.workload.is_training and not context.total_trained_bytes and plan.num_ranks > 1:
-        found.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")
-    return tuple(found)
+        notes.append("the trace names no weights with gradients: the optimizer's time is divided evenly over the ranks")
+    return tuple(notes)
 
 
 #: Maximum cuts named one by one; the rest are counted.
@@ -291,7 +285,7 @@ def _layer_outputs(context: JobContext) -> Mapping[int, int]:
     if not has_layers(forward):
         return {}
     starts = layer_starts(forward)
-    found: dict[int, int] = {}
+    outputs: dict[int, int] = {}
     layers = [forward[a:b] for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
     layer_of = {op.id: number for number, layer in enumerate(layers) for op in layer}
     read_last: dict[int, int] = {}  # storage -> the last layer that reads it
@@ -304,5 +298,5 @@ def _layer_outputs(context: JobContext) -> Mapping[int, int]:
         last = [tensors[t].size_bytes for t in layer[-1].outputs]
         size = max(leaving, default=max(last, default=0))
         if size:
-            found |= dict.fromkeys((op.id for op in layer), size)
-    return found
+            outputs |= dict.fromkeys((op.id for op in layer), size)
+    return outputs

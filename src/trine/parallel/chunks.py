@@ -100,14 +100,14 @@ class Chunk:
         """Return the runs of a backward pass, or of one part of it; ``begun``: segments already recomputed."""
         runs: list[OperatorRun] = []
         for op in self.backward:
-            own = self._parts.get(op.id, INPUT_PART)
-            if part not in (BOTH, own) and own != BOTH:
+            own_part = self._parts.get(op.id, INPUT_PART)
+            if part not in (BOTH, own_part) and own_part != BOTH:
                 continue
             segment = self._segment_of.get(op.forward_id, -1) if op.forward_id is not None else -1
             if segment >= 0 and segment not in begun:
                 begun.add(segment)
                 runs += [OperatorRun(again, rerun=True, adds=False) for again in self._segments[segment]]
-            is_half = part != BOTH and own == BOTH
+            is_half = part != BOTH and own_part == BOTH
             runs.append(OperatorRun(op, part if is_half else BOTH, adds=not (is_half and part == INPUT_PART)))
         return tuple(runs)
 
@@ -118,16 +118,16 @@ class Chunk:
         """
         last = len(runs) - 1
         reader_of = {op.id: op.forward_id for op in self.backward}
-        own = {run.op.id: i for i, run in enumerate(runs)}
+        run_of = {run.op.id: i for i, run in enumerate(runs)}
         of_reader = {run.op.forward_id: i for i, run in enumerate(runs) if run.op.forward_id is not None}
 
-        def made(crossing: Crossing) -> int:
+        def made_by(crossing: Crossing) -> int:
             reader = reader_of.get(crossing.gradient_after)
-            return own.get(crossing.gradient_after, last if reader is None else of_reader.get(reader, last))
+            return run_of.get(crossing.gradient_after, last if reader is None else of_reader.get(reader, last))
 
         gradients = [c for c in stages.crossings if c.has_gradient]
         arriving = [(_needed(runs, c), c) for c in gradients if c.source == self.number]
-        leaving = [(made(c), c) for c in gradients if c.target == self.number]
+        leaving = [(made_by(c), c) for c in gradients if c.target == self.number]
         return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
 
 
@@ -135,23 +135,23 @@ def _needed(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
     """Return the first run that needs the gradient of the crossing tensor, or a recomputation just before it."""
     if crossing.gradient_before < 0:
         return 0
-    found = next((i for i, run in enumerate(runs) if run.op.forward_id == crossing.producer), 0)
-    while found and runs[found - 1].rerun:
-        found -= 1
-    return found
+    first = next((i for i, run in enumerate(runs) if run.op.forward_id == crossing.producer), 0)
+    while first and runs[first - 1].rerun:
+        first -= 1
+    return first
 
 
 def operators_by_chunk(workload: Workload, stages: Stages) -> list[tuple[list[Operator], list[Operator]]]:
     """Return the forward and backward operators of each chunk, in order."""
-    found: list[tuple[list[Operator], list[Operator]]] = [([], []) for _ in range(stages.num_stages)]
+    chunks: list[tuple[list[Operator], list[Operator]]] = [([], []) for _ in range(stages.num_stages)]
     for op in workload.operators:
         if op.phase in (FORWARD, BACKWARD):
-            found[stages.stage_of[op.id]][op.phase == BACKWARD].append(op)
-    return found
+            chunks[stages.stage_of[op.id]][op.phase == BACKWARD].append(op)
+    return chunks
 
 
 def _grouped(pairs: Sequence[tuple[int, Crossing]]) -> dict[int, tuple[Crossing, ...]]:
-    found: dict[int, list[Crossing]] = {}
+    grouped: dict[int, list[Crossing]] = {}
     for position, crossing in pairs:
-        found.setdefault(position, []).append(crossing)
-    return {position: tuple(crossings) for position, crossings in found.items()}
+        grouped.setdefault(position, []).append(crossing)
+    return {position: tuple(crossings) for position, crossings in grouped.items()}

@@ -10,7 +10,6 @@ from trine.graph.program import Label, Phase
 from trine.graph.workload import Operator
 from trine.parallel.chunks import Place
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.plan import Plan
 from trine.parallel.stages import OwnedWeight
 
 #: Prefix of the key of a buffer broadcast.
@@ -94,13 +93,13 @@ class BucketReductions(Extension):
 
     def begin_step(self, step: int) -> None:
         """Broadcast buffers from the first replica before the forward pass, as DDP does."""
-        program, writer = self.program, self.writer
-        size = self.context.buffer_bytes(program.forward)
-        if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
+        program, writer, plan = self.program, self.writer, self.context.plan
+        size = self.context.buffer_bytes(program.forward) if self.context.workload.is_training else 0
+        if size and plan.sharding == "none" and plan.buffers != "none":
             label = Label(phase=Phase.FORWARD, stage=program.stage, step=step)
             after = (*writer.last_compute(), *list(program.copies.values())[:1])
             key = (BUFFERS, program.stage, step)
-            algorithm = ONE_OPERATION if self.context.plan.buffers == "auto" else None
+            algorithm = ONE_OPERATION if plan.buffers == "auto" else None
             writer.wait(
                 writer.collective("broadcast", self.groups.data, key, size, after, label, root=0, algorithm=algorithm)
             )
@@ -141,9 +140,9 @@ class BucketReductions(Extension):
         self.reduced.append((self.buckets[number], self.reduce(number, label, place)))
 
     def _reduce_late(self, late: Iterable[tuple[int, Label, Place]]) -> None:
-        for one in tuple(late):
-            self._late.remove(one)
-            self._reduce(*one)
+        for entry in tuple(late):
+            self._late.remove(entry)
+            self._reduce(*entry)
 
     def before_optimizer(self, step: int) -> None:
         self._reduce_late(self._late)
@@ -152,23 +151,18 @@ class BucketReductions(Extension):
         self.reductions.clear()
 
 
-def broadcasts_buffers(plan: Plan) -> bool:
-    """Return whether replicas exchange their buffers before the forward pass."""
-    return plan.sharding == "none" and plan.buffers != "none"
-
-
 def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, ...]:
     """Return the buckets of a stage's gradients, in the order they fill up. cap: bytes, instead of the plan's."""
-    plan, groups, found = program.context.plan, program.context.plan.groups, list[Bucket]()
+    plan, groups, buckets = program.context.plan, program.context.plan.groups, list[Bucket]()
     first_cap, cap = (plan.first_bucket_bytes, plan.bucket_bytes) if cap is None else (cap, cap)
     gradients = ready_gradients(program, program.weights)
     experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
         # Fewer ranks, or no ranks, reduce the experts' gradients, so these have separate buckets.
-        own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
-        if own and (groups.expert if is_expert else groups.data):
-            found += fill_buckets(own, first_cap, cap, is_expert)
-    return in_order(program, found)
+        members = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
+        if members and (groups.expert if is_expert else groups.data):
+            buckets += fill_buckets(members, first_cap, cap, is_expert)
+    return in_order(program, buckets)
 
 
 def in_order(program: StageProgram, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
@@ -183,9 +177,8 @@ def ready_gradients(program: StageProgram, weights: Iterable[OwnedWeight]) -> li
     order = {op.id: i for i, op in enumerate(program.backward)}
     # Gradients of one operator become ready in the order the trace created them (by id), as autograd accumulates a
     # linear's bias before its weight; without ids, in registration order.
-    made = {p.weight: p.gradient for p in context.workload.parameters if p.gradient is not None}
     ready = sorted(
-        (order[w.gradient_operator], made.get(w.weight, 0), i, w)
+        (order[w.gradient_operator], context.gradient_of.get(w.weight, 0), i, w)
         for i, w in enumerate(weights)
         if w.gradient_operator is not None
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trine.compute import kind_of
 from trine.errors import PlanError
@@ -71,15 +71,6 @@ def _local(program: RankProgram, sync_every: int) -> RankProgram:
     return rewriting.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class _Sync:
-    """The reductions of one DDP step on a rank: bytes, the last gradient collective's algorithm, and the stage."""
-
-    size_bytes: int
-    algorithm: str | None
-    stage: int
-
-
 class _Rewriting:
     """A step-by-step copy of a program; ``new[i]`` are the steps that replace step i of the old one."""
 
@@ -96,7 +87,7 @@ class _Rewriting:
 
     def step(self, number: int) -> None:
         """Copy one training step, and append an average if a round ends."""
-        sync = self._sync(number)
+        average = self._average(number)
         first_buffers = number % self.every == 0
         for i in self.of_step[number]:
             step = self.program.steps[i]
@@ -108,23 +99,22 @@ class _Rewriting:
                 after, self.before = tuple(dict.fromkeys((*after, *self.before))), ()
             self.new.append((len(self.steps),))
             self.steps.append(replace(step, after=after))
-        if sync is not None and (number + 1) % self.every == 0:
-            self._average(number, sync)
+        if average is not None and (number + 1) % self.every == 0:
+            self._append(average)
 
-    def _average(self, number: int, sync: _Sync) -> None:
+    def _append(self, average: Collective) -> None:
         """Append the parameter all-reduce after the step's last operator and the CPU work that follows it."""
         last = max(
             i for i, step in enumerate(self.steps) if isinstance(step, Compute) and step.stream == COMPUTE_STREAM
         )
-        label = Label(phase=self.steps[last].label.phase, stage=sync.stage, step=number)
-        key = (AVERAGE, sync.stage, number)
+        label = average.label._replace(phase=self.steps[last].label.phase)
         self.before = (len(self.steps),)
         on_host = (i for i in range(last + 1, len(self.steps)) if isinstance(self.steps[i], Compute | HostCopy))
         after = (last, *on_host)  # for an offloaded optimizer: its updates and copies
-        self.steps.append(Collective("all_reduce", "dp", key, sync.size_bytes, -1, sync.algorithm, after, label))
+        self.steps.append(replace(average, after=after, label=label))
 
-    def _sync(self, number: int) -> _Sync | None:
-        """Return the step's reductions; None for a stage without trained weights."""
+    def _average(self, number: int) -> Collective | None:
+        """Return the average that replaces DDP's reductions of a step; None for a stage without trained weights."""
         found = [self.program.steps[i] for i in self.of_step[number]]
         over_dp = [s for s in found if isinstance(s, Collective) and "dp" in s.axis.split("+")]
         other = [s for s in over_dp if not self._is_of_ddp(s)]
@@ -137,7 +127,8 @@ class _Rewriting:
         if not reductions:
             return None
         sizes = {s.key[:3]: s.size_bytes for s in reductions}  # a bucket may be reduced after each micro-batch
-        return _Sync(sum(sizes.values()), reductions[0].algorithm, reductions[0].label.stage)
+        first, size, label = reductions[0], sum(sizes.values()), Label(stage=reductions[0].label.stage, step=number)
+        return Collective("all_reduce", "dp", (AVERAGE, label.stage, number), size, -1, first.algorithm, (), label)
 
     def _is_of_ddp(self, step: Collective) -> bool:
         kinds = ("all_reduce", GRADIENTS), ("broadcast", BUFFERS)

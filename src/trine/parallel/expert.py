@@ -59,15 +59,15 @@ class ExpertExchange(Extension):
         self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
     ) -> None:
         """Exchange the bytes to each rank (``there``; else from it) in excess of the smallest share."""
-        own, least = self.program.expert_position, _part(size, min(self._load.shares))
+        position, least = self.program.expert_position, _part(size, min(self._load.shares))
         rest = [_part(size, share) - least for share in self._load.shares]
-        others = [p for p in range(self.context.plan.ep) if p != own]
-        for other in others:
-            if num_bytes := rest[other if there else own]:
-                self.writer.add(Send(Peer(self._axis, other), num_bytes, (*key, own, other), after, label))
-        for other in others:
-            if rest[own if there else other]:
-                self.writer.wait(self.writer.add(Recv(Peer(self._axis, other), (*key, other, own), after, label)))
+        peers = [p for p in range(self.context.plan.ep) if p != position]
+        for peer in peers:
+            if num_bytes := rest[peer if there else position]:
+                self.writer.add(Send(Peer(self._axis, peer), num_bytes, (*key, position, peer), after, label))
+        for peer in peers:
+            if rest[position if there else peer]:
+                self.writer.wait(self.writer.add(Recv(Peer(self._axis, peer), (*key, peer, position), after, label)))
 
 
 def _part(size: int, share: Fraction) -> int:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun, Place
-from trine.parallel.job import WHOLE, JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.memory import StageMemory
 from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
+from trine.parallel.token_partition import WHOLE
 from trine.parallel.writer import ProgramWriter
 
 
@@ -48,39 +49,39 @@ class RankActions:
         self.rank = rank
         self.passes = context.schedule.passes(rank, context.pipeline)
         self.groups: list[tuple[PipelineAction, ...]] = []
-        for one in self.passes:
-            if one.joined:
-                self.groups[-1] = (*self.groups[-1], one)
+        for action in self.passes:
+            if action.joined:
+                self.groups[-1] = (*self.groups[-1], action)
             else:
-                self.groups.append((one,))
+                self.groups.append((action,))
         self._last: dict[tuple[bool, int], int] = {}
-        self._end: dict[int, PipelineAction] = {one.microbatch: one for one in self.passes}
-        for i, one in enumerate(self.passes):
-            if one.kind in (BACKWARD_PASS, INPUT_PASS):
-                self._last[False, one.chunk] = i
-            if one.kind in (BACKWARD_PASS, WEIGHT_PASS):
-                self._last[True, one.chunk] = i
+        self._end: dict[int, PipelineAction] = {action.microbatch: action for action in self.passes}
+        for i, action in enumerate(self.passes):
+            if action.kind in (BACKWARD_PASS, INPUT_PASS):
+                self._last[False, action.chunk] = i
+            if action.kind in (BACKWARD_PASS, WEIGHT_PASS):
+                self._last[True, action.chunk] = i
         self._each = context.plan.reduces_each
-        self._index = {one: i for i, one in enumerate(self.passes)}
+        self._index = {action: i for i, action in enumerate(self.passes)}
         chunks = [context.chunks[number] for number in context.schedule.chunks_of(rank, context.pipeline)]
         self.forward = [op for chunk in chunks for op in chunk.forward]
         self.backward = self._by_readiness()
         self.last_backward = self._last_backward([op for chunk in chunks for op in chunk.backward])
         self.orders, self.order_of = self._orders()
 
-    def completes(self, one: PipelineAction) -> Completion:
-        """Return the gradients that ``one`` completes (for its micro-batch alone if each is reduced separately)."""
-        has_inputs, has_weights = one.kind in (BACKWARD_PASS, INPUT_PASS), one.kind in (BACKWARD_PASS, WEIGHT_PASS)
+    def completes(self, action: PipelineAction) -> Completion:
+        """Return the gradients that ``action`` completes (for its micro-batch alone if each is reduced separately)."""
+        has_inputs = action.kind in (BACKWARD_PASS, INPUT_PASS)
+        has_weights = action.kind in (BACKWARD_PASS, WEIGHT_PASS)
         if self._each:
             return Completion(has_inputs, has_weights)
-        index = self._index[one]
-        return Completion(
-            has_inputs and self._last[False, one.chunk] == index, has_weights and self._last[True, one.chunk] == index
-        )
+        index = self._index[action]
+        ends_inputs, ends_weights = (self._last.get((part, action.chunk)) == index for part in (False, True))
+        return Completion(has_inputs and ends_inputs, has_weights and ends_weights)
 
-    def is_end_of_microbatch(self, one: PipelineAction) -> bool:
-        """Return whether ``one`` is the micro-batch's last pass here; inference keeps its tensors for the step."""
-        return self.context.pipeline.backward and self._end[one.microbatch] is one
+    def is_end_of_microbatch(self, action: PipelineAction) -> bool:
+        """Return whether ``action`` is the micro-batch's last pass here; inference keeps its tensors for the step."""
+        return self.context.pipeline.backward and self._end[action.microbatch] is action
 
     def peer(self, crossing: Crossing, place: Place) -> int:
         """Return the rank at the other end of a message, or -1 if no message is sent.
@@ -93,7 +94,7 @@ class RankActions:
         if source == target:
             return -1
         if place.phase == Phase.FORWARD:
-            for earlier in self.context.earlier_targets(crossing):
+            for earlier in self.context.earlier_targets.get(crossing, ()):
                 if rank_of(earlier, place.microbatch, pipeline) == target:
                     return -1
         return target if source == self.rank else source
@@ -102,30 +103,30 @@ class RankActions:
         """Return the backward operators, sorted by the end of their last run in a step."""
         parts = self.context.stages.parts
         ready: list[tuple[int, int, Operator]] = []
-        for one in self.passes:
-            ends = self.completes(one)
+        for action in self.passes:
+            ends = self.completes(action)
             if any(ends):
-                runs, index = self.context.chunks[one.chunk].passes[one.kind].runs, self._index[one]
+                runs, index = self.context.chunks[action.chunk].passes[action.kind].runs, self._index[action]
                 ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.of(run, parts)]
         last = {op.id: (index, i, op) for index, i, op in ready}
         return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
 
     def _last_backward(self, backward: list[Operator]) -> dict[int | None, int]:
         parts = self.context.stages.parts
-        found: dict[int | None, int] = {}
+        last: dict[int | None, int] = {}
         for op in backward:
-            if parts.get(op.id) != WEIGHT_PART or parts.get(found.get(op.forward_id, -1), WEIGHT_PART) == WEIGHT_PART:
-                found[op.forward_id] = op.id
-        return found
+            if parts.get(op.id) != WEIGHT_PART or parts.get(last.get(op.forward_id, -1), WEIGHT_PART) == WEIGHT_PART:
+                last[op.forward_id] = op.id
+        return last
 
     def _orders(self) -> tuple[list[list[OperatorRun]], list[int]]:
-        known: dict[tuple[tuple[int, int], ...], int] = {}
-        taken: dict[int, list[tuple[int, int]]] = {m: [] for m in range(self.context.pipeline.num_microbatches)}
-        for one in self.passes:
-            taken[one.microbatch].append((one.kind, one.chunk))
-        order_of = [known.setdefault(tuple(taken[m]), len(known)) for m in taken]
+        order_numbers: dict[tuple[tuple[int, int], ...], int] = {}
+        passes_of: dict[int, list[tuple[int, int]]] = {m: [] for m in range(self.context.pipeline.num_microbatches)}
+        for action in self.passes:
+            passes_of[action.microbatch].append((action.kind, action.chunk))
+        order_of = [order_numbers.setdefault(tuple(passes_of[m]), len(order_numbers)) for m in passes_of]
         chunks = self.context.chunks
-        orders = [[run for kind, chunk in taken_by for run in chunks[chunk].passes[kind].runs] for taken_by in known]
+        orders = [[run for kind, chunk in path for run in chunks[chunk].passes[kind].runs] for path in order_numbers]
         return orders, order_of
 
 
@@ -147,8 +148,8 @@ class StageProgram:
         self.actions = RankActions(context, stage)
         self.forward = self.actions.forward
         self.backward = self.actions.backward
-        own = [op for op in context.workload.operators if op.phase == OPTIMIZER]
-        self.optimizer = [op for op in own if op.attributes.get("when") != "micro-batch"]
+        operators = [op for op in context.workload.operators if op.phase == OPTIMIZER]
+        self.optimizer = [op for op in operators if op.attributes.get("when") != "micro-batch"]
         self.last_backward = self.actions.last_backward
         self.weights = context.weights[stage]
         self.writer = ProgramWriter(context, stage)

@@ -99,14 +99,11 @@ class _Instantiation:
                 sent[rank, target, send.tag] = number
                 self.peer[number] = target
                 self._message(rank, target, number)
-            for task in self.templates[program].copies:
-                number = int(self.base[rank]) + task
-                self.peer[number] = rank
-                self.route[number] = self.assembler.from_host(rank)
-            for task in self.templates[program].stores:
-                number = int(self.base[rank]) + task
-                self.peer[number] = rank
-                self.route[number] = self.assembler.to_host(rank)
+            copies, stores = self.templates[program].copies, self.templates[program].stores
+            for tasks, route_of in ((copies, self.assembler.from_host), (stores, self.assembler.to_host)):
+                for task in tasks:
+                    self.peer[int(self.base[rank]) + task] = rank
+                    self.route[int(self.base[rank]) + task] = route_of(rank)
         self._received(sent)
 
     def _message(self, rank: int, target: int, task: int) -> None:

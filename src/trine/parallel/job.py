@@ -1,9 +1,10 @@
-"""State shared by all programs of one job: sizes, splits, stages, and operator times."""
+"""State shared by all programs of one job: the facts of a workload under a plan, and the ranks of one kind."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,326 +21,305 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workloa
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
-from trine.parallel.recompute import (
-    check_recompute,
-    kept_operators,
-    left_out_again,
-    recompute_notes,
-    recomputed,
-)
-from trine.parallel.schedules import SCHEDULES, Pipeline
+from trine.parallel.recompute import check_recompute, kept_operators, left_out_again, recomputed
+from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
 from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
-from trine.parallel.stages import (
-    BOTH,
-    INPUT_PART,
-    Crossing,
-    OwnedWeight,
-    Stages,
-    cut_into_stages,
-    owned_weights,
-    trained_bytes,
-)
-from trine.parallel.token_partition import TokenPartition, expert_load, is_expert
+from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
+from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_expert
+from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
-    from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
-#: The share of an undivided operator.
-WHOLE = Fraction(1)
 PHASE_NUMBER = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
 
 
-class JobContext:
-    """A workload under a plan.
+@dataclass(frozen=True, eq=False)
+class JobFacts:
+    """A workload under a filled plan. Each fact is computed on first use, from the others.
 
-    batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: tensor splits
-    of operators; divided: storages split over tp ranks, and the part on each rank. pipeline, schedule: the shape of the
-    pipeline and the order of its passes. stages, chunks: the parts of the model; a pipeline rank holds one or several
-    chunks. runs_again: recomputed forward operators. weights: the weights of each pipeline rank.
-    token_partition, expert_load: parts of the tokens and experts. local_bytes: bytes of each weight on one tp and ep
-    rank. software: the profile, or None. made_storages: storages that any operator writes. mixed: the GPU models of the
-    ranks if there are several; the context then describes the first. replica_batches: samples of each replica if they
-    differ; the context then describes the largest. kind: the name of its kind of ranks.
-    evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
+    compute: operator times on the first GPU model. mixed: the GPU models of the ranks if there are several.
+    software: the profile, or None. host_bytes_per_s: host memory bandwidth per rank, for offload of the optimizer.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        plan: Plan,
-        compute: ComputeModel,
-        launch: LaunchCosts | None,
-        software: Software | None = None,
-        mixed: MixedGpus | None = None,
-    ) -> None:
-        self.workload = workload
-        self.plan = plan = plan.filled()
-        self.compute = compute
-        self.mixed = mixed
-        self.kind = ""
-        explicit = () if plan.replica_batches == TIME else tuple(int(size) for size in plan.replica_batches)
-        self.batch = max(explicit, default=plan.batch if plan.batch is not None else workload.batch)
-        if self.batch != workload.batch and not any(t.batch_dims for t in workload.tensors.values()):
-            raise PlanError(
-                f"nothing in the trace scales with the batch, so it runs at its own batch of {workload.batch} only"
-            )
-        self.micro_batches = micro_batches(self.batch, plan.micro_batch)
-        self.operators = {op.id: op for op in workload.operators}
-        self.operator_index = {op.id: i for i, op in enumerate(workload.operators)}
-        self.layer_names = tuple(dict.fromkeys(op.layer for op in workload.operators))
-        self.layer_index = {name: i for i, name in enumerate(self.layer_names)}
-        self.launch = launch
-        self._launches = {} if launch is None else dict(zip(self.operators, launch.launches(), strict=True))
-        self.tensor = tensor_layout(workload, plan) if plan.tp > 1 or plan.expert_tp > 1 else TensorLayout()
-        self.splits, self.divided = self.tensor.splits, self.tensor.divided
-        self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp, plan.expert_tp)
-        self.token_partition = TokenPartition(workload, plan)
-        self.expert_load = expert_load(workload, plan)
-        self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.token_partition.expert_weights}
-        self.evidence_ps: dict[str, int] = {}
-        self.host_bytes_per_s: float | None = None  # host memory bandwidth per rank, set only if needed
-        self.software = software
-        self.gpu_factor = 1.0 if software is None else software.factors.gpu.value
-        self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
-        self._bytes: dict[tuple[int, int], int] = {}
-        self.made_storages = {workload.tensors[t].storage for op in workload.operators for t in op.outputs}
-        self.pipeline = Pipeline(plan.pp, len(self.micro_batches), plan.virtual_stages, workload.is_training)
-        self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 and plan.schedule else "1f1b")
-        self.schedule.check(self.pipeline)
-        self.stages = self._cut()
-        batches = self._balanced_batches() if plan.replica_batches == TIME else explicit
-        self.replica_batches = batches if len(set(batches)) > 1 else ()
-        if batches:
-            check_counts(plan, batches)
-            self._set_batch(max(batches))
-        self._earlier = self._earlier_targets()
-        self.chunks = self._chunks()
-        self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
-        self._gradient_of = {p.weight: p.gradient for p in workload.parameters if p.gradient is not None}
-        self.total_trained_bytes = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
-        if plan.dp * plan.cp > 1 and workload.is_training and not self.total_trained_bytes:
-            raise PlanError(
-                "the trace names no weights with gradients, so data-parallel replicas have nothing to reduce: record "
-                "it with tensor shapes and an optimizer step"
-            )
+    workload: Workload
+    plan: Plan
+    compute: ComputeModel
+    launch: LaunchCosts | None
+    software: Software | None = None
+    mixed: MixedGpus | None = None
+    host_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Compute the facts that may raise PlanError, in the order of their errors."""
+        if not self.plan.is_filled:
+            raise ValueError("the plan has open fields: pass plan.filled(), or the plan of resolve_layout()")
+        for name in ("requested_pipeline", "launches", "local_bytes", "expert_load", "schedule", "stages", "batches",
+                     "chunks", "weights", "total_trained_bytes"):  # fmt: skip
+            getattr(self, name)
+
+    @cached_property
+    def operators(self) -> dict[int, Operator]:
+        return {op.id: op for op in self.workload.operators}
+
+    @cached_property
+    def layer_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(op.layer for op in self.workload.operators))
+
+    @cached_property
+    def _indices(self) -> dict[int, tuple[int, int]]:
+        """Operator id -> the indices of its name and of its layer's."""
+        layers = {name: i for i, name in enumerate(self.layer_names)}
+        return {op.id: (i, layers[op.layer]) for i, op in enumerate(self.workload.operators)}
+
+    @cached_property
+    def made_storages(self) -> set[int]:
+        """Storages that any operator writes."""
+        return {self.workload.tensors[t].storage for op in self.workload.operators for t in op.outputs}
+
+    @cached_property
+    def launches(self) -> dict[int, tuple[int, float, bool]]:
+        """Operator id -> launch time in ps, number of kernels, whether both scale with the number of weights."""
+        return {} if self.launch is None else dict(zip(self.operators, self.launch.launches(), strict=True))
+
+    @cached_property
+    def gpu_factor(self) -> float:
+        """Operator times of the profile, relative to the compute model's."""
+        return 1.0 if self.software is None else self.software.factors.gpu.value
 
     @cached_property
     def memory_style(self) -> MemoryStyle:
         """Memory settings of the profile, or the defaults without a profile."""
-        from trine.software import MemoryStyle
-
         return MemoryStyle() if self.software is None else self.software.memory
 
     @cached_property
     def zero_style(self) -> ZeroStyle:
         """ZeRO 1 and 2 settings of the profile, or the defaults without a profile."""
-        from trine.software import ZeroStyle
-
         return ZeroStyle() if self.software is None else self.software.zero
 
-    def _cut(self) -> Stages:
-        """Cut the model; recomputed operators count twice, unless they depend on the cuts (``recompute_layers``)."""
-        times: list[dict[int, int]] = [{}]
-        of_chunk: list[list[int]] = []
-        if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
-            times = [self._pass_times(max(self.micro_batches), number) for number in range(self.num_gpu_models)]
-            gpus = gpus_of_stages(self.plan, self.mixed)
-            of_chunk = [sorted({gpu for stage in held for gpu in gpus[stage]}) for held in self._holders()]
-        return cut_into_stages(
-            self.workload, self.pipeline.num_chunks, self.plan.cuts, times[0], self.plan.balance or "time",
-            [[times[gpu] for gpu in used] for used in of_chunk] if len(times) > 1 else (),
-        )  # fmt: skip
+    @cached_property
+    def tensor(self) -> TensorLayout:
+        """The layout over tp ranks."""
+        plan = self.plan
+        return tensor_layout(self.workload, plan) if plan.tp > 1 or plan.expert_tp > 1 else TensorLayout()
 
-    def _pass_times(self, batch: int, gpu: int) -> dict[int, int]:
-        """Return operator id -> time in one forward and backward pass of ``batch`` samples on a GPU model, in ps."""
-        here = self.on_gpu(gpu)
-        time = {op.id: here.duration(op, batch, count=False) for op in self.workload.operators if op.phase != OPTIMIZER}
-        if self.plan.recompute_layers is None and self.workload.is_training:
-            forward = [op for op in self.workload.operators if op.phase == FORWARD]
-            segments = self._recomputed(forward)
-            left_out = self._left_out_again(segments)
-            again = (op.id for segment in segments for op in segment if op.id not in left_out)
-            time |= {op_id: 2 * time[op_id] for op_id in again}
-        return time
+    @cached_property
+    def splits(self) -> Mapping[int, TensorSplit]:
+        """Tensor splits of operators."""
+        return self.tensor.splits
+
+    @cached_property
+    def local_bytes(self) -> dict[int, int]:
+        """Bytes of each weight on one tp and ep rank."""
+        plan = self.plan
+        sizes = local_parameter_bytes(self.workload, self.splits, plan.tp, plan.expert_tp)
+        return sizes | {t: -(-sizes[t] // plan.ep) for t in self.token_partition.expert_weights}
+
+    @cached_property
+    def token_partition(self) -> TokenPartition:
+        return TokenPartition(self.workload, self.plan)
+
+    @cached_property
+    def expert_load(self) -> ExpertLoad:
+        return expert_load(self.workload, self.plan)
+
+    @cached_property
+    def works(self) -> tuple[RankWork, ...]:
+        """Operator times on each GPU model, under an even load."""
+        return tuple(RankWork(self, model) for model in (self.mixed.models if self.mixed else (self.compute,)))
+
+    @cached_property
+    def requested_batch(self) -> int:
+        """Samples of one replica before ``replica_batches`` "time" balances them; of the largest if they differ."""
+        plan, workload = self.plan, self.workload
+        batch = max(self._explicit_batches, default=plan.batch if plan.batch is not None else workload.batch)
+        if batch != workload.batch and not any(t.batch_dims for t in workload.tensors.values()):
+            raise PlanError(
+                f"nothing in the trace scales with the batch, so it runs at its own batch of {workload.batch} only"
+            )
+        return batch
+
+    @property
+    def _explicit_batches(self) -> tuple[int, ...]:
+        return () if self.plan.replica_batches == TIME else tuple(int(size) for size in self.plan.replica_batches)
+
+    def pipeline_of(self, batch: int) -> Pipeline:
+        """Return the shape of the pipeline of a replica of ``batch`` samples."""
+        plan, sizes = self.plan, micro_batches(batch, self.plan.micro_batch)
+        return Pipeline(plan.pp, len(sizes), plan.virtual_stages, self.workload.is_training)
+
+    @cached_property
+    def requested_pipeline(self) -> Pipeline:
+        return self.pipeline_of(self.requested_batch)
+
+    @cached_property
+    def schedule(self) -> PipelineSchedule:
+        """The order of the pipeline's passes."""
+        plan = self.plan
+        schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 and plan.schedule else "1f1b")
+        schedule.check(self.requested_pipeline)
+        return schedule
+
+    @cached_property
+    def batches(self) -> tuple[int, ...]:
+        """Samples of each replica; empty if all have ``requested_batch``."""
+        batches = self._balanced_batches() if self.plan.replica_batches == TIME else self._explicit_batches
+        if batches:
+            check_counts(self.plan, batches)
+            self.schedule.check(self.pipeline_of(max(batches)))
+        return batches
+
+    @cached_property
+    def replica_batches(self) -> tuple[int, ...]:
+        """Samples of each replica if they differ, else empty."""
+        return self.batches if len(set(self.batches)) > 1 else ()
 
     def _balanced_batches(self) -> tuple[int, ...]:
         """Return replica batches whose slowest stages end together, as closely as micro-batches allow."""
-        plan, size = self.plan, max(self.micro_batches)
-        stage_ps = np.zeros((self.num_gpu_models, plan.pp))
-        for gpu in range(self.num_gpu_models):
-            for op_id, ps in self._pass_times(size, gpu).items():
+        plan, size = self.plan, max(micro_batches(self.requested_batch, self.plan.micro_batch))
+        stage_ps = np.zeros((len(self.works), plan.pp))
+        for gpu in range(len(self.works)):
+            for op_id, ps in self._pass_times(gpu).items():
                 for stage in self._ranks_of_operators()[op_id]:
                     stage_ps[gpu, stage] += ps / size
         ranks = np.arange(plan.num_ranks, dtype=np.int64)
         gpu_of = np.zeros(len(ranks), np.int64) if self.mixed is None else self.mixed.of_rank
         sample_ps = np.zeros(plan.dp)
         np.maximum.at(sample_ps, replica_of(plan), stage_ps[gpu_of, RankGrid(plan.axes).coordinates(ranks, "pp")])
-        return balanced_batches(self.batch * plan.dp, plan.micro_batch or 1, sample_ps.tolist())
+        return balanced_batches(self.requested_batch * plan.dp, plan.micro_batch or 1, sample_ps.tolist())
 
-    def _chunks(self) -> list[Chunk]:
-        operators = operators_by_chunk(self.workload, self.stages)
-        segments = [self._recomputed(forward) for forward, _ in operators]
-        whole = [segment for of_chunk in segments for segment in of_chunk]
-        left_out = self._left_out_again(whole)
-        together = [[op for op in segment if op.id not in left_out] for segment in whole]
-        self.runs_again = {op.id for segment in together for op in segment}
-        check_recompute(self.workload, self.plan, segments)
-        self.notes = recompute_notes(self.plan, together)
-        splits = self.schedule.splits_backward
-        return [
-            Chunk(i, self.stages, operators[i], segments[i], splits, left_out) for i in range(self.pipeline.num_chunks)
-        ]
+    def _pass_times(self, gpu: int) -> dict[int, int]:
+        """Return operator id -> time of one micro-batch in one forward and backward pass on a GPU model, in ps."""
+        size, work = max(micro_batches(self.requested_batch, self.plan.micro_batch)), self.works[gpu]
+        times = {op.id: work.duration(op, size)[0] for op in self.workload.operators if op.phase != OPTIMIZER}
+        if self.plan.recompute_layers is None and self.workload.is_training:
+            segments = self._segments_of([op for op in self.workload.operators if op.phase == FORWARD])
+            times |= {op.id: 2 * times[op.id] for segment in self._without_left_out(segments) for op in segment}
+        return times
 
-    def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
-        """Return operators of the segments that this software does not recompute."""
-        software = self.software
-        kept = kept_operators(self.workload, self.plan, segments, self.memory_style)
-        stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
-        return kept | left_out_again(self.workload, segments) if stops else kept
+    @cached_property
+    def stages(self) -> Stages:
+        """The cuts. Recomputed operators count twice, unless they depend on the cuts (``recompute_layers``)."""
+        plan = self.plan
+        times: list[dict[int, int]] = [{}]
+        of_chunk: list[list[int]] = []
+        if plan.pp > 1 and not plan.cuts and plan.balance == "time":
+            times = [self._pass_times(gpu) for gpu in range(len(self.works))]
+            gpus = gpus_of_stages(plan, self.mixed)
+            of_chunk = [sorted({gpu for stage in ranks for gpu in gpus[stage]}) for ranks in self._ranks_of_chunks()]
+        return cut_into_stages(
+            self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
+            [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else (),
+        )  # fmt: skip
 
-    def _recomputed(self, forward: Sequence[Operator]) -> list[list[Operator]]:
-        return recomputed(self.workload, self.plan, forward, self.memory_style.selective)
-
-    def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
-        """Return earlier stages that receive the same tensor."""
-        return self._earlier.get(crossing, ())
-
-    def _earlier_targets(self) -> dict[Crossing, tuple[int, ...]]:
-        targets: dict[tuple[int, int], list[int]] = {}
-        found: dict[Crossing, tuple[int, ...]] = {}
-        for crossing in self.stages.crossings:
-            before = targets.setdefault((crossing.producer, crossing.tensor), [])
-            if before:
-                found[crossing] = tuple(before)
-            before.append(crossing.target)
-        return found
-
-    def _holders(self) -> list[list[int]]:
+    def _ranks_of_chunks(self) -> list[list[int]]:
         """Return the pipeline ranks that hold each chunk."""
-        holders: list[list[int]] = [[] for _ in range(self.pipeline.num_chunks)]
+        ranks: list[list[int]] = [[] for _ in range(self.requested_pipeline.num_chunks)]
         for rank in range(self.plan.pp):
-            for chunk in self.schedule.chunks_of(rank, self.pipeline):
-                holders[chunk].append(rank)
-        return holders
+            for chunk in self.schedule.chunks_of(rank, self.requested_pipeline):
+                ranks[chunk].append(rank)
+        return ranks
 
     def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
         """Return forward or backward operator id -> the pipeline ranks that run it."""
-        holders = self._holders()
-        return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
+        ranks = self._ranks_of_chunks()
+        return {op_id: tuple(ranks[chunk]) for op_id, chunk in self.stages.stage_of.items()}
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """The parts of the model; a pipeline rank holds one or several."""
+        operators, segments = operators_by_chunk(self.workload, self.stages), self._segments_of_chunks
+        check_recompute(self.workload, self.plan, segments)
+        left_out = frozenset(op.id for ops in segments for segment in ops for op in segment) - self.runs_again
+        splits = self.schedule.splits_backward
+        return [Chunk(i, self.stages, operators[i], segments[i], splits, left_out) for i in range(len(segments))]
+
+    @cached_property
+    def weights(self) -> list[list[OwnedWeight]]:
+        """The weights of each pipeline rank."""
+        return owned_weights(self.workload, self.plan.pp, self._ranks_of_operators())
+
+    @cached_property
+    def total_trained_bytes(self) -> int:
+        """Bytes of all weights with gradients."""
+        size = sum(p.size_bytes for p in self.workload.parameters if p.gradient_operator is not None)
+        if self.plan.dp * self.plan.cp > 1 and self.workload.is_training and not size:
+            raise PlanError(
+                "the trace names no weights with gradients, so data-parallel replicas have nothing to reduce: record "
+                "it with tensor shapes and an optimizer step"
+            )
+        return size
+
+    @cached_property
+    def earlier_targets(self) -> dict[Crossing, tuple[int, ...]]:
+        """Earlier stages that receive the same tensor, for crossings that have any."""
+        targets: dict[tuple[int, int], list[int]] = {}
+        earlier: dict[Crossing, tuple[int, ...]] = {}
+        for crossing in self.stages.crossings:
+            before = targets.setdefault((crossing.producer, crossing.tensor), [])
+            if before:
+                earlier[crossing] = tuple(before)
+            before.append(crossing.target)
+        return earlier
+
+    def _segments_of(self, forward: Sequence[Operator]) -> list[list[Operator]]:
+        """Return the segments of a part of the model that recomputation covers."""
+        return recomputed(self.workload, self.plan, forward, self.memory_style.selective)
+
+    @cached_property
+    def _segments_of_chunks(self) -> list[list[list[Operator]]]:
+        return [self._segments_of(forward) for forward, _ in operators_by_chunk(self.workload, self.stages)]
+
+    @cached_property
+    def rerun_segments(self) -> list[list[Operator]]:
+        return self._without_left_out([segment for segments in self._segments_of_chunks for segment in segments])
+
+    def _without_left_out(self, segments: Sequence[Sequence[Operator]]) -> list[list[Operator]]:
+        """Return the segments without the operators that this software does not recompute."""
+        software = self.software
+        left_out = kept_operators(self.workload, self.plan, segments, self.memory_style)
+        if software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full":
+            left_out |= left_out_again(self.workload, segments)
+        return [[op for op in segment if op.id not in left_out] for segment in segments]
+
+    @cached_property
+    def runs_again(self) -> frozenset[int]:
+        """Recomputed forward operators."""
+        return frozenset(op.id for segment in self.rerun_segments for op in segment)
 
     def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
         """Return the launching thread's time for an operator on one rank of ``stage``, in ps, and its launches."""
-        ps, kernels, by_weight = self._launches[op.id]
+        ps, kernels, by_weight = self.launches[op.id]
         if by_weight:
             # Launches scale with the number of trained weights on one rank of ``stage``
             total = sum(p.gradient_operator is not None for p in self.workload.parameters)
-            own = sum(w.gradient_operator is not None for w in self.weights[stage])
-            share = own / total if total else 1.0
+            on_stage = sum(w.gradient_operator is not None for w in self.weights[stage])
+            share = on_stage / total if total else 1.0
             return round(ps * share), kernels * share
         return ps, kernels
 
+    @cached_property
+    def gradient_of(self) -> dict[int, int]:
+        """Weight -> gradient, as tensor ids."""
+        return {p.weight: p.gradient for p in self.workload.parameters if p.gradient is not None}
+
     def gradient_bytes(self, weight: int) -> int:
         """Return the bytes of a weight's gradient on one rank, in the dtype of its accumulation and reduction."""
-        size, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes
-        gradient = self._gradient_of.get(weight)
+        local, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes
+        gradient = self.gradient_of.get(weight)
         made = whole if gradient is None else self.workload.tensors[gradient].size_bytes
-        return size if made == whole or not whole else -(-size * made // whole)
+        return local if made == whole or not whole else -(-local * made // whole)
 
     def gradient_dtype(self, weight: int) -> str:
         """Return the dtype of a weight's gradient, or the weight's dtype if the workload names no gradient."""
-        return self.workload.tensors[self._gradient_of.get(weight, weight)].dtype
+        return self.workload.tensors[self.gradient_of.get(weight, weight)].dtype
 
     def split_of(self, op: Operator) -> TensorSplit | None:
         """Return the tensor split of an operator; a backward operator uses its forward operator's split."""
         owner = op.forward_id if op.phase == BACKWARD else op.id
         return self.splits.get(owner) if owner is not None else None
-
-    def duration(
-        self, op: Operator, batch: int, share: Fraction = WHOLE, *, count: bool = True, part: str = BOTH
-    ) -> int:
-        """Return the time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
-
-        ``part``: one of the two products of a backward operator that runs in halves. trine assumes half of the time
-        for each product; the gradient of activations is rounded up.
-        """
-        # A fraction takes longer to hash than the other parts of the key, and nearly every operator runs whole.
-        key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
-        known = self._durations.get(key)
-        if known is None:
-            known = self._durations[key] = self._duration(op, batch, share, part)
-        ps, evidence = known
-        if count:
-            self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
-        return ps
-
-    def slowest(self, op: Operator, batch: int, part: str = BOTH) -> int:
-        """Return the time on the slowest GPU model: passes that run together alternate in the same way on each."""
-        if self.mixed is None:
-            return self.duration(op, batch, count=False, part=part)
-        return max(self._duration(op, batch, WHOLE, part, model)[0] for model in self.mixed.models)
-
-    def _duration(
-        self, op: Operator, batch: int, share: Fraction, part: str, compute: ComputeModel | None = None
-    ) -> tuple[int, str]:
-        model = self.compute if compute is None else compute
-        answer = model.duration(op, self.token_partition.split(op, batch, share, self.split_of(op)))
-        ps = answer.ps * self.token_partition.repeats(op)
-        if self.gpu_factor != 1:
-            ps = round(ps * self.gpu_factor)
-        if ps > MAX_PS:
-            raise PlanError(f"operator {op.layer or op.name!r} takes {ps / PS_PER_S:.3g} s, more than a run may last")
-        if part == BOTH:
-            return ps, answer.evidence
-        return (ps + (part == INPUT_PART)) // 2, "assumed"
-
-    def copy_ps(self, tensor_id: int, batch: int) -> int:
-        """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""
-        copied = Operator(
-            id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0
-        )
-        split = Split(batch=batch, tokens=self.token_partition.context)
-        return round(self.compute.duration(copied, split).ps * self.gpu_factor)
-
-    def scaled_bytes(self, tensor_id: int, batch: int) -> int:
-        """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
-        size = self._bytes.get((tensor_id, batch))
-        if size is None:
-            tensor = self.workload.tensors[tensor_id]
-            scale = Fraction(batch, self.workload.batch) ** len(tensor.batch_dims) * self.token_partition.of_tensor(
-                tensor
-            )
-            whole = self.tensor.padded_bytes.get(tensor_id, tensor.size_bytes)
-            size = self._bytes[tensor_id, batch] = -(-whole * scale.numerator // scale.denominator)
-            if size > MAX_TENSOR_BYTES:
-                raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
-        return size
-
-    def gathered_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
-        """Return the bytes of an input or result of ``op`` on the tokens of its whole tensor-parallel group."""
-        size = self.scaled_bytes(tensor_id, batch)
-        part = self.token_partition.expert_tokens if is_expert(op) else WHOLE
-        return size if part == WHOLE else -(-size * part.numerator // part.denominator)
-
-    def rank_bytes(self, tensor_id: int, batch: int) -> int:
-        """Return the bytes of a tensor on one rank of the tp group: its part if features or tokens are divided."""
-        size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
-        part = self.divided.get(tensor.storage, WHOLE)
-        if part == WHOLE and self.plan.sequence_parallel and self.token_partition.has_tokens(tensor):
-            part = Fraction(1, self.plan.tp)
-        return -(-size * part.numerator // part.denominator)
-
-    def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
-        """Return the bytes of an attention's queries, keys, values or results, with the heads of one tp rank."""
-        size, split = self.scaled_bytes(tensor_id, batch), self.split_of(op)
-        if split is None:
-            return size
-        part = Fraction(1, self.plan.tp)
-        if split.groups is not None:
-            part = split.groups.part(self.workload.tensors[tensor_id], 1, self.plan.tp)
-        return -(-size * part.numerator // part.denominator)
 
     def output_share(self, op: Operator) -> Fraction:
         """Return the part of an operator's output that one rank of the tp group holds.
@@ -359,56 +339,160 @@ class JobContext:
         )
         return Fraction(1, self.plan.tp) if divided else Fraction(1)
 
-    @property
-    def num_gpu_models(self) -> int:
-        return 1 if self.mixed is None else len(self.mixed.models)
+    def buffer_bytes(self, operators: Iterable[Operator]) -> int:
+        """Return the bytes of the buffers (running statistics) that ``operators`` read."""
+        tensors = (self.workload.tensors[t] for op in operators for t in op.inputs)
+        return sum({tensor.storage: tensor.size_bytes for tensor in tensors if tensor.role == "buffer"}.values())
 
-    def on_gpu(self, number: int) -> JobContext:
-        """Return this context for ranks on one of the GPU models, by its index in ``mixed``."""
-        if self.mixed is None or self.mixed.models[number] is self.compute:
-            return self
-        other = copy.copy(self)
-        other.compute = self.mixed.models[number]
-        other._durations = {}
-        return other
+    def optimizer_share(self, stage: int) -> Fraction:
+        """Return the share of the recorded optimizer step on one rank of ``stage``, by the bytes of its weights."""
+        if not self.total_trained_bytes:
+            return Fraction(1, self.plan.pp * self.plan.tp)
+        on_stage = sum(self.local_bytes[w.weight] for w in self.weights[stage] if w.gradient_operator is not None)
+        return min(Fraction(on_stage, self.total_trained_bytes), Fraction(1))
 
-    def with_batch(self, batch: int) -> JobContext:
-        """Return this context for replicas of ``batch`` samples."""
-        if batch == self.batch:
-            return self
-        other = copy.copy(self)
-        other._set_batch(batch)
-        return other
+    def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
+        """Return the label of an operator. ``rerun``: it is recomputed. The optimizer belongs to no micro-batch."""
+        microbatch = -1 if op.phase == OPTIMIZER else microbatch
+        phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
+        return Label(phase, *self._indices[op.id], stage, microbatch, step)
+
+
+class RankWork:
+    """Operator times and tensor sizes on one GPU model, for ranks whose experts get ``load`` times an even share."""
+
+    def __init__(self, facts: JobFacts, compute: ComputeModel, load: Fraction = WHOLE) -> None:
+        self.compute = compute
+        self.load = load
+        self._facts = facts
+        self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
+        self._bytes: dict[tuple[int, int], int] = {}
+
+    def under(self, load: Fraction) -> RankWork:
+        """Return the work of ranks on the same GPU model whose experts get ``load``."""
+        return self if load == self.load else RankWork(self._facts, self.compute, load)
+
+    def duration(self, op: Operator, batch: int, share: Fraction = WHOLE, part: str = BOTH) -> tuple[int, str]:
+        """Return the time of an operator at ``batch`` samples on one rank of the tp group, in ps, and its evidence.
+
+        ``part``: one of the two products of a backward operator that runs in halves. trine assumes half of the time
+        for each product; the gradient of activations is rounded up.
+        """
+        # A fraction takes longer to hash than the other parts of the key, and nearly every operator runs whole.
+        key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
+        known = self._durations.get(key)
+        if known is None:
+            known = self._durations[key] = self._duration(self.compute, op, batch, share, part)
+        return known
+
+    def slowest(self, op: Operator, batch: int, part: str = BOTH) -> int:
+        """Return the time on the slowest GPU model: passes that run together alternate in the same way on each."""
+        mixed = self._facts.mixed
+        if mixed is None:
+            return self.duration(op, batch, part=part)[0]
+        return max(self._duration(model, op, batch, WHOLE, part)[0] for model in mixed.models)
+
+    def _duration(self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
+        facts, partition = self._facts, self._facts.token_partition
+        answer = model.duration(op, partition.split(op, batch, share, facts.split_of(op), self.load))
+        ps = answer.ps * partition.repeats(op)
+        if facts.gpu_factor != 1:
+            ps = round(ps * facts.gpu_factor)
+        if ps > MAX_PS:
+            raise PlanError(f"operator {op.layer or op.name!r} takes {ps / PS_PER_S:.3g} s, more than a run may last")
+        if part == BOTH:
+            return ps, answer.evidence
+        return (ps + (part == INPUT_PART)) // 2, "assumed"
+
+    def copy_ps(self, tensor_id: int, batch: int) -> int:
+        """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""
+        copied = Operator(
+            id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0
+        )
+        split = Split(batch=batch, tokens=self._facts.token_partition.context)
+        return round(self.compute.duration(copied, split).ps * self._facts.gpu_factor)
+
+    def scaled_bytes(self, tensor_id: int, batch: int) -> int:
+        """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
+        size = self._bytes.get((tensor_id, batch))
+        if size is None:
+            facts, tensor = self._facts, self._facts.workload.tensors[tensor_id]
+            scale = Fraction(batch, facts.workload.batch) ** len(tensor.batch_dims)
+            scale *= facts.token_partition.of_tensor(tensor, self.load)
+            whole = facts.tensor.padded_bytes.get(tensor_id, tensor.size_bytes)
+            size = self._bytes[tensor_id, batch] = -(-whole * scale.numerator // scale.denominator)
+            if size > MAX_TENSOR_BYTES:
+                raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
+        return size
+
+
+class JobContext(JobFacts):
+    """The facts of a job, for ranks of one kind; at first, of the largest replicas, on the first GPU model.
+
+    kind: the name of the kind. batch: samples of one replica. micro_batches: their sizes. pipeline: its shape.
+    work: operator times and tensor sizes. evidence_ps: operator time by evidence, over all programs.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kind = ""
+        self.work = self.works[0]
+        self.evidence_ps: dict[str, int] = {}
+        self._set_batch(max(self.batches, default=self.requested_batch))
 
     def _set_batch(self, batch: int) -> None:
         self.batch = batch
         self.micro_batches = micro_batches(batch, self.plan.micro_batch)
-        self.pipeline = self.pipeline._replace(num_microbatches=len(self.micro_batches))
-        self.schedule.check(self.pipeline)
+        self.pipeline = self.pipeline_of(batch)
 
-    def named(self, kind: str) -> JobContext:
-        """Return this context with a name for its kind of ranks."""
-        if not kind:
-            return self
+    def for_ranks(self, kind: str = "", *, gpu: int = 0, batch: int = 0, load: Fraction = WHOLE) -> JobContext:
+        """Return the context of another kind of ranks. gpu: an index in ``mixed``; batch 0: unchanged."""
         other = copy.copy(self)
-        other.kind = kind
+        other.kind, other.work = kind, self.works[gpu].under(load)
+        if batch:
+            other._set_batch(batch)
+            self.schedule.check(other.pipeline)
         return other
-
-    def replica_key(self, place: Place) -> tuple[int | str, ...]:
-        """Return the key of a reduction over replicas, counted from the last micro-batch if their counts differ."""
-        if not self.replica_batches:
-            return place.key
-        return place._replace(microbatch=place.microbatch - len(self.micro_batches)).key
 
     def with_load(self, load: Fraction) -> JobContext:
         """Return this context for a rank whose experts get ``load`` times an even share of the tokens."""
-        if load == self.token_partition.load:
-            return self
         other = copy.copy(self)
-        other.token_partition = copy.copy(self.token_partition)
-        other.token_partition.load = load
-        other._durations, other._bytes = {}, {}
+        other.work = self.work.under(load)
         return other
+
+    def duration(self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH) -> int:
+        """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence."""
+        ps, evidence = self.work.duration(op, batch, share, part)
+        self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
+        return ps
+
+    def scaled_bytes(self, tensor_id: int, batch: int) -> int:
+        """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
+        return self.work.scaled_bytes(tensor_id, batch)
+
+    def gathered_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
+        """Return the bytes of an input or result of ``op`` on the tokens of its whole tensor-parallel group."""
+        size = self.scaled_bytes(tensor_id, batch)
+        part = self.token_partition.expert_tokens if is_expert(op) else WHOLE
+        return size if part == WHOLE else -(-size * part.numerator // part.denominator)
+
+    def rank_bytes(self, tensor_id: int, batch: int) -> int:
+        """Return the bytes of a tensor on one rank of the tp group: its part if features or tokens are divided."""
+        size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
+        part = self.tensor.divided.get(tensor.storage, WHOLE)
+        if part == WHOLE and self.plan.sequence_parallel and self.token_partition.has_tokens(tensor):
+            part = Fraction(1, self.plan.tp)
+        return -(-size * part.numerator // part.denominator)
+
+    def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
+        """Return the bytes of an attention's queries, keys, values or results, with the heads of one tp rank."""
+        size, split = self.scaled_bytes(tensor_id, batch), self.split_of(op)
+        if split is None:
+            return size
+        part = Fraction(1, self.plan.tp)
+        if split.groups is not None:
+            part = split.groups.part(self.workload.tensors[tensor_id], 1, self.plan.tp)
+        return -(-size * part.numerator // part.denominator)
 
     def input_bytes(self, operators: Iterable[Operator], batch: int) -> int:
         """Return the bytes of input data that ``operators`` read: the largest view of each storage, at ``batch``."""
@@ -420,30 +504,8 @@ class JobContext:
                     sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), self.scaled_bytes(tensor_id, batch))
         return sum(sizes.values())
 
-    def buffer_bytes(self, operators: Iterable[Operator]) -> int:
-        """Return the bytes of the buffers (running statistics) that ``operators`` read."""
-        tensors = self.workload.tensors
-        sizes = {
-            tensors[t].storage: tensors[t].size_bytes
-            for op in operators
-            for t in op.inputs
-            if tensors[t].role == "buffer"
-        }
-        return sum(sizes.values())
-
-    def optimizer_share(self, stage: int) -> Fraction:
-        """Return the share of the recorded optimizer step on one rank of ``stage``, by the bytes of its weights."""
-        if not self.total_trained_bytes:
-            return Fraction(1, self.plan.pp * self.plan.tp)
-        own = trained_bytes(self.weights[stage], self.local_bytes)
-        return min(Fraction(own, self.total_trained_bytes), Fraction(1))
-
-    def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
-        """Return the label of an operator. ``rerun``: it is recomputed. The optimizer belongs to no micro-batch."""
-        microbatch = -1 if op.phase == OPTIMIZER else microbatch
-        phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
-        return Label(phase, self.operator_index[op.id], self.layer_index[op.layer], stage, microbatch, step)
-
-    def algorithm(self, collective: str) -> str | None:
-        """Return the plan's algorithm for a collective, or None for the default."""
-        return dict(self.plan.algorithm).get(collective)
+    def replica_key(self, place: Place) -> tuple[int | str, ...]:
+        """Return the key of a reduction over replicas, counted from the last micro-batch if their counts differ."""
+        if not self.replica_batches:
+            return place.key
+        return place._replace(microbatch=place.microbatch - len(self.micro_batches)).key

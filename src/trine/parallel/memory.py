@@ -140,17 +140,17 @@ class StageMemory:
         is_optimizer = run.op.phase == OPTIMIZER
         outputs = self._outputs(run)
         made, read = self._storages([outputs]), self._storages([run.op.inputs])
-        found: dict[int, tuple[int, int, int]] = {}
+        allocated: dict[int, tuple[int, int, int]] = {}
         for tensor_id in (*run.op.inputs, *outputs):
             tensor = self._tensors[tensor_id]
-            if tensor.storage in found or not tensor.size_bytes or tensor.storage in self._logits.in_place:
+            if tensor.storage in allocated or not tensor.size_bytes or tensor.storage in self._logits.in_place:
                 continue
             made_here = tensor.storage in made and tensor.storage not in read
             if tensor.role == "input" and not is_optimizer:
-                found[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["inputs"])
+                allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["inputs"])
             elif made_here and (tensor.role == "activation" or is_optimizer):
-                found[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["activations"])
-        return tuple(found.values())
+                allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["activations"])
+        return tuple(allocated.values())
 
     def _saved_for_backward(self) -> dict[int, list[int]]:
         """Return forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
@@ -168,15 +168,15 @@ class StageMemory:
     def _made_elsewhere(self) -> list[int]:
         """Return tensors that backward operators here read and other stages make: received gradients."""
         forward, backward = self._forward.values(), self._backward.values()
-        here = self._storages(op.outputs for op in (*forward, *backward)) | self._storages(op.inputs for op in forward)
+        local = self._storages(op.outputs for op in (*forward, *backward)) | self._storages(op.inputs for op in forward)
         anywhere = self._context.made_storages
-        found: dict[int, int] = {}
+        received: dict[int, int] = {}
         for op in backward:
             for tensor_id in op.inputs:
                 storage = self._tensors[tensor_id].storage
-                if storage not in here and storage in anywhere:
-                    found.setdefault(storage, tensor_id)
-        return list(found.values())
+                if storage not in local and storage in anywhere:
+                    received.setdefault(storage, tensor_id)
+        return list(received.values())
 
     # -- events ----------------------------------------------------------------------------------------------------
 

@@ -38,11 +38,16 @@ SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
 #: Defaults of options that neither the plan nor the software profile sets.
-UNSAID: dict[str, object] = {
+FALLBACKS: dict[str, object] = {
     "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
 }  # fmt: skip
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 _BUCKETS = ("first_bucket_bytes", "bucket_bytes")
+#: Options that are positive whole numbers.
+_POSITIVE = (
+    *_DEGREES, "steps", *_BUCKETS, "virtual_stages", "tp_overlap", "batch", "micro_batch", "recompute_layers",
+    "shard_ways", "shard_unit_bytes", "sync_every", "etp",
+)  # fmt: skip
 _WORDS = {
     "data": DATA_MODES, "tp_style": TP_STYLES, "inputs": INPUTS, "balance": BALANCES, "recompute": RECOMPUTE,
     "sync": SYNCS, "overlap": OVERLAPS, "offload": OFFLOADS, "buffers": BUFFERS, "sharding": SHARDINGS,
@@ -187,18 +192,20 @@ class Plan(OneLine):
 
     def filled(self, software: Mapping[str, object] | None = None) -> Plan:
         """Return the plan with unset options filled from ``software`` if they have an effect, else from defaults."""
-        said = {**UNSAID, **(software or {})}
+        values = {**FALLBACKS, **(software or {})}
         if self.pp == 1 or self.cuts:
-            said["balance"] = UNSAID["balance"]
+            values["balance"] = FALLBACKS["balance"]
         if self.dp * self.cp == 1 or self.data == "dp" or self.sync_every is not None:
-            said["dp_overlap"] = UNSAID["dp_overlap"]
+            values["dp_overlap"] = FALLBACKS["dp_overlap"]
         if self.num_ranks == 1 or self.data == "dp":
-            said["overlap"] = UNSAID["overlap"]
-        if self.virtual_stages > 1 and said["schedule"] == "1f1b":
-            said["schedule"] = "interleaved"
-        etp = said["etp"] = said.get("etp") if self.etp is None else self.etp
-        said["sequence_parallel"] = self.tp > 1 and (bool(said["sequence_parallel"]) or etp not in (None, self.tp))
-        changes = {name: said[name] for name in (*UNSAID, "etp") if getattr(self, name) is None is not said[name]}
+            values["overlap"] = FALLBACKS["overlap"]
+        if self.virtual_stages > 1 and values["schedule"] == "1f1b":
+            values["schedule"] = "interleaved"
+        etp = values["etp"] = values.get("etp") if self.etp is None else self.etp
+        values["sequence_parallel"] = self.tp > 1 and (bool(values["sequence_parallel"]) or etp not in (None, self.tp))
+        changes = {
+            name: values[name] for name in (*FALLBACKS, "etp") if getattr(self, name) is None is not values[name]
+        }
         if self.tp == 1 and self.sequence_parallel:
             changes["sequence_parallel"] = False
         plan = replace(self, **changes) if changes else self  # type: ignore[arg-type]
@@ -207,6 +214,15 @@ class Plan(OneLine):
         if plan.sharding == "none" or plan.num_replicas > 1:
             return plan
         return replace(plan, sharding="none", prefetch=None, reshard=True, shard_unit_bytes=None)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether no option is open or without effect, as in the results of :meth:`filled`."""
+        return (
+            all(getattr(self, name) is not None for name in FALLBACKS)
+            and not (self.tp == 1 and self.sequence_parallel)
+            and (self.sharding == "none" or self.num_replicas > 1)
+        )
 
     @property
     def num_ranks(self) -> int:
@@ -260,12 +276,10 @@ class Plan(OneLine):
 
 
 def _check_values(plan: Plan) -> None:
-    """Raise PlanError for a value that no layout may have."""
-    for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
-        _require_positive(name, getattr(plan, name))
-    for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every", "etp"):
-        if getattr(plan, name) is not None:
-            _require_positive(name, getattr(plan, name))
+    """Raise PlanError for a value that no layout may have. Options with the default None may be None."""
+    for name in _POSITIVE:
+        if (value := getattr(plan, name)) is not None or _DEFAULTS[name] is not None:
+            _require_positive(name, value)
     if plan.num_ranks > MAX_GPUS:
         raise PlanError(f"{plan.num_ranks} ranks are more than the {MAX_GPUS} GPUs of the largest machine")
     if max(plan.batch or 0, plan.micro_batch or 0) > MAX_BATCH:
@@ -274,8 +288,8 @@ def _check_values(plan: Plan) -> None:
     if len(set(kinds)) < len(kinds):
         raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
     for name, known in _WORDS.items():
-        if getattr(plan, name) is not None or name not in ("balance", "overlap"):
-            _require_one_of(name, getattr(plan, name), known)
+        if (value := getattr(plan, name)) is not None or _DEFAULTS[name] is not None:
+            _require_one_of(name, value, known)
     if plan.schedule is not None and plan.schedule not in SCHEDULES:
         _require_one_of("schedule", plan.schedule, SCHEDULES.names())
     if plan.prefetch is not None and (isinstance(plan.prefetch, bool) or plan.prefetch < 0):

@@ -119,12 +119,12 @@ def places(
 
 
 def _round_robin(nodes: Sequence[int] | npt.NDArray[np.int32]) -> Int64:
-    of = np.asarray(nodes, np.int64)
-    turn = np.zeros(len(of), np.int64)  # the how manieth GPU of its node each is
-    order = np.argsort(of, kind="stable")
-    counts = np.unique(of, return_counts=True)[1]
+    node_of = np.asarray(nodes, np.int64)
+    turn = np.zeros(len(node_of), np.int64)  # the how manieth GPU of its node each is
+    order = np.argsort(node_of, kind="stable")
+    counts = np.unique(node_of, return_counts=True)[1]
     turn[order] = spans(0, counts)
-    return np.lexsort((np.arange(len(of)), turn)).astype(np.int64)
+    return np.lexsort((np.arange(len(node_of)), turn)).astype(np.int64)
 
 
 def _seed(word: str) -> int:
@@ -141,26 +141,26 @@ def _read(path: str) -> list[int]:
         raise InputError(
             f"is neither packed, round-robin, random:SEED nor a file that exists: {path!r}{hint}", field="placement"
         )
-    found = []
+    positions = []
     for number, line in enumerate(read_text(path, MAX_FILE_BYTES, InputError).splitlines(), start=1):
         text = line.partition("#")[0].strip()
         if text:
             place = whole_number(text)
             if place is None:
                 raise InputError(f"line {number} is no position of a GPU: {text!r}", file=path, field="placement")
-            found.append(place)
-    return found
+            positions.append(place)
+    return positions
 
 
-def _checked(found: Sequence[object], num_ranks: int, num_gpus: int, file: str | None = None) -> Int64:
-    for position in found:
+def _checked(positions: Sequence[object], num_ranks: int, num_gpus: int, file: str | None = None) -> Int64:
+    for position in positions:
         if isinstance(position, bool) or not isinstance(position, int | np.integer) or not 0 <= position < num_gpus:
             raise InputError(
                 f"the cluster has GPUs 0 to {num_gpus - 1}, got {position!r}", file=file, field="placement"
             )
-    if len(found) != num_ranks:
-        raise InputError(f"needs one GPU a rank, {num_ranks}; got {len(found)}", file=file, field="placement")
-    array = np.array(found, np.int64)
+    if len(positions) != num_ranks:
+        raise InputError(f"needs one GPU a rank, {num_ranks}; got {len(positions)}", file=file, field="placement")
+    array = np.array(positions, np.int64)
     if len(np.unique(array)) < len(array):
         twice = next(position for position in array.tolist() if (array == position).sum() > 1)
         raise InputError(f"two ranks are on GPU {twice}", file=file, field="placement")

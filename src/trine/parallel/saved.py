@@ -29,8 +29,8 @@ _OF_NAME = {
 
 def profile_family(op: Operator) -> str:
     """Return the operator's family in a profile, or an empty string."""
-    found = _OF_KIND.get(family_of(kind_of(op)), "")
-    return found or next((family for text, family in _OF_NAME.items() if text in op.name), "")
+    family_of_kind = _OF_KIND.get(family_of(kind_of(op)), "")
+    return family_of_kind or next((family for text, family in _OF_NAME.items() if text in op.name), "")
 
 
 class Extras:
@@ -133,8 +133,8 @@ class Extras:
         """Return (storage, tensor whose size counts, category) of the storages that ``run`` allocates."""
         if run.op.phase != FORWARD:
             return ()
-        made, found = self.made(run), self._of.get(run.op.id, {})
-        return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in found.items() if storage in made)
+        made, added = self.made(run), self._of.get(run.op.id, {})
+        return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in added.items() if storage in made)
 
     def times(self, storage: int, size: int) -> int:
         """Return the bytes of a storage; ``size``: bytes of the tensor whose size counts."""
@@ -163,14 +163,14 @@ class Logits:
             return
         tensors = context.workload.tensors
         losses = [op for op in forward if profile_family(op) == "loss"]
-        found = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
-        if found is not None:
-            self._first, self._share = found, context.output_share(losses[0])
-            own = [op for op in context.workload.operators if op.layer.startswith("loss")]
-            touched = (tensors[t] for op in own for t in (*op.inputs, *op.outputs))
-            self._storages = {t.storage for t in touched if t.shape[-1:] == found.shape[-1:] and t.batch_dims}
-            made = [tensors[t] for op in own for t in op.outputs if tensors[t].dtype == "float32"]
-            copies = dict.fromkeys(tensor.storage for tensor in made if tensor.storage in self._storages)
+        logits = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
+        if logits is not None:
+            self._first, self._share = logits, context.output_share(losses[0])
+            of_loss = [op for op in context.workload.operators if op.layer.startswith("loss")]
+            touched = (tensors[t] for op in of_loss for t in (*op.inputs, *op.outputs))
+            self._storages = {t.storage for t in touched if t.shape[-1:] == logits.shape[-1:] and t.batch_dims}
+            copies_made = [tensors[t] for op in of_loss for t in op.outputs if tensors[t].dtype == "float32"]
+            copies = dict.fromkeys(tensor.storage for tensor in copies_made if tensor.storage in self._storages)
             self.in_place = set(list(copies)[1:])
 
     def missing(self, op: Operator, live: Mapping[int, tuple[int, ...]], batch: int) -> list[int]:

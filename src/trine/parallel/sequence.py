@@ -188,7 +188,7 @@ class SequenceCollectives(SplitCollectives):
 
     def _copy(self, tensor: int, batch: int, op: Operator, place: Place) -> int:
         """Copy a whole tensor to or from the collective's layout; return the step of the copy."""
-        duration_ps = self.context.copy_ps(tensor, batch)
+        duration_ps = self.context.work.copy_ps(tensor, batch)
         return self.writer.operator(op, duration_ps, self.label(op, place), is_first=False)
 
     def _gather_heads(self, op: Operator, batch: int, place: Place) -> None:
@@ -203,7 +203,7 @@ class SequenceCollectives(SplitCollectives):
         after = self.writer.last_compute_and_waits()
         self.writer.wait(self.writer.collective(GATHER, context.plan.groups.tensor, key, size, after, label))
         passes = 1 + self._rotation_passes * Fraction(context.plan.tp - 1, context.plan.tp)
-        self.writer.operator(op, round(context.copy_ps(tensor, batch) * part * passes), label, is_first=False)
+        self.writer.operator(op, round(context.work.copy_ps(tensor, batch) * part * passes), label, is_first=False)
 
     def _keep(self, op: Operator, place: Place, step: int, size_bytes: int) -> _Gathered:
         owner = op.forward_id if op.phase == BACKWARD else op.id

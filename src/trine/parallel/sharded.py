@@ -37,7 +37,7 @@ from trine.parallel.data import Bucket, BucketReductions, buckets_of, fill_bucke
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.memory import GATHER_STREAM
-from trine.parallel.plan import DEFAULT_BUCKETS, Plan
+from trine.parallel.plan import DEFAULT_BUCKETS, PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
@@ -49,7 +49,8 @@ class ShardedReductions(BucketReductions):
         super().__init__(program)
         self.degrees = shard_degrees(program)
         self._is_scattered = self.context.plan.splits_gradients
-        self._copies_scattered = self.context.memory_style.fsdp.scatters == "copy" and shares_weights(self.context.plan)
+        plan, style = self.context.plan, self.context.memory_style.fsdp
+        self._copies_scattered = style.scatters == "copy" and plan.sharding in PARAMETERS_SHARDED
         self._scattered: tuple[int, int] = (0, 0)  # bytes and step of the latest reduce-scatter's input
         program.memory.keep_gradients(self._lasting_gradients())
 
@@ -58,11 +59,8 @@ class ShardedReductions(BucketReductions):
         plan, experts = self.context.plan, self.context.token_partition.expert_weights
         if plan.sharding == "fsdp" or plan.offload == "optimizer":
             return {}
-        sizes = {
-            w.weight: self.context.gradient_bytes(w.weight)
-            for w in self.program.weights
-            if w.gradient_operator is not None
-        }
+        trained = [w.weight for w in self.program.weights if w.gradient_operator is not None]
+        sizes = {weight: self.context.gradient_bytes(weight) for weight in trained}
         if not self._is_scattered:
             return sizes
         return {weight: -(-size // self.degrees[weight in experts]) for weight, size in sizes.items()}
@@ -99,24 +97,19 @@ class ShardedReductions(BucketReductions):
 
     def _part_of_weights(self) -> Fraction:
         """Return the fraction of the stage's trained weights whose optimizer state this rank keeps."""
-        whole, own = 0, Fraction(0)
+        total, on_rank = 0, Fraction(0)
         for weight in self.program.weights:
             if weight.gradient_operator is not None:
                 size = self.context.local_bytes[weight.weight]
-                whole += size
-                own += Fraction(size, self.degrees[weight.weight in self.context.token_partition.expert_weights])
-        return own / whole if whole else Fraction(1, self.degrees[False])
+                total += size
+                on_rank += Fraction(size, self.degrees[weight.weight in self.context.token_partition.expert_weights])
+        return on_rank / total if total else Fraction(1, self.degrees[False])
 
     def resident(self, sizes: dict[str, int]) -> None:
         part = self._part_of_weights()
         sizes["optimizer_state"] = -(-sizes["optimizer_state"] * part.numerator // part.denominator)
         if self.context.memory_style.buckets != "always":
             sizes["buckets"] = 0
-
-
-def shares_weights(plan: Plan) -> bool:
-    """Return whether replicas also shard parameters."""
-    return plan.sharding in ("zero3", "fsdp")
 
 
 def shard_degrees(program: StageProgram) -> tuple[int, int]:
@@ -210,17 +203,17 @@ class ParameterGathers(ShardedReductions):
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return buckets with the gradients of each unit, by dtype."""
         program, experts = self.program, self.context.token_partition.expert_weights
-        own: dict[tuple[int, bool], list[int]] = {}
+        members: dict[tuple[int, bool], list[int]] = {}
         for i, weight in enumerate(program.weights):
             if weight.gradient_operator is not None:
                 forward = self.context.operators[weight.gradient_operator].forward_id
                 unit = self._unit_of.get(forward, 0) if forward is not None else 0
-                own.setdefault((unit, weight.weight in experts), []).append(i)
-        found: list[Bucket] = []
-        for (_, is_expert), numbers in own.items():
+                members.setdefault((unit, weight.weight in experts), []).append(i)
+        buckets: list[Bucket] = []
+        for (_, is_expert), numbers in members.items():
             gradients = ready_gradients(program, [program.weights[i] for i in numbers])
-            found += fill_buckets(gradients, _NO_LIMIT, _NO_LIMIT, is_expert)
-        return in_order(program, found)
+            buckets += fill_buckets(gradients, _NO_LIMIT, _NO_LIMIT, is_expert)
+        return in_order(program, buckets)
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
@@ -321,19 +314,19 @@ def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[lis
         return [list(forward[a:b]) for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
     most = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
     storages = {context.workload.tensors[p.weight].storage: p.weight for p in context.workload.parameters}
-    found: list[list[Operator]] = [[]]
-    size, seen = 0, set[int]()
+    units: list[list[Operator]] = [[]]
+    size, counted = 0, set[int]()
     for op in forward:
         if size >= most:
-            found.append([])
+            units.append([])
             size = 0
-        found[-1].append(op)
+        units[-1].append(op)
         for tensor_id in op.inputs:
             weight = storages.get(context.workload.tensors[tensor_id].storage)
-            if weight is not None and weight not in seen:
-                seen.add(weight)
+            if weight is not None and weight not in counted:
+                counted.add(weight)
                 size += context.local_bytes[weight]
-    return found
+    return units
 
 
 def unit_notes(context: JobContext) -> tuple[str, ...]:
@@ -357,9 +350,9 @@ class ParameterUpdates(ShardedReductions):
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return buckets of the plan's size, or of the software's size if the plan has DDP's default."""
-        plan, own = self.context.plan, self._style.bucket_bytes
+        plan, software_bytes = self.context.plan, self._style.bucket_bytes
         is_usual = (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
-        return buckets_of(self.program, own if is_usual else None)
+        return buckets_of(self.program, software_bytes if is_usual else None)
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
         if self._is_scattered or self._style.gradients == "scatter":
@@ -420,10 +413,10 @@ class ParameterUpdates(ShardedReductions):
 
 def owned_parts(weights: Sequence[int], sizes: dict[int, int], ranks: int) -> list[list[int]]:
     """Return the whole weights of each rank with any: largest first, each to the first rank with the fewest bytes."""
-    held = [(0, rank) for rank in range(ranks)]
+    heap = [(0, rank) for rank in range(ranks)]
     parts: dict[int, list[int]] = {}
     for weight in sorted(weights, key=lambda weight: -sizes[weight]):
-        size, rank = held[0]
-        heapq.heapreplace(held, (size + sizes[weight], rank))
+        size, rank = heap[0]
+        heapq.heapreplace(heap, (size + sizes[weight], rank))
         parts.setdefault(rank, []).append(weight)
     return [parts[rank] for rank in sorted(parts)]

@@ -319,10 +319,8 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     if not splits:
         raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
     if style == "megatron":
-        features, experts = (
-            split_features(workload, splits),
-            {op.id for op in workload.operators if is_expert_product(op)},
-        )
+        features = split_features(workload, splits)
+        experts = {op.id for op in workload.operators if is_expert_product(op)}
         check_features(workload, attention, {i: n for i, n in features.items() if i not in experts}, plan.tp)
         check_features(workload, attention, {i: features[i] for i in experts & set(features)}, plan.expert_tp, "etp")
     notes = (f"{style} style: {rule}", *_vocabulary_notes(splits), *_group_notes(workload, splits, plan.tp))

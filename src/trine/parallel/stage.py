@@ -13,13 +13,14 @@ from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.expert import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.job import WHOLE, JobContext
+from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
+from trine.parallel.token_partition import WHOLE
 
 _MICRO_BATCH = "micro-batch"
 #: Bytes of a reduced number.
@@ -144,20 +145,20 @@ class StageBuilder(StageProgram):
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """The buckets for gradient reduction."""
-        return next((one.buckets for one in self.extensions if isinstance(one, BucketReductions)), ())
+        return next((extension.buckets for extension in self.extensions if isinstance(extension, BucketReductions)), ())
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
         """Copy the inputs of each forward pass, one after the other, from the end of the previous step on."""
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
-        for one in self.actions.passes:
-            if one.kind == FORWARD_PASS:
-                label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=one.microbatch, step=step)
-                chunk = self.context.chunks[one.chunk]
-                size = self.context.input_bytes(chunk.forward, self.context.micro_batches[one.microbatch])
+        for action in self.actions.passes:
+            if action.kind == FORWARD_PASS:
+                label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=action.microbatch, step=step)
+                chunk = self.context.chunks[action.chunk]
+                size = self.context.input_bytes(chunk.forward, self.context.micro_batches[action.microbatch])
                 if size:
-                    copies[one.chunk, one.microbatch] = self.writer.add(HostCopy(size, after, label))
-                    after = (copies[one.chunk, one.microbatch],)
+                    copies[action.chunk, action.microbatch] = self.writer.add(HostCopy(size, after, label))
+                    after = (copies[action.chunk, action.microbatch],)
         return copies
 
     def _optimizer_step(self, step: int) -> None:
@@ -182,27 +183,27 @@ class StageBuilder(StageProgram):
     def _add_up_shared_gradients(self, step: int) -> None:
         """Exchange the gradients of weights that two ranks share (as Megatron-LM does for embeddings)."""
         shared = [w for w in self.weights if w.tied_to >= 0 and w.gradient_operator is not None]
-        for other, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
+        for stage, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
             weights = [owned.weight for owned in group]
             label = Label(phase=Phase.BACKWARD, stage=self.stage, step=step)
             tag = ("tied", min(weights), step)
             groups = self.context.plan.groups
             degree = groups.size(groups.shard) if self.context.plan.sharding != "none" else 1
             size = sum(-(-self.context.gradient_bytes(weight) // degree) for weight in weights)
-            self.writer.send(Send(Peer("pp", other), size, tag, self.writer.last_compute_and_waits(), label))
-            self.writer.wait(self.writer.receive(Recv(Peer("pp", other), tag, (), label)))
+            self.writer.send(Send(Peer("pp", stage), size, tag, self.writer.last_compute_and_waits(), label))
+            self.writer.wait(self.writer.receive(Recv(Peer("pp", stage), tag, (), label)))
 
     # -- one pass ------------------------------------------------------------------------------------------------
 
-    def _joined(self, together: tuple[PipelineAction, ...], step: int) -> None:
+    def _joined(self, actions: tuple[PipelineAction, ...], step: int) -> None:
         """Write two overlapped passes: their operators alternate so that both progress evenly.
 
         Their messages are sent after both have ended (as in DeepSeek's DualPipe).
         """
         self._outbox = []
         self.writer.fork()
-        totals = [self._length(one) for one in together]
-        walks = [self._pass(one, step) for one in together]
+        totals = [self._length(action) for action in actions]
+        walks = [self._pass(action, step) for action in actions]
         done, open_lanes = [0, 0], [0, 1]
         while open_lanes:
             lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
@@ -217,26 +218,26 @@ class StageBuilder(StageProgram):
             send()
         self._outbox = None
 
-    def _length(self, one: PipelineAction) -> int:
+    def _length(self, action: PipelineAction) -> int:
         """Return the compute time of a pass (ps)."""
-        batch = self.context.micro_batches[one.microbatch]
-        runs = self._chunk_pass(one).runs
-        return sum(self.context.slowest(run.op, batch, run.part) for run in runs)
+        batch = self.context.micro_batches[action.microbatch]
+        runs = self._chunk_pass(action).runs
+        return sum(self.context.work.slowest(run.op, batch, run.part) for run in runs)
 
-    def _chunk_pass(self, one: PipelineAction) -> ChunkPass:
-        return self.context.chunks[one.chunk].passes[one.kind]
+    def _chunk_pass(self, action: PipelineAction) -> ChunkPass:
+        return self.context.chunks[action.chunk].passes[action.kind]
 
-    def _pass(self, one: PipelineAction, step: int) -> Iterator[int]:
+    def _pass(self, action: PipelineAction, step: int) -> Iterator[int]:
         """Write a pass, operator by operator; yield the time of each."""
-        chunk_pass = self._chunk_pass(one)
-        phase = Phase.FORWARD if one.kind == FORWARD_PASS else Phase.BACKWARD
-        place = Place(phase, one.microbatch, step, False, one.chunk, _PART.get(one.kind, ""))
-        ends = self.actions.completes(one)
+        chunk_pass = self._chunk_pass(action)
+        phase = Phase.FORWARD if action.kind == FORWARD_PASS else Phase.BACKWARD
+        place = Place(phase, action.microbatch, step, False, action.chunk, _PART.get(action.kind, ""))
+        ends = self.actions.completes(action)
         complete = place._replace(is_last=True)
         again = place._replace(rerun=True)
-        if phase == Phase.FORWARD and (one.chunk, one.microbatch) in self.copies:
-            self.writer.wait(self.copies[one.chunk, one.microbatch])
-        edge = Label(phase=phase, stage=self.stage, microbatch=one.microbatch, step=step)
+        if phase == Phase.FORWARD and (action.chunk, action.microbatch) in self.copies:
+            self.writer.wait(self.copies[action.chunk, action.microbatch])
+        edge = Label(phase=phase, stage=self.stage, microbatch=action.microbatch, step=step)
         self.writer.begin_pass(edge)
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
@@ -254,10 +255,10 @@ class StageBuilder(StageProgram):
         for extension in self.extensions:
             extension.end_pass(complete if ends.weights else place)
         self.writer.end_pass(edge, phase == Phase.BACKWARD)
-        if ends_backward(one):
+        if ends_backward(action):
             self.memory.end_of_backward()
-        if self.actions.is_end_of_microbatch(one):
-            self.memory.end_of_microbatch(one.microbatch)
+        if self.actions.is_end_of_microbatch(action):
+            self.memory.end_of_microbatch(action.microbatch)
 
     def _pass_on(self, chunk_pass: ChunkPass, place: Place) -> None:
         """Receive and send the tensors that cross the borders of a pass without operators."""
@@ -285,7 +286,7 @@ class StageBuilder(StageProgram):
         self.memory.ran(run, done, place.microbatch, batch, share)
         for after in self._after:
             after(op, done, batch, place)
-        return duration_ps if context.mixed is None else context.slowest(op, batch, run.part)
+        return duration_ps if context.mixed is None else context.work.slowest(op, batch, run.part)
 
     # -- between ranks -------------------------------------------------------------------------------------------
 
@@ -319,30 +320,30 @@ class StageBuilder(StageProgram):
             self.memory.received_gradient(crossing, received, place.microbatch)
 
 
-def ends_backward(one: PipelineAction) -> bool:
+def ends_backward(action: PipelineAction) -> bool:
     """Return whether a pass is the last of its micro-batch to add to its chunk's gradients."""
-    return one.kind in (BACKWARD_PASS, WEIGHT_PASS)
+    return action.kind in (BACKWARD_PASS, WEIGHT_PASS)
 
 
 def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extension]]:
     """Return the extensions of a plan's forms of parallelism, in call order."""
     plan = context.plan
-    found: list[Callable[[StageProgram], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
+    extensions: list[Callable[[StageProgram], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
     if plan.ep > 1:
-        found.append(ExpertExchange)
+        extensions.append(ExpertExchange)
     if plan.cp > 1:
-        found.append(ContextAttention)
+        extensions.append(ContextAttention)
     if any(split.regroups for split in context.splits.values()):
-        found.append(HeadGathers)
+        extensions.append(HeadGathers)
     if plan.tp > 1 or plan.expert_tp > 1:
         moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
-        found.append(SequenceCollectives if moves_tokens else TensorCollectives)
+        extensions.append(SequenceCollectives if moves_tokens else TensorCollectives)
     if plan.num_replicas > 1:
-        found.append(REDUCTIONS[plan.sharding])
+        extensions.append(REDUCTIONS[plan.sharding])
     if plan.offload != "none":
-        found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
+        extensions.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
     if plan.sequence_parallel:
-        found.append(SequenceGradients)
+        extensions.append(SequenceGradients)
     if has_fixed_costs(context):
-        found.append(FixedCosts)
-    return [*found, *(make for is_wanted, make in FORMS if is_wanted(context))]
+        extensions.append(FixedCosts)
+    return [*extensions, *(make for is_wanted, make in FORMS if is_wanted(context))]

@@ -48,20 +48,20 @@ def owned_weights(
     stages: list[list[OwnedWeight]] = [[] for _ in range(num_stages)]
     for parameter in workload.parameters:
         reading = readers.get(workload.tensors[parameter.weight].storage, {})
-        found = sorted({stage for op_id in reading for stage in stages_of[op_id]})
-        if not found:
-            given = parameter.gradient_operator
-            found = sorted(first if given is None else stages_of.get(given, first))
-        if len(found) > 2:
+        owners = sorted({stage for op_id in reading for stage in stages_of[op_id]})
+        if not owners:
+            gradient_operator = parameter.gradient_operator
+            owners = sorted(first if gradient_operator is None else stages_of.get(gradient_operator, first))
+        if len(owners) > 2:
             shape = list(workload.tensors[parameter.weight].shape)
             raise PlanError(
-                f"weight {parameter.weight} {shape} is kept by {len(found)} pipeline stages; two at most can share it, "
-                "which then exchange their gradients"
+                f"weight {parameter.weight} {shape} is kept by {len(owners)} pipeline stages; two at most can share "
+                "it, which then exchange their gradients"
             )
-        for stage in found:
-            other = next((s for s in found if s != stage), -1)
+        for stage in owners:
+            tied_to = next((s for s in owners if s != stage), -1)
             gradient = _gradient_operator(workload, parameter, reading, stage, stages_of)
-            stages[stage].append(OwnedWeight(parameter.weight, parameter.size_bytes, gradient, other))
+            stages[stage].append(OwnedWeight(parameter.weight, parameter.size_bytes, gradient, tied_to))
     return stages
 
 
@@ -73,29 +73,24 @@ def _gradient_operator(
     stages_of: Mapping[int, tuple[int, ...]],
 ) -> int | None:
     """Return the last backward operator of ``stage`` that adds to the gradient of ``parameter``."""
-    given = parameter.gradient_operator
-    if given is None or stage in stages_of.get(given, ()):
-        return given
-    own = [
+    recorded = parameter.gradient_operator
+    if recorded is None or stage in stages_of.get(recorded, ()):
+        return recorded
+    on_stage = [
         op.id
         for op in workload.operators
         if op.phase == BACKWARD and op.forward_id in reading and stage in stages_of.get(op.id, ())
     ]
-    return own[-1] if own else None
-
-
-def trained_bytes(weights: Sequence[OwnedWeight], local_bytes: Mapping[int, int]) -> int:
-    """Return the bytes of trained weights that one rank of the tp group keeps."""
-    return sum(local_bytes[w.weight] for w in weights if w.gradient_operator is not None)
+    return on_stage[-1] if on_stage else None
 
 
 def backward_of(workload: Workload) -> dict[int, list[Operator]]:
     """Map each forward operator id to its backward operators, in order."""
-    found: dict[int, list[Operator]] = {}
+    backward: dict[int, list[Operator]] = {}
     for op in workload.operators:
         if op.phase == BACKWARD and op.forward_id is not None:
-            found.setdefault(op.forward_id, []).append(op)
-    return found
+            backward.setdefault(op.forward_id, []).append(op)
+    return backward
 
 
 def backward_parts(

@@ -17,7 +17,7 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
 LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTemplate:
     """One program as arrays: its tasks, numbered from 0, without rank-specific data.
 
@@ -52,49 +52,51 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
     last = first + width - 1
     total = int(width.sum())
     kind = np.full(total, JOIN, dtype=np.int8)
-    duration = np.zeros(total, dtype=np.int64)
-    size = np.zeros(total, dtype=np.int64)
+    duration, size = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     stream = np.full(total, -1, dtype=np.int32)
     tasks: list[int] = []
-    predecessors: list[int] = []
-    template = ProgramTemplate(
-        kind, duration, size, stream, _label_table(steps, width), (first, first), first, last, [], [], [], [], {},
-        _pressures(steps, first, last, total),
-    )  # fmt: skip
-    previous_on_axis: dict[str, int] = {}
-    for i, step in enumerate(steps):
-        task = int(first[i])
-        tasks += [task] * len(step.after)
-        predecessors += [int(last[j]) for j in step.after]
+    predecessors: list[int] = []  # one of each task in ``tasks``
+    sends: list[tuple[int, Send]] = []
+    receives: list[tuple[int, Recv]] = []
+    host_copies: dict[bool, list[int]] = {False: [], True: []}  # whether to the host -> tasks
+    collectives: dict[tuple[int | str, ...], tuple[int, Collective]] = {}
+    last_of_queue: dict[str, int] = {}
+    ends = last.tolist()
+    for step, begin, end in zip(steps, first.tolist(), ends, strict=True):
+        tasks += [begin] * len(step.after)
+        predecessors += [ends[j] for j in step.after]
         if isinstance(step, Compute):
-            kind[task] = COMPUTE
-            duration[task] = step.duration_ps
-            stream[task] = streams.setdefault(step.stream, len(streams))
+            kind[begin] = COMPUTE
+            duration[begin] = step.duration_ps
+            stream[begin] = streams.setdefault(step.stream, len(streams))
         elif isinstance(step, Send):
-            sending = int(last[i])
-            if sending > task:  # the kernel slows compute down as soon as the message is ready
-                tasks.append(sending)
-                predecessors.append(task)
-            kind[sending], size[sending] = TRANSFER, step.size_bytes
-            template.sends.append((sending, step))
+            if end > begin:  # the kernel slows compute down as soon as the message is ready
+                tasks.append(end)
+                predecessors.append(begin)
+            kind[end], size[end] = TRANSFER, step.size_bytes
+            sends.append((end, step))
         elif isinstance(step, Recv):
-            template.receives.append((task, step))
+            receives.append((begin, step))
         elif isinstance(step, HostCopy):
-            kind[task], size[task] = TRANSFER, step.size_bytes
-            (template.stores if step.to_host else template.copies).append(task)
+            kind[begin], size[begin] = TRANSFER, step.size_bytes
+            host_copies[step.to_host].append(begin)
         else:
             queue = step.queue or step.axis
-            if queue in previous_on_axis:
-                tasks.append(task)
-                predecessors.append(previous_on_axis[queue])
-            previous_on_axis[queue] = int(last[i])
-            tasks.append(int(last[i]))  # it cannot end before this rank enters it
-            predecessors.append(task)
-            if step.key in template.collectives:
+            if queue in last_of_queue:
+                tasks.append(begin)
+                predecessors.append(last_of_queue[queue])
+            last_of_queue[queue] = end
+            tasks.append(end)  # it cannot end before this rank enters it
+            predecessors.append(begin)
+            if step.key in collectives:
                 raise PlanError(f"program {program.name!r} names collective {step.key} twice")
-            template.collectives[step.key] = (task, step)
-    template.edges = (np.array(tasks, dtype=np.int64), np.array(predecessors, dtype=np.int64))
-    return template
+            collectives[step.key] = (begin, step)
+    return ProgramTemplate(
+        kind=kind, duration_ps=duration, size_bytes=size, stream=stream, labels=_label_table(steps, width),
+        edges=(np.array(tasks, np.int64), np.array(predecessors, np.int64)), first_task=first, last_task=last,
+        sends=sends, receives=receives, copies=host_copies[False], stores=host_copies[True], collectives=collectives,
+        pressure_ppm=_pressures(steps, first, last, total),
+    )  # fmt: skip
 
 
 def _width(step: Step) -> int:
@@ -107,9 +109,9 @@ def _pressures(steps: Sequence[Step], first: Int64, last: Int64, total: int) -> 
     if not pressing:
         return None
     column = np.zeros(total, dtype=np.int32)
-    taken = np.array([steps[i].pressure_ppm for i in pressing], dtype=np.int32)  # type: ignore[union-attr]
-    column[first[pressing]] = taken
-    column[last[pressing]] = -taken
+    pressure = np.array([steps[i].pressure_ppm for i in pressing], dtype=np.int32)  # type: ignore[union-attr]
+    column[first[pressing]] = pressure
+    column[last[pressing]] = -pressure
     return column
 
 
@@ -122,34 +124,22 @@ def memory_events(
     job: Job, templates: Sequence[ProgramTemplate], program_of: Sequence[int], base: Int64
 ) -> MemoryEvents:
     """Return the memory changes of ranks; each has a program and ``base``, its first task: int64[ranks]."""
-    parts: dict[str, list[npt.NDArray[np.generic]]] = {
-        n: [] for n in ("task", "at_end", "rank", "delta", "category", "block")
-    }
-    tables = {
-        program: _memory_table(job.programs[program], templates[program]) for program in dict.fromkeys(program_of)
-    }
-    for rank, program in enumerate(program_of):
-        task, at_end, delta, category, block = tables[program]
-        parts["task"].append(task + base[rank])
-        parts["at_end"].append(at_end)
-        parts["rank"].append(np.full(len(task), rank, dtype=np.int32))
-        parts["delta"].append(delta)
-        parts["category"].append(category)
-        parts["block"].append(block)
-    programs = [job.programs[program] for program in program_of]
+    tables = {number: _memory_table(job.programs[number], templates[number]) for number in dict.fromkeys(program_of)}
+    table = np.concatenate([tables[number] for number in program_of], axis=1)
+    num_changes = [tables[number].shape[1] for number in program_of]
+    programs = [job.programs[number] for number in program_of]
     held = None
     if any(program.clocks for program in programs):
-        parts_of = zip(programs, program_of, base.tolist(), strict=True)
-        held = np.concatenate([_held_table(one, templates[number], first) for one, number, first in parts_of])
-    joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        ranks = zip(programs, program_of, base.tolist(), strict=True)
+        held = np.concatenate([_held_table(program, templates[number], first) for program, number, first in ranks])
     return MemoryEvents(
-        task=joined["task"].astype(np.int32),
-        at_end=joined["at_end"].astype(np.int8),
-        rank=joined["rank"].astype(np.int32),
-        delta_bytes=joined["delta"].astype(np.int64),
-        category=joined["category"].astype(np.int8),
+        task=(table[0] + np.repeat(base, num_changes)).astype(np.int32),
+        at_end=table[1].astype(np.int8),
+        rank=np.repeat(np.arange(len(programs), dtype=np.int32), num_changes),
+        delta_bytes=table[2].copy(),
+        category=table[3].astype(np.int8),
         resident_bytes=np.array([program.resident_bytes for program in programs], dtype=np.int64),
-        block=joined["block"].astype(np.int64),
+        block=table[4].copy(),
         held=held,
     )
 
@@ -166,9 +156,9 @@ def _held_table(program: RankProgram, template: ProgramTemplate, base: int) -> I
     return held
 
 
-def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-    """Return int64[changes] each: task of the program, whether at its end, bytes, category, block."""
+def _memory_table(program: RankProgram, template: ProgramTemplate) -> Int64:
+    """Return int64[5, changes]: task of the program, whether at its end, bytes, category, block."""
     rows = np.array(program.memory, dtype=np.int64).reshape(-1, 6)
     steps = rows[:, 0]
     task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
-    return task, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4]
+    return np.stack([task, *rows[:, 1:5].T])

@@ -14,6 +14,7 @@ from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import BALANCED, Plan, exponent
 from trine.parallel.splits import TensorSplit
 
+#: The share of an undivided operator.
 WHOLE = Fraction(1)
 
 
@@ -21,7 +22,7 @@ class TokenPartition:
     """Parts of a workload under a plan.
 
     context: fraction of the tokens on one rank of the cp group. sequence: fraction of these per operator where sequence
-    parallelism divides them. load: tokens of this rank's experts relative to an even share.
+    parallelism divides them.
     expert_tokens: tokens of a rank's experts after the gather over the etp group, relative to a tp group's tokens.
     expert_weights: tensor ids of the experts' weights, if experts use the ranks differently.
     """
@@ -30,7 +31,6 @@ class TokenPartition:
         self.plan = plan
         self.context = Fraction(1, plan.cp)
         self.sequence = Fraction(1, plan.tp) if plan.sequence_parallel else WHOLE
-        self.load = WHOLE
         moves = plan.sequence_parallel or plan.tp == 1
         self.expert_tokens = Fraction(plan.expert_tp, plan.tp) if moves else WHOLE
         self._length = sequence_length(workload)
@@ -45,13 +45,16 @@ class TokenPartition:
         """Return whether a dimension of the tensor counts tokens."""
         return self._length is not None and sequence_dim(tensor, self._length) is not None
 
-    def of_tensor(self, tensor: Tensor) -> Fraction:
-        """Return one rank's fraction of a tensor, before tensor and sequence parallelism divide it."""
-        part = self.context if self.context != 1 and self.has_tokens(tensor) else WHOLE
-        return part * self.load if tensor.id in self._expert_tensors else part
+    def of_tensor(self, tensor: Tensor, load: Fraction) -> Fraction:
+        """Return one rank's fraction of a tensor, before tensor and sequence parallelism divide it.
 
-    def split(self, op: Operator, batch: int, share: Fraction, divided: TensorSplit | None) -> Split:
-        """Return the sizes of ``op`` on one rank; for ring attention, the sizes of one block."""
+        load: tokens of the rank's experts relative to an even share.
+        """
+        part = self.context if self.context != 1 and self.has_tokens(tensor) else WHOLE
+        return part * load if tensor.id in self._expert_tensors else part
+
+    def split(self, op: Operator, batch: int, share: Fraction, divided: TensorSplit | None, load: Fraction) -> Split:
+        """Return the sizes of ``op`` on a rank whose experts get ``load``; for ring attention, of one block."""
         if op.phase == OPTIMIZER:
             return Split(batch=batch, share=share)
         plan = self.plan
@@ -68,7 +71,7 @@ class TokenPartition:
         experts = 1
         if plan.folds_experts and is_expert(op):
             tokens = tokens if plan.expert_tp == plan.tp else self.context * self.expert_tokens
-            tokens, experts = tokens * self.load, plan.ep
+            tokens, experts = tokens * load, plan.ep
         groups, vocabulary = None, None
         if divided is not None:
             groups, vocabulary = None if divided.regroups else divided.groups, divided.vocabulary

@@ -248,7 +248,7 @@ class ProgramWriter:
         root: int = -1, queue: str = "", algorithm: str | None = None,
     ) -> int:  # fmt: skip
         """Append a collective. The plan's algorithm for its kind takes precedence over ``algorithm``."""
-        algorithm = self.context.algorithm(kind) or algorithm
+        algorithm = dict(self.context.plan.algorithm).get(kind) or algorithm
         launch_ps = 0 if self._launch is None else self._launch.communication_ps
         if axis == self._tensor_axis and self._launch is not None:
             launch_ps += self._launch.tensor_ps * self.context.plan.tp

@@ -118,7 +118,7 @@ def test_jitter_of_every_rank_does_not_fold_and_of_every_class_does() -> None:
 
 def job() -> Job:
     workload = chain(4)
-    return build_job(workload, Plan(pp=2, batch=8, inputs="none"), make_compute("auto", workload))[0]
+    return build_job(workload, Plan(pp=2, batch=8, inputs="none").filled(), make_compute("auto", workload))[0]
 
 
 def without(job: Job, program: int, kind: type) -> Job:

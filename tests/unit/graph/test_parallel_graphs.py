@@ -32,11 +32,11 @@ def transformer():
 
 
 def context(workload, plan):
-    return JobContext(workload, plan, Proportional(workload), None)
+    return JobContext(workload, plan.filled(), Proportional(workload), None)
 
 
 def graph_of(workload, plan, **options):
-    job, report = build_job(workload, plan, Proportional(workload), **options)
+    job, report = build_job(workload, plan.filled(), Proportional(workload), **options)
     return instantiate(job, placement_of(RING, plan.num_ranks))[0], report
 
 
@@ -55,6 +55,13 @@ def test_a_weight_that_no_forward_operator_is_seen_to_read_is_still_reduced_and_
     assert sorted(c.size_bytes for c in graph.collectives) == [4000, 8000]
     assert context(workload, Plan()).optimizer_share(0) == 1
     assert report.warnings == ()
+
+
+@pytest.mark.parametrize("plan", [Plan(), replace(Plan().filled(), sequence_parallel=True)])
+def test_programs_need_a_plan_without_open_fields(plan):
+    workload = Chain([MS], [MS]).workload()
+    with pytest.raises(ValueError, match="open fields"):
+        build_job(workload, plan, Proportional(workload))
 
 
 def test_data_parallel_training_without_gradients_is_refused():
@@ -216,7 +223,7 @@ def test_pipeline_memory_by_hand():
     width, batch = 64, 8
     activation, weight = batch * width * 4, 4 * width * width
     workload = Chain([MS] * 2, [MS] * 2, batch=batch, width=width).workload()
-    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.2",)), Proportional(workload))
+    job, _ = build_job(workload, Plan(pp=2, cuts=("linear.2",)).filled(), Proportional(workload))
     graph, memory = instantiate(job, placement_of(RING, 2))
     records = trine.run(graph)
     from trine.results.memory import memory_peak, memory_timeline

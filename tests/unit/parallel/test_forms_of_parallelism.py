@@ -138,7 +138,7 @@ def test_buffers_are_broadcast_as_one_operation_unless_their_messages_are_asked_
 
 def test_local_sgd_averages_at_the_end_of_each_round() -> None:
     chain = Chain([MS] * 3, [MS] * 3, optimizer_ps=MS).workload()
-    job, _ = build_job(chain, Plan(dp=4, sync_every=2, steps=4), Proportional(chain))
+    job, _ = build_job(chain, Plan(dp=4, sync_every=2, steps=4).filled(), Proportional(chain))
     averages = collectives(job.programs[0], "all_reduce")
     assert [step.label.step for step in averages] == [1, 3]
     assert {step.size_bytes for step in averages} == {3 * 4 * 64 * 64}

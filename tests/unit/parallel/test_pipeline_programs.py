@@ -19,7 +19,7 @@ from trine.parallel.stages import cut_into_stages
 
 
 def job_of(workload, **fields):
-    return build_job(workload, trine.Plan(**fields), make_compute("auto", workload))
+    return build_job(workload, trine.Plan(**fields).filled(), make_compute("auto", workload))
 
 
 def messages(program, kind):
@@ -150,7 +150,7 @@ def test_a_part_without_backward_operators_still_passes_gradients_on():
     """In vgg13 in 8 parts, the last part has no operator that lists a backward operator."""
     plan = trine.Plan(pp=4, virtual_stages=2, schedule="interleaved", micro_batch=16)
     workload = trine.load("vgg13-h100-b128")
-    job, _ = build_job(workload, plan, make_compute("auto", workload))
+    job, _ = build_job(workload, plan.filled(), make_compute("auto", workload))
     sent = Counter(
         (r, s.peer.position, s.tag) for r, p in enumerate(job.programs) for s in p.steps if isinstance(s, Send)
     )
@@ -185,7 +185,7 @@ def test_without_a_pipeline_gradients_accumulate(sync, times):
     chain = Chain([10 * MS] * 2, [20 * MS] * 2, [4000, 4000], batch=8, optimizer_ps=MS)
     workload = chain.workload()
     plan = trine.Plan(dp=2, micro_batch=2, sync=sync)
-    job, _ = build_job(workload, plan, Proportional(workload))
+    job, _ = build_job(workload, plan.filled(), Proportional(workload))
     program = job.programs[0]
     computes = [(s.label.phase, s.label.microbatch) for s in program.steps if isinstance(s, Compute)]
     assert computes == [(phase, m) for m in range(4) for phase in (0, 0, 1, 1)] + [(2, -1)]

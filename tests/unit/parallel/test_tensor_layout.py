@@ -41,7 +41,7 @@ def recorded() -> Workload:
 
 def build_recorded(workload: Workload, plan: Plan) -> tuple[Job, BuildReport]:
     """Build a job with times from the shapes, since a CPU's times are not a GPU's."""
-    return build_job(workload, plan, make_compute("roofline", workload, target=trine.load_gpu("h100-sxm")))
+    return build_job(workload, plan.filled(), make_compute("roofline", workload, target=trine.load_gpu("h100-sxm")))
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ candidate if trine's estimate of it is below the likely range of the library's c
 
 Four rules keep answers in order:
 
-- Hand-described links: more bandwidth never gives a longer time. If it would make the library change to a slower
-  candidate, the time keeps its value at the bandwidth of the change, with a note. Between several nodes the fastest
+- Hand-described links: more bandwidth never gives a longer time (:mod:`monotone`). Between several nodes the fastest
   estimate is the choice, so less latency never gives a longer time either.
 - Size: the time never falls as the size grows. If the library changes to a faster candidate, the time is constant until
   this candidate takes as long. On a degraded machine the rule holds between powers of two.
@@ -28,6 +27,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
+from trine.collectives.nccl.monotone import Candidate, monotone_in_bandwidth
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
@@ -44,10 +44,6 @@ CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
-#: Shares of the bandwidth in the search, so dense that a choice rarely falls between two of them.
-_LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
-    2.0 ** (-2 - step / 8) for step in range(1, 49)
-)
 #: Maximum number of cached contexts with less bandwidth.
 _MOST_KEPT = 1000
 #: Requirements of algorithms that some groups lack.
@@ -61,8 +57,6 @@ _BAND_FROM, _BAND_TO = 18, 21
 
 #: Steps between a better and a degraded machine that are searched for switches, and bisections of each step.
 _STEPS, _HALVINGS = 16, 30
-
-Candidate = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,7 @@ class Collectives:
     ----------
     cluster, group: ``group`` lists ranks (positions in ``cluster.gpus``); None: all GPUs.
     options: how they are run.
+    library: other costs than the library's own. context: other costs and links, of :func:`with_context`.
 
     Raises
     ------
@@ -93,24 +88,30 @@ class Collectives:
         group: Sequence[int] | None = None,
         options: CollectiveOptions | None = None,
         library: Library | None = None,
+        context: CostContext | None = None,
     ) -> None:
-        options = options or CollectiveOptions()
-        cluster = spread_over_planes(cluster)
-        self.options, self.cluster = options, cluster
-        self.group = range(len(cluster.gpus)) if group is None else group
-        self.topology = comm_topology(cluster, self.group)
-        name = self.topology.library if options.library == AUTO else options.library
-        if cluster.library not in (None, name):
-            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
-        self.library = library or load_library(name)
-        _check_options(options, self.topology)
-        self.context = CostContext(
-            topology=self.topology, library=self.library, launch=options.launch,
-            min_channels=options.min_channels, max_channels=options.max_channels,
-        )  # fmt: skip
+        self.options = options or CollectiveOptions()
+        self.cluster = cluster if context else spread_over_planes(cluster)
+        self.group = range(len(self.cluster.gpus)) if group is None else group
+        self.context = context or self._own_context(library)
+        self.library, self.topology = self.context.library, self.context.topology
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
         self._less: dict[float, CostContext] = {}
         self._longest: dict[str, list[float]] = {}
+
+    def _own_context(self, library: Library | None) -> CostContext:
+        """Return the links of the cluster, and the costs of ``library`` (None: the library that runs on them)."""
+        cluster, options = self.cluster, self.options
+        topology = comm_topology(cluster, self.group)
+        name = topology.library if options.library == AUTO else options.library
+        if cluster.library not in (None, name):
+            raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
+        library = library or load_library(name)
+        _check_options(options, topology)
+        return CostContext(
+            topology=topology, library=library, launch=options.launch,
+            min_channels=options.min_channels, max_channels=options.max_channels,
+        )  # fmt: skip
 
     # -- candidates ----------------------------------------------------------------------------------------------
 
@@ -119,26 +120,26 @@ class Collectives:
         _check_op(op)
         every = runnable(self.topology, self.library.name, op)
         options = self.options
-        left = [
+        allowed = [
             pair
             for pair in every
             if options.algorithm in (AUTO, pair[0])
             and options.protocol in (AUTO, pair[1])
             and options.nvls in (None, pair[0] in IN_NETWORK)
         ]
-        if not left:
+        if not allowed:
             raise self._nothing_left(op, every)
-        return left
+        return allowed
 
     def _nothing_left(self, op: str, every: Sequence[Candidate]) -> InputError:
         options = self.options
-        asked = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
-        asked += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        terms = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
+        terms += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
         has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
         field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
         why = _NEEDS.get(options.algorithm, "")
         return InputError(
-            f"{self.library.name} has no {op} with {' and '.join(asked)} on this group{why}; it has {has}", field=field
+            f"{self.library.name} has no {op} with {' and '.join(terms)} on this group{why}; it has {has}", field=field
         )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
@@ -202,8 +203,8 @@ class Collectives:
         """Return the source of the software costs, a sentence a medium."""
         notes = []
         for medium in self._media():
-            how = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
-            notes.append(f"{self.library.name.upper()} overheads on {medium.name}: {how} (trine help collectives)")
+            basis = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
+            notes.append(f"{self.library.name.upper()} overheads on {medium.name}: {basis} (trine help collectives)")
         return tuple(notes)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -235,8 +236,8 @@ class Collectives:
                     middle = (low + high) / 2
                     stays = self._choice(self._towards(before, middle), op, sent) == pair
                     low, high = (middle, high) if stays else (low, middle)
-                there = with_context(self, self._towards(before, low))
-                yield there._answer(op, size, sent, pair, None)
+                degraded = with_context(self, self._towards(before, low))
+                yield degraded._answer(op, size, sent, pair, None)
 
     def _towards(self, before: Collectives, part: float) -> CostContext:
         topology = blended(before.topology, self.topology, part)
@@ -246,20 +247,20 @@ class Collectives:
     @cached_property
     def _before(self) -> tuple[Collectives, ...]:
         """The same group on the clusters with one slow or missing link less."""
-        found = tuple(
+        better = tuple(
             Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
         )
-        equal = next((before for before in found if before.topology == self.topology), None)
-        return found if equal is None else equal._before  # a fault that these ranks do not notice
+        equal = next((before for before in better if before.topology == self.topology), None)
+        return better if equal is None else equal._before  # a fault that these ranks do not notice
 
     def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
         """Return the answer without regard to a better machine."""
         _check_op(op)
-        own = self._chosen(op, size_bytes)
+        answer = self._chosen(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
-            return own
-        whole = self._chosen("all_reduce", size_bytes)
-        return own if own.time_ps <= whole.time_ps else _bounded(own, whole)
+            return answer
+        all_reduce = self._chosen("all_reduce", size_bytes)
+        return answer if answer.time_ps <= all_reduce.time_ps else _bounded(answer, all_reduce)
 
     def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
         """Return the answer for the library's candidate."""
@@ -325,52 +326,24 @@ class Collectives:
             notes=notes,
         )
 
-    # -- more bandwidth is never slower --------------------------------------------------------------------------
-
     def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
-        """Return the fastest candidate at a lower bandwidth: (cost, candidate, share of the bandwidth).
+        """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.
 
-        NCCL's cost model is not trine's, so more bandwidth may make NCCL change to a slower candidate. A user who adds
-        bandwidth does not lose: the time is then the one at the largest bandwidth with the old choice. This is for
-        hand-described links; on links of the catalogue the choice was measured.
+        This is for hand-described links (:mod:`monotone`); on links of the catalogue the choice was measured.
         """
         pairs = self.candidates(op)
         if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
             return None
-        own_us = self.cost(op, size, chosen).total_us
-        best: tuple[Cost, Candidate, float] | None = None
-        for pair in pairs:
-            if pair == chosen or self.cost(op, size, pair).total_us >= own_us:
-                continue
-            part = self._largest_part(op, size, pair)
-            if part is None:
-                continue
-            cost = COSTS[pair[0]](self._slowed(part), op, float(size), pair[1])
-            if cost.total_us < (own_us if best is None else best[0].total_us):
-                best = cost, pair, part
-        return best
-
-    def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
-        """Return the largest share of the bandwidth at which the library takes ``wanted``, or None."""
-        high = 1.0
-        for low in _LESS:
-            if self._choice(self._slowed(low), op, size) == wanted:
-                break
-            high = low
-        else:
-            return None
-        while high - low > 1e-12 * high:
-            middle = (low + high) / 2
-            if not low < middle < high:
-                break
-            if self._choice(self._slowed(middle), op, size) == wanted:
-                low = middle
-            else:
-                high = middle
-        return low
+        return monotone_in_bandwidth(
+            chosen, pairs,
+            lambda pair, share: COSTS[pair[0]](self._slowed(share), op, float(size), pair[1]),
+            lambda share: self._choice(self._slowed(share), op, size),
+        )  # fmt: skip
 
     def _slowed(self, part: float) -> CostContext:
         """Return the same group with a fraction of its bandwidth."""
+        if part == 1.0:
+            return self.context
         if part not in self._less:
             if len(self._less) > _MOST_KEPT:
                 self._less.clear()
@@ -398,9 +371,9 @@ class Collectives:
 
     @cached_property
     def _evidence(self) -> str:
-        found = [medium.evidence for medium in self._media()]
+        evidence = [medium.evidence for medium in self._media()]
         order = EVIDENCE
-        return max(found, key=order.index)
+        return max(evidence, key=order.index)
 
     def _media(self) -> list[Medium]:
         topology, context = self.topology, self.context
@@ -430,18 +403,18 @@ class Collectives:
     def _find_segments(self, op: str) -> list[_Segment]:
         """Walk up the sizes and find the exact byte of each change of the choice."""
         segments = [_Segment(0, self.choice(op, 0), 0.0)]
-        at, last = 0, MAX_BYTES
+        previous, last = 0, MAX_BYTES
         grid = {int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last}
         grid |= {2**octave - 1 for octave in range(4, 50)}  # NCCL's correction of trees jumps at powers of two
         for size in sorted(grid):
             if self.choice(op, size) != segments[-1].candidate:
-                first = self._switch(op, at, size, segments[-1].candidate)
-                before = segments[-1]
-                slower = self._with_less(op, first - 1, before.candidate)
-                own = self.cost(op, first - 1, before.candidate) if slower is None else slower[0]
-                top = max(before.floor_us, own.total_us)
+                first = self._switch(op, previous, size, segments[-1].candidate)
+                last_segment = segments[-1]
+                slower = self._with_less(op, first - 1, last_segment.candidate)
+                cost = self.cost(op, first - 1, last_segment.candidate) if slower is None else slower[0]
+                top = max(last_segment.floor_us, cost.total_us)
                 segments.append(_Segment(first, self.choice(op, first), top))
-            at = size
+            previous = size
         return segments
 
     def _switch(self, op: str, low: int, high: int, candidate: Candidate) -> int:
@@ -484,16 +457,16 @@ def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
         raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
 
 
-def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
-    """Return ``own`` with the time of the all_reduce ``whole``, in one part."""
+def _bounded(answer: CollectiveTime, bound: CollectiveTime) -> CollectiveTime:
+    """Return ``answer`` with the time of ``bound``, an all_reduce, in one part."""
     note = (
-        f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
-        f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"
+        f"{answer.op} is bounded by the all_reduce of its size ({bound.algorithm}/{bound.protocol}), which contains "
+        f"it: {answer.algorithm}/{answer.protocol} alone would take {format_time(answer.time_ps)}"
     )
-    part = TimePart(name="all_reduce", time_ps=whole.time_ps, why=note)
+    part = TimePart(name="all_reduce", time_ps=bound.time_ps, why=note)
     return replace(
-        own, time_ps=whole.time_ps, low_ps=whole.low_ps, high_ps=whole.high_ps, limit=whole.limit, parts=(part,),
-        notes=(*own.notes, note),
+        answer, time_ps=bound.time_ps, low_ps=bound.low_ps, high_ps=bound.high_ps, limit=bound.limit, parts=(part,),
+        notes=(*answer.notes, note),
     )  # fmt: skip
 
 
@@ -504,7 +477,7 @@ def _ps(us: float) -> int:
 def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     """Return the parts of a cost, the floor last if it raises the time; they add up to the time exactly."""
     steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
-    given = [
+    named_us = [
         ("launch", cost.launch_us, "starting the kernels"),
         ("set-up", cost.base_us, "fixed cost of the protocol per call"),
         ("latency", cost.steps_us, f"{steps}, one after the other"),
@@ -514,13 +487,13 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     ]
     ends = [0]
     total = 0.0
-    for _, us, _ in given:
+    for _, us, _ in named_us:
         total += us
         ends.append(_ps(total))
     ends[-1] = _ps(time_us)
     return tuple(
         TimePart(name=name, time_ps=after - before, why=why)
-        for (name, us, why), before, after in zip(given, ends, ends[1:], strict=False)
+        for (name, us, why), before, after in zip(named_us, ends, ends[1:], strict=False)
         if us > 0 and after > before
     )
 
@@ -532,9 +505,4 @@ def with_library(collectives: Collectives, library: Library) -> Collectives:
 
 def with_context(collectives: Collectives, context: CostContext) -> Collectives:
     """Return the same group on other links."""
-    other = object.__new__(Collectives)
-    other.__dict__.update(collectives.__dict__)
-    other.__dict__.pop("_before", None)
-    other.library, other.topology, other.context = context.library, context.topology, context
-    other._segments, other._less, other._longest = {}, {}, {}
-    return other
+    return Collectives(collectives.cluster, collectives.group, collectives.options, context=context)

@@ -89,13 +89,13 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     if min(links) == max(links):  # all pairs joined equally: link-disjoint rings and paths exist
         count = size - 1
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
-        found, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
+        num_lanes, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
     else:
         lanes = [[min(MAX_LANES, each // width) for each in row] for row in widths]
-        found = _count_rings(lanes) if size > 2 else lanes[0][1]
-        if not found:
+        num_lanes = _count_rings(lanes) if size > 2 else lanes[0][1]
+        if not num_lanes:
             return None
-        ring = path = float(found * lane)
+        ring = path = float(num_lanes * lane)
         exchange = pairs.exchange()
     return RingRates(
         ring=ring,
@@ -103,7 +103,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         fan_out=exchange.rate * (size - 1),
         shift=shift.rate,
         root=root.rate,
-        lanes=found,
+        lanes=num_lanes,
         link=slowest,
         latency_ps=slowest.latency_ps,
         shift_latency_ps=max(shift.latencies_ps),
@@ -139,19 +139,19 @@ class PairTable:
     def together(self, pairs: Iterable[tuple[int, int]]) -> Use:
         """Return the rate of each of ``pairs`` while all pairs send the same amount."""
         load: dict[tuple[int, int], float] = {}
-        other: dict[int, float] = {}
+        link_load: dict[int, float] = {}
         latencies = []
         hosted = 0
-        for here, there in pairs:
-            latency_ps, hops, links, is_hosted = self.way(here, there)
+        for source, target in pairs:
+            latency_ps, hops, links, is_hosted = self.way(source, target)
             latencies.append(latency_ps)
             hosted = max(hosted, is_hosted)
             for hop, part in hops:
                 load[hop] = load.get(hop, 0.0) + part
             for link, part in links:
-                other[link] = other.get(link, 0.0) + part
+                link_load[link] = link_load.get(link, 0.0) + part
         rates = [self.rates[i][j] / times for (i, j), times in load.items()]
-        rates += [_through(self.cluster, link) / times for link, times in other.items()]
+        rates += [_through(self.cluster, link) / times for link, times in link_load.items()]
         rates += [ROOT_COMPLEX_BYTES_PER_S] * hosted
         return Use(min(rates), latencies)
 
@@ -166,22 +166,22 @@ class PairTable:
         return _over_shifts(len(self.domain), self.together)
 
     def way(
-        self, here: int, there: int
+        self, source: int, target: int
     ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
         """Return the latency, the fractions on hops of the domain and on other links, and whether hosts are used."""
-        if self.rates[here][there]:
-            return self.latency_ps[here, there], [((here, there), 1.0)], [], False
+        if self.rates[source][target]:
+            return self.latency_ps[source, target], [((source, target), 1.0)], [], False
         try:
-            paths = self.cluster.paths(self.domain[here], self.domain[there])
+            paths = self.cluster.paths(self.domain[source], self.domain[target])
         except SpecError:
             paths = ()
         if paths and all(link in self._between for route, _ in paths for link in route):
             hops = [(self._between[link], part) for route, part in paths for link in route]
             return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
-        middles = [gpu for gpu, rate in enumerate(self.rates[here]) if rate and self.rates[gpu][there]]
+        middles = [gpu for gpu, rate in enumerate(self.rates[source]) if rate and self.rates[gpu][target]]
         if middles:
-            legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((here, middle), (middle, there))]
-            latency_ps = max(self.latency_ps[here, m] + self.latency_ps[m, there] for m in middles)
+            legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((source, middle), (middle, target))]
+            latency_ps = max(self.latency_ps[source, m] + self.latency_ps[m, target] for m in middles)
             return latency_ps, legs, [], False
         if not paths:  # no described link: the way leads through undescribed hosts
             return 0, [], [], True
@@ -217,13 +217,13 @@ def _count_rings(lanes: Lanes) -> int:
     budget = [BUDGET]
     best = 0
 
-    def more(found: int) -> None:
+    def more(num_rings: int) -> None:
         nonlocal best
-        best = max(best, found)
+        best = max(best, num_rings)
         for order in _rings(lanes, size, budget):
             hops = _lay(lanes, order)
             if hops is not None:
-                more(found + 2)
+                more(num_rings + 2)
                 _give(lanes, hops)
             if best >= most - most % 2 or budget[0] <= 0:
                 return
@@ -252,21 +252,21 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
         choices.append(_hops(lanes, step, size))
 
 
-def _hops(lanes: Lanes, here: int, size: int) -> list[int]:
-    """Return the next GPUs of a ring from ``here``: over direct lanes, widest first, then through one other GPU."""
-    direct = sorted((to for to in range(size) if lanes[here][to]), key=lambda to: (-lanes[here][to], to))
-    through = [to for to in range(size) if to != here and not lanes[here][to] and _via(lanes, here, to) is not None]
+def _hops(lanes: Lanes, gpu: int, size: int) -> list[int]:
+    """Return the next GPUs of a ring from ``gpu``: over direct lanes, widest first, then through one other GPU."""
+    direct = sorted((to for to in range(size) if lanes[gpu][to]), key=lambda to: (-lanes[gpu][to], to))
+    through = [to for to in range(size) if to != gpu and not lanes[gpu][to] and _via(lanes, gpu, to) is not None]
     return direct + through
 
 
-def _reach(lanes: Lanes, here: int, there: int) -> bool:
-    return bool(lanes[here][there]) or _via(lanes, here, there) is not None
+def _reach(lanes: Lanes, source: int, target: int) -> bool:
+    return bool(lanes[source][target]) or _via(lanes, source, target) is not None
 
 
-def _via(lanes: Lanes, here: int, there: int) -> int | None:
-    """Return a GPU with free lanes from ``here`` and to ``there``, or None."""
+def _via(lanes: Lanes, source: int, target: int) -> int | None:
+    """Return a GPU with free lanes from ``source`` and to ``target``, or None."""
     for middle in range(len(lanes)):
-        if lanes[here][middle] and lanes[middle][there]:
+        if lanes[source][middle] and lanes[middle][target]:
             return middle
     return None
 
@@ -277,8 +277,8 @@ def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
     A ring with detours through other GPUs may need a lane twice; the search does not check that.
     """
     used: list[tuple[int, int]] = []
-    for here, there in zip(order, [*order[1:], order[0]], strict=True):
-        hops = _take(lanes, here, there)
+    for source, target in zip(order, [*order[1:], order[0]], strict=True):
+        hops = _take(lanes, source, target)
         used += hops
         if not hops:
             _give(lanes, used)
@@ -286,13 +286,13 @@ def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
     return used
 
 
-def _take(lanes: Lanes, here: int, there: int) -> list[tuple[int, int]]:
+def _take(lanes: Lanes, source: int, target: int) -> list[tuple[int, int]]:
     """Use up a lane each way between two GPUs, direct or through a third; return the pairs of GPUs, if any."""
-    if lanes[here][there]:
-        hops = [(here, there)]
+    if lanes[source][target]:
+        hops = [(source, target)]
     else:
-        middle = _via(lanes, here, there)
-        hops = [] if middle is None else [(here, middle), (middle, there)]
+        middle = _via(lanes, source, target)
+        hops = [] if middle is None else [(source, middle), (middle, target)]
     for a, b in hops:
         lanes[a][b] -= 1
         lanes[b][a] -= 1
@@ -312,8 +312,8 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     staged = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
 
     def together(pairs: Iterable[tuple[int, int]]) -> Use:
-        here, there = np.array(list(pairs)).T
-        load, latencies = crossings(cluster, gpus[here], gpus[there])
+        sources, targets = np.array(list(pairs)).T
+        load, latencies = crossings(cluster, gpus[sources], gpus[targets])
         return Use(staged * load.worst(cluster)[1], latencies)
 
     load, latencies = crossings(cluster, gpus, np.roll(gpus, -1))

@@ -140,26 +140,26 @@ class StepCosts:
         if groups.shape[1] < 2 or kind not in OPS:
             return []
         _, examples, names = self._classes_of(groups)
-        found = []
+        times = []
         for group, name in zip(examples, names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name)
             if key not in self._predicted:
                 if key[2:] not in self._alike:
                     self._alike[key[2:]] = self._asked_of(tuple(groups[group].tolist()))
-                asked = self._alike[key[2:]]
-                time = asked.predict(kind, size_bytes)
-                self._predicted[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(asked)))
-            found.append(self._predicted[key])
-        return found
+                collectives = self._alike[key[2:]]
+                time = collectives.predict(kind, size_bytes)
+                self._predicted[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(collectives)))
+            times.append(self._predicted[key])
+        return times
 
-    def factor_of(self, asked: Collectives) -> float:
+    def factor_of(self, collectives: Collectives) -> float:
         """Return the factor on the durations of one group."""
-        return self.factors[asked.topology.between is None]
+        return self.factors[collectives.topology.between is None]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
-            asked = self._asked[group] = Collectives(self.cluster, group)
-            asked.share_choices(self._same_topology.setdefault(without_names(asked.topology), asked))
+            collectives = self._asked[group] = Collectives(self.cluster, group)
+            collectives.share_choices(self._same_topology.setdefault(without_names(collectives.topology), collectives))
         return self._asked[group]
 
     def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
@@ -170,17 +170,17 @@ class StepCosts:
         return self._kept[key]
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
-        asked = self._asked_of(group)
-        wanted_ps = round(asked.predict(SAME.get(kind, kind), size).time_ps * self.factor_of(asked))
+        collectives = self._asked_of(group)
+        wanted_ps = round(collectives.predict(SAME.get(kind, kind), size).time_ps * self.factor_of(collectives))
         if algorithm == ONE_OPERATION:
-            return self._as_one(group, wanted_ps, self._usual("all_gather", asked, group))
-        name = algorithm if algorithm is not None else self._usual(kind, asked, group)
+            return self._as_one(group, wanted_ps, self._usual("all_gather", collectives, group))
+        name = algorithm if algorithm is not None else self._usual(kind, collectives, group)
         times = self._times(kind, size, group, name)
         if algorithm is None and times is not None and times[0] > MUCH_SLOWER * wanted_ps:
-            for other in self._in_fewer_steps(kind, asked, name):
-                found = self._times(kind, size, group, other)
-                if found is not None and found[0] < times[0]:
-                    name, times = other, found
+            for other_name in self._in_fewer_steps(kind, collectives, name):
+                other_times = self._times(kind, size, group, other_name)
+                if other_times is not None and other_times[0] < times[0]:
+                    name, times = other_name, other_times
         return name, self._software_ps(times, wanted_ps)
 
     def _as_one(self, group: tuple[int, ...], wanted_ps: int, usual: str | None) -> tuple[str, int]:

@@ -245,14 +245,14 @@ class OperatorTables:
         """Return the time of (m, k) x (k, n) alone, in bfloat16 or float16, float8 or float4."""
         if not runs(self.gpu, dtype):
             return None
-        found = self._product_table("bfloat16" if dtype == "float16" else dtype)
-        if found is None:
+        entry = self._product_table("bfloat16" if dtype == "float16" else dtype)
+        if entry is None:
             return None
-        if found.source == self.gpu.name:
-            own = found.table.measured(m, n, k)
-            if own is not None:
-                return TableTime(own, MEASURED, found.source)
-        return TableTime(self._alone_us(found, m, n, k), found.evidence, found.source)
+        if entry.source == self.gpu.name:
+            measured_us = entry.table.measured(m, n, k)
+            if measured_us is not None:
+                return TableTime(measured_us, MEASURED, entry.source)
+        return TableTime(self._alone_us(entry, m, n, k), entry.evidence, entry.source)
 
     def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
         """Return the time of a linear layer's GEMM inside a step; with ``groups`` experts, the time of all of them.
@@ -274,14 +274,14 @@ class OperatorTables:
 
     def product_source(self) -> str | None:
         """Return the GPU whose 16-bit GEMMs are used, or None."""
-        found = self._product_table("bfloat16")
-        return None if found is None else found.source
+        entry = self._product_table("bfloat16")
+        return None if entry is None else entry.source
 
-    def _alone_us(self, found: _Found[GemmTable], m: int, n: int, k: int) -> float:
-        key = found.table.dtype, m, n, k
+    def _alone_us(self, entry: _Found[GemmTable], m: int, n: int, k: int) -> float:
+        key = entry.table.dtype, m, n, k
         if key not in self._known:
             shape = np.array([[m, n, k]], dtype=float)
-            self._known[key] = float(found.table.estimate_us(shape, found.machine)[0])
+            self._known[key] = float(entry.table.estimate_us(shape, entry.machine)[0])
         return self._known[key]
 
     def _product_table(self, dtype: str) -> _Found[GemmTable] | None:
@@ -328,15 +328,15 @@ class OperatorTables:
 
     def products_us(self, shapes: Float64) -> Float64:
         """Return microseconds of bfloat16 GEMMs alone; ``shapes``: (rows, 3) of m, n, k."""
-        found = self._product_table("bfloat16")
-        assert found is not None
-        return found.table.estimate_us(shapes, found.machine)
+        entry = self._product_table("bfloat16")
+        assert entry is not None
+        return entry.table.estimate_us(shapes, entry.machine)
 
     def attentions_us(self, shapes: Float64) -> Float64:
         """Return microseconds of attention alone; ``shapes``: (rows, 6) as for :func:`attention_us`."""
-        found = self._attention_table
-        assert found is not None
-        return found.table.estimate_us(shapes, found.machine)
+        entry = self._attention_table
+        assert entry is not None
+        return entry.table.estimate_us(shapes, entry.machine)
 
     # Attention --------------------------------------------------------------------------------------------------
 
@@ -346,18 +346,18 @@ class OperatorTables:
 
     def attention(self, shape: AttentionShape) -> TableTime | None:
         """Return forward attention's time alone, by the measured kernel; without a mask, scaled by the extra blocks."""
-        found = self._attention_table
-        if found is None:
+        entry = self._attention_table
+        if entry is None:
             return None
         key = shape.row
-        own = found.table.measured(key) if found.source == self.gpu.name else None
-        if own is not None:
-            return TableTime(own * shape.unmasked, MEASURED if shape.causal else INTERPOLATED, found.source)
-        return TableTime(self._attention_us(found, key) * shape.unmasked, found.evidence, found.source)
+        measured_us = entry.table.measured(key) if entry.source == self.gpu.name else None
+        if measured_us is not None:
+            return TableTime(measured_us * shape.unmasked, MEASURED if shape.causal else INTERPOLATED, entry.source)
+        return TableTime(self._attention_us(entry, key) * shape.unmasked, entry.evidence, entry.source)
 
-    def _attention_us(self, found: _Found[AttentionTable], row: tuple[int, ...]) -> float:
+    def _attention_us(self, entry: _Found[AttentionTable], row: tuple[int, ...]) -> float:
         if row not in self._known:
-            self._known[row] = float(found.table.estimate_us(np.array([row], dtype=float), found.machine)[0])
+            self._known[row] = float(entry.table.estimate_us(np.array([row], dtype=float), entry.machine)[0])
         return self._known[row]
 
     def attention_kernels_us(self, shapes: Float64) -> Float64:
@@ -437,8 +437,8 @@ _MOST_OLDER = (0.73, 0.63)
 
 def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:
     """Return a kernel's speed relative to the tables' kernel; 1 for no name and for kernels the GPU lacks."""
-    of = {"hopper": _HOPPER, "blackwell": _BLACKWELL}.get(generation, _OLDER)
-    return of.get(kernel, (1.0, 1.0))[backward]
+    shares = {"hopper": _HOPPER, "blackwell": _BLACKWELL}.get(generation, _OLDER)
+    return shares.get(kernel, (1.0, 1.0))[backward]
 
 
 def most_of_peak(generation: str, kernel: str, *, backward: bool) -> float:

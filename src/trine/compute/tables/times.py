@@ -101,9 +101,9 @@ class SizedTimes:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
         more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
-        found = self.tables.memory(work.bytes * more, "other" if _is_unfused(sizes) else family)
+        moved = self.tables.memory(work.bytes * more, "other" if _is_unfused(sizes) else family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
-        return TableTime(max(found.us, floor), found.evidence, found.source)
+        return TableTime(max(moved.us, floor), moved.evidence, moved.source)
 
     def _product(self, sizes: Resized) -> TableTime | None:
         """Return the time of a product, or of the gradients of one."""
@@ -122,12 +122,12 @@ class SizedTimes:
         rates = self._rates(inner, outer, dtype)
 
         def ask(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
-            found = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
-            return self._no_faster(found, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
+            time = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
+            return self._no_faster(time, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
 
         if not is_gradient(sizes):
-            found = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
-            return self._at_least_moved(found, sizes) if len(weight.shape) > 2 and groups == 1 else found
+            time = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
+            return self._at_least_moved(time, sizes) if len(weight.shape) > 2 and groups == 1 else time
         parts = []
         if wants(sizes, x):
             parts.append(ask(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
@@ -145,16 +145,16 @@ class SizedTimes:
         return tuple(rate * self._gpu.num_compute_units for rate in (_ODD_ROWS if (inner | outer) % 2 else _EVEN_ROWS))
 
     def _no_faster(
-        self, found: TableTime | None, flops: int, flop_per_s: float, sides: tuple[int, int]
+        self, time: TableTime | None, flops: int, flop_per_s: float, sides: tuple[int, int]
     ) -> TableTime | None:
-        """Return ``found``, or the time at ``flop_per_s`` if that is longer; remember which side made it longer."""
+        """Return ``time``, or the time at ``flop_per_s`` if that is longer; remember which side made it longer."""
         us = 1e6 * flops / flop_per_s
-        if found is None or found.us >= us:
-            return found
+        if time is None or time.us >= us:
+            return time
         for side in sides:
             if side % _ALIGNED:
-                self.slow_rows[side] = max(us / found.us, self.slow_rows.get(side, 1.0))
-        return TableTime(us, found.evidence if generation_of(self._gpu.name) == "hopper" else ASSUMED, found.source)
+                self.slow_rows[side] = max(us / time.us, self.slow_rows.get(side, 1.0))
+        return TableTime(us, time.evidence if generation_of(self._gpu.name) == "hopper" else ASSUMED, time.source)
 
     def _is_misaligned(self, is_batched: bool, inner: int, outer: int, dtype: str) -> bool:
         """Return whether a 16-bit product of two activations has rows that tensor cores cannot load.
@@ -170,11 +170,11 @@ class SizedTimes:
         """Return the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
         return operator_time(self._gpu, sizes, work_of(sizes), "float32")
 
-    def _at_least_moved(self, found: TableTime | None, sizes: Resized) -> TableTime | None:
-        """Return ``found``, or the memory time if longer: each batch reads a second factor, which ``found`` omits."""
-        if found is None:
+    def _at_least_moved(self, product: TableTime | None, sizes: Resized) -> TableTime | None:
+        """Return ``product``, or the memory time if longer: each batch reads a second factor, which it omits."""
+        if product is None:
             return None
-        return max(found, self._moving(sizes, "other"), key=lambda time: time.us)
+        return max(product, self._moving(sizes, "other"), key=lambda time: time.us)
 
     def _attention(self, sizes: Resized) -> TableTime | None:
         """Return the time of fused attention on queries (batch, heads, length, size), scaled by query / key length."""
@@ -190,10 +190,10 @@ class SizedTimes:
             size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
         )  # fmt: skip
         kernel = str(attributes.get("attention_kernel", ""))
-        found = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
-        if found is None:
+        square = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
+        if square is None:
             return None
-        return TableTime(found.us * q.shape[-2] / length, found.evidence, found.source)
+        return TableTime(square.us * q.shape[-2] / length, square.evidence, square.source)
 
 
 def _is_unfused(sizes: Resized) -> bool:
@@ -276,11 +276,11 @@ def convolution_of(sizes: Resized) -> Convolution | None:
 
     Stride and padding are guessed from the sizes of input, filter and output.
     """
-    found = conv_tensors(sizes)
+    tensors = conv_tensors(sizes)
     source = (sizes.forward or sizes).operator
-    if found is None or source.attributes.get("transposed") or any(len(t.shape) != 4 for t in found):
+    if tensors is None or source.attributes.get("transposed") or any(len(t.shape) != 4 for t in tensors):
         return None
-    x, weight, y = (t.shape for t in found)
+    x, weight, y = (t.shape for t in tensors)
     if min(*x, *weight, *y) < 1 or x[1] % weight[1]:
         return None
     guessed = [_guess(*each) for each in zip(x[2:], weight[2:], y[2:], strict=True)]
@@ -301,14 +301,14 @@ def _guess(size: int, taps: int, across: int) -> tuple[int, int]:
 
 
 def _convolution(gpu: GpuSpec, sizes: Resized, precision: str) -> TableTime | None:
-    layer, found = convolution_of(sizes), conv_tensors(sizes)
-    if layer is None or found is None or precision not in (*gpu.flop_per_s, "tfloat32"):
+    layer, tensors = convolution_of(sizes), conv_tensors(sizes)
+    if layer is None or tensors is None or precision not in (*gpu.flop_per_s, "tfloat32"):
         return None
     if not is_gradient(sizes):
         return convolution(gpu, layer, precision, FORWARD)
-    x, weight, _ = found
-    asked = [direction for tensor, direction in ((x, INPUT), (weight, WEIGHT)) if wants(sizes, tensor)]
-    return _sum([convolution(gpu, layer, precision, direction) for direction in asked])
+    x, weight, _ = tensors
+    directions = [direction for tensor, direction in ((x, INPUT), (weight, WEIGHT)) if wants(sizes, tensor)]
+    return _sum([convolution(gpu, layer, precision, direction) for direction in directions])
 
 
 def _products(gpu: GpuSpec, sizes: Resized) -> TableTime | None:
@@ -321,8 +321,8 @@ def _products(gpu: GpuSpec, sizes: Resized) -> TableTime | None:
         return None
     if not is_gradient(sizes):
         return product(gpu, m, n, k, batch)
-    asked = [shape for tensor, shape in zip(both, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
-    return _sum([product(gpu, *shape, batch) for shape in asked])
+    shapes = [shape for tensor, shape in zip(both, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
+    return _sum([product(gpu, *shape, batch) for shape in shapes])
 
 
 def _product_of(x: Tensor, weight: Tensor, y: Tensor) -> tuple[int, int, int, int]:
