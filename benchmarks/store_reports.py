@@ -24,12 +24,11 @@ from typing import Any
 from trine.cli.progress import RowsLine
 from trine.common._version import __version__
 from trine.common.outputs import write_bytes
-from trine.validation.harness import grouped
+from trine.validation.harness import FOLDER, grouped, hash_inputs, read_stored
 from trine.validation.layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
 from trine.validation.memory import ModelledMemory, load_stored_memory, validate_memory
 from trine.validation.replay_rows import Answers, Ask, predict
 from trine.validation.step_factors import ComparedStep, asked_factors
-from trine.validation.stored import FOLDER, hash_inputs, read_stored
 from trine.validation.training import load_stored_training, validate_training
 
 #: A sample excludes rows with more CPU time, in seconds.

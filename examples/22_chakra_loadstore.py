@@ -12,7 +12,7 @@ from trine import load_cluster
 from trine.formats.chakra import read_chakra, simulate_chakra
 from trine.formats.chakra.schema import COMM_COLL, COMP, classes
 from trine.formats.chakra.template import framed
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import KernelChoices
 from trine.gpu.chakra.run import simulate_chakra_loadstore
 
 GPUS = 4

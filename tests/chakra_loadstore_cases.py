@@ -21,7 +21,7 @@ from gpu_cases import NS, small_model
 
 from trine.cluster import build_topology
 from trine.formats.chakra import read_chakra
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import KernelChoices
 from trine.gpu.chakra.run import simulate_chakra_loadstore
 from trine.gpu.model import MemorySystem
 

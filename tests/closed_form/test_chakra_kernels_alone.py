@@ -7,7 +7,7 @@ import pytest
 from chakra_files import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COMP, REDUCE_SCATTER, collective, node, receive, send
 from chakra_loadstore_cases import SMALL, US, cluster, model, run
 
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import KernelChoices
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.run import run_gpus
 

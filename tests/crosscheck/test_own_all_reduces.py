@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
+from trine.gpu.kernels.options import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
 from trine.validation.gpu.measured import FinePoint, chosen, compare
 

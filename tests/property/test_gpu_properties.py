@@ -22,7 +22,7 @@ def test_no_wake_up_is_lost_and_no_token(seed):
     assert run.run(None)
     left = np.array([memory.values for memory in run.messages.memories])
     np.testing.assert_array_equal(left, case.program.semaphores + tokens(case.program))
-    assert not any(queue for memory in run.messages.memories for queue in memory.waiting.values())
+    assert not any(queue for memory in run.messages.memories for queue in memory.waiters.values())
 
 
 def tokens(program):

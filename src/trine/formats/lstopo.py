@@ -24,8 +24,7 @@ from trine.formats.media import (
     socket_of,
     xgmi_of_model,
 )
-from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
-from trine.formats.xml_tree import Element, parse_xml
+from trine.formats.reader import Element, TopologyBuilder, gpu_named, join_by_nvswitch, parse_xml, read_out
 
 NODE = "node0"
 #: Vendors of compute GPUs; a display device may also be the VGA of a board's controller.

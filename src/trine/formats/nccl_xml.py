@@ -27,8 +27,7 @@ from trine.formats.media import (
     xgmi_of_gfx,
     xgmi_of_model,
 )
-from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
-from trine.formats.xml_tree import Element, parse_xml
+from trine.formats.reader import Element, TopologyBuilder, gpu_named, join_by_nvswitch, parse_xml, read_out
 
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; newer NCCL adds ``gin``, without a bandwidth, to a NIC.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")

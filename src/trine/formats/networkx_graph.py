@@ -14,8 +14,16 @@ from trine.common.schema import show
 from trine.common.units import parse_bandwidth, parse_time
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import LinkChoices, check_links_from
-from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
-from trine.formats.xml_tree import Element, parse_xml
+from trine.formats.reader import (
+    Cable,
+    Element,
+    TopologyBuilder,
+    assemble,
+    class_between,
+    gpu_named,
+    kind_named,
+    parse_xml,
+)
 
 _NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")
 _EDGE_KEYS = ("bandwidth", "latency", "class", "medium", "link", "peak_bandwidth")

@@ -7,11 +7,10 @@ from fractions import Fraction
 from itertools import groupby
 
 from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
-from trine.graph.workload import OPTIMIZER, Operator
+from trine.graph.workload import FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import ChunkPass, OperatorRun, Place
 from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
-from trine.parallel.expert import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
@@ -21,6 +20,64 @@ from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
 from trine.parallel.token_partition import WHOLE
+
+DISPATCH, COMBINE = "dispatch", "combine"
+
+
+class ExpertExchange(Extension):
+    """Messages among the ranks of the experts: after dispatch and before combine, reversed in the backward pass."""
+
+    def __init__(self, program: StageProgram) -> None:
+        super().__init__(program)
+        self._even = self.context.with_load(WHOLE)
+        self._load = self.context.expert_load
+        self._axis = self.context.plan.groups.experts
+
+    def before(self, op: Operator, place: Place) -> None:
+        role = op.attributes.get("moe")
+        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
+            return
+        if role == (COMBINE if op.phase == FORWARD else DISPATCH):
+            batch = self.context.micro_batches[place.microbatch]
+            self._exchange(op, op.inputs[0], False, batch, place, self.writer.last_compute_and_waits())
+
+    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
+        role = op.attributes.get("moe")
+        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
+            return
+        if role == (DISPATCH if op.phase == FORWARD else COMBINE):
+            self._exchange(op, op.outputs[0], True, batch, place, (done,))
+
+    def _exchange(
+        self, op: Operator, tensor: int, there: bool, batch: int, place: Place, after: tuple[int, ...]
+    ) -> None:
+        """Send the token copies (``there``: to their experts, else back); the next operator waits for them."""
+        size = self._even.rank_bytes(tensor, batch)
+        label = self.label(op, place)
+        key = ("ep", op.id, *place.key)
+        sent = _part(size, min(self._load.shares) * len(self._load.shares))
+        self.writer.wait(self.writer.collective("all_to_all", self._axis, key, sent, after, label))
+        if not self._load.is_even:
+            self._messages(size, there, key, after, label)
+
+    def _messages(
+        self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
+    ) -> None:
+        """Exchange the bytes to each rank (``there``; else from it) in excess of the smallest share."""
+        position, least = self.program.expert_position, _part(size, min(self._load.shares))
+        rest = [_part(size, share) - least for share in self._load.shares]
+        peers = [p for p in range(self.context.plan.ep) if p != position]
+        for peer in peers:
+            if num_bytes := rest[peer if there else position]:
+                self.writer.add(Send(Peer(self._axis, peer), num_bytes, (*key, position, peer), after, label))
+        for peer in peers:
+            if rest[position if there else peer]:
+                self.writer.wait(self.writer.add(Recv(Peer(self._axis, peer), (*key, peer, position), after, label)))
+
+
+def _part(size: int, share: Fraction) -> int:
+    return -(-size * share.numerator // share.denominator)
+
 
 _MICRO_BATCH = "micro-batch"
 #: Bytes of a reduced number.

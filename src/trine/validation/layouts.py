@@ -17,7 +17,17 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.validation.harness import HEAD, Errors, cells, error_lines, errors_by, grouped, named_rows
+from trine.validation.harness import (
+    HEAD,
+    Errors,
+    ReplayProgress,
+    cells,
+    error_lines,
+    errors_by,
+    grouped,
+    named_rows,
+    read_stored,
+)
 from trine.validation.replay_rows import ONES, Answers, Ask, Triple, replay
 from trine.validation.step_factors import (
     AskedStep,
@@ -31,7 +41,6 @@ from trine.validation.step_factors import (
     refined,
     words,
 )
-from trine.validation.stored import ReplayProgress, read_stored
 from trine.validation.training import sampled, thinned
 from trine.validation.training_rows import TrainingRow, load_layouts
 

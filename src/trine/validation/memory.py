@@ -25,6 +25,7 @@ from trine.software import Software, load_software
 from trine.training.memory import rank_memory, shortened
 from trine.validation.harness import (
     Errors,
+    ReplayProgress,
     UnreadRow,
     Validation,
     error_lines,
@@ -32,9 +33,9 @@ from trine.validation.harness import (
     grouped,
     named_rows,
     read_each,
+    read_stored,
     read_table,
 )
-from trine.validation.stored import ReplayProgress, read_stored
 from trine.validation.training_rows import FOLDER, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer, load_model

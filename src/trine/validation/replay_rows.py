@@ -27,7 +27,7 @@ from trine.results import Result
 from trine.results.waits import RANK_REASONS
 from trine.software.profile import NO_SOFTWARE, USUAL_FACTORS, Software, known_software
 from trine.training.software import as_software
-from trine.validation.stored import hash_inputs
+from trine.validation.harness import hash_inputs
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Relative tolerance for equal gaps: flows that share links are rounded to picoseconds.

@@ -16,10 +16,19 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.validation.harness import HEAD, Errors, Target, cells, error_lines, errors_by, grouped
+from trine.validation.harness import (
+    HEAD,
+    Errors,
+    ReplayProgress,
+    Target,
+    cells,
+    error_lines,
+    errors_by,
+    grouped,
+    read_stored,
+)
 from trine.validation.replay_rows import Answers, Ask, cost, replay, shuffled
 from trine.validation.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
-from trine.validation.stored import ReplayProgress, read_stored
 from trine.validation.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 
 #: Rows of each source in a sample, and the most layers times micro-batches of such a row.

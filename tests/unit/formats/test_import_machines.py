@@ -12,7 +12,7 @@ import pytest
 from trine.errors import SpecError
 from trine.formats.clusters import read_any
 from trine.formats.nvidia_smi import nvidia_smi_cluster, parse_matrix
-from trine.formats.xml_tree import MAX_DEPTH, parse_xml
+from trine.formats.reader import MAX_DEPTH, parse_xml
 
 DATA = Path(__file__).parents[2] / "data" / "topologies"
 

@@ -27,7 +27,7 @@ from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
 from trine.formats.chakra import read_chakra
 from trine.gpu.chakra import run as loadstore
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import KernelChoices
 from trine.gpu.chakra.run import simulate_chakra_loadstore
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions

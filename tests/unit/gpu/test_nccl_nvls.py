@@ -11,9 +11,9 @@ from trine.errors import InputError
 from trine.gpu.collective import compare_fidelity
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.kernels import nccl_nvls
-from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.kernels.nccl_nvls import CHANNELS, STEPS, chunk_bytes
+from trine.gpu.kernels.options import FETCH_CYCLES
 from trine.gpu.program import ACQUIRE, DELAY, FENCE, READ_SUM, WRITE_ALL
 from trine.gpu.proofs import check_program
 

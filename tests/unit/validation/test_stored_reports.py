@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
+from trine.validation import harness, replay_rows
 from trine.validation import memory as validate_memory
-from trine.validation import replay_rows, stored
+from trine.validation.harness import ReplayProgress, hash_inputs, read_stored
 from trine.validation.layouts import load_stored_layouts
 from trine.validation.memory import load_stored_memory
-from trine.validation.stored import ReplayProgress, hash_inputs, read_stored
 from trine.validation.training import chosen_rows, load_stored_training
 
 REPORTS = ("training", "layouts", "memory")
@@ -73,9 +73,9 @@ def test_the_stored_report_is_printed_without_a_replay(name: str) -> None:
 @pytest.mark.parametrize("name", REPORTS)
 def test_changed_data_or_code_are_announced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = read_stored(name)[0]
-    monkeypatch.setattr(stored, "hash_inputs", lambda: made.hash)
+    monkeypatch.setattr(harness, "hash_inputs", lambda: made.hash)
     assert "changed" not in run(f"validate {name}").splitlines()[0]
-    monkeypatch.setattr(stored, "hash_inputs", lambda: "of other files")
+    monkeypatch.setattr(harness, "hash_inputs", lambda: "of other files")
     first = run(f"validate {name}").splitlines()[0]
     assert first.startswith(
         f"stored report of trine {made.version}; data or code changed since: --again replays all rows ("
@@ -87,7 +87,7 @@ def test_the_hash_depends_on_data_and_code(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "presets" / "stored").mkdir(parents=True)
     (tmp_path / "cli").mkdir()
     (tmp_path / "engine.py").write_text("one")
-    monkeypatch.setattr(stored, "PRESETS", tmp_path / "presets")
+    monkeypatch.setattr(harness, "PRESETS", tmp_path / "presets")
     compute = hash_inputs.__wrapped__
     first = compute()
     (tmp_path / "cli" / "shown.py").write_text("of the command line")
@@ -121,7 +121,7 @@ def test_stored_reports_hold_all_rows() -> None:
 
 def test_a_report_is_stored_and_loaded(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = load_stored_training()
-    monkeypatch.setattr(stored, "FOLDER", tmp_path)
+    monkeypatch.setattr(harness, "FOLDER", tmp_path)
     monkeypatch.setattr(script, "FOLDER", tmp_path)
     script.store("training", {"rows": script.step_records(steps.steps)}, 119.0)
     again = load_stored_training()
@@ -132,7 +132,7 @@ def test_a_report_is_stored_and_loaded(script: ModuleType, tmp_path: Path, monke
 
 
 def test_progress_counts_the_stored_time_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "_row_costs", lambda report: {"short": 1000, "long": 9000})
+    monkeypatch.setattr(harness, "_row_costs", lambda report: {"short": 1000, "long": 9000})
     seen: list[tuple[int, int]] = []
     work = ReplayProgress("training", ["short", "long", "new"], lambda done, total: seen.append((done, total)))
     for row in ("long", "new", "short", "short"):

@@ -22,8 +22,7 @@ from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra.simulate import trace_facts
 from trine.gpu.chakra.compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
 from trine.gpu.chakra.graph import GraphBuilder, LoadStoreGraph, is_kernel
-from trine.gpu.chakra.kernels import JobKernels, address_period, memory_end
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import JobKernels, KernelChoices, address_period, memory_end
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.results.result import GpuResult

@@ -27,7 +27,7 @@ from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
 from trine.errors import InputError
-from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.kernels import KernelChoices
 from trine.gpu.cli.loadstore import check_level, draw_inside
 from trine.gpu.collective.options import LoadStoreOptions, model_for
 

@@ -65,7 +65,7 @@ def collective(
     if kind in MOE and (not is_loadstore or inside.compare_fidelity):
         raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
-        from trine.collectives.plot import check_plot
+        from trine.collectives.result import check_plot
 
         check_plot(plot, sizes)
     if is_loadstore:

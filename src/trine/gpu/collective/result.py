@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveTime
-from trine.collectives.plot import draw_sizes
-from trine.collectives.result import CollectiveResult
+from trine.collectives.result import CollectiveResult, draw_sizes
 from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.evidence import Evidence

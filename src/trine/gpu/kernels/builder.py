@@ -14,14 +14,15 @@ from typing import NamedTuple
 from trine.errors import InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
-from trine.gpu.kernels.bookkeeping import (
+from trine.gpu.kernels.options import (
     CHANNEL_CYCLES,
     COUNT_CYCLES,
     DATA_CYCLES,
     FLAG_CYCLES,
+    MAX_OPERANDS,
     SEEN_CYCLES,
+    KernelOptions,
 )
-from trine.gpu.kernels.options import MAX_OPERANDS, KernelOptions
 from trine.gpu.program import GpuProgram
 
 #: Bytes per piece of a slice, if one piece is sent while the next is processed. 32 workgroups with a piece each keep a

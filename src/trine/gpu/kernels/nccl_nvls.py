@@ -25,9 +25,8 @@ from typing import NamedTuple
 from trine.errors import InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
-from trine.gpu.kernels.options import JOINT, KernelOptions
+from trine.gpu.kernels.options import FETCH_CYCLES, JOINT, KernelOptions
 from trine.gpu.program import GpuProgram
 
 #: Channels on Hopper (NVLS_NCHANNELS_SM90); Blackwell has 24 and more.

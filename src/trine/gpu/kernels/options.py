@@ -12,6 +12,19 @@ from trine.errors import InputError, nearest
 if TYPE_CHECKING:
     from trine.gpu.kernels.moe.options import MoeOptions
 
+#: Cycles from the start to the launch flag, including a second line of parameters; from the flag to the channels,
+#: including divisions by the numbers of ranks, blocks and scratch buffers; from the channels to the first data access.
+FLAG_CYCLES, CHANNEL_CYCLES, DATA_CYCLES = 140, 704, 176
+#: Cycles from a signal to the first poll of the peers' signals: one atomic in the L2 for the local count, 262 cycles,
+#: plus the code around it; cycles after the last poll.
+COUNT_CYCLES, SEEN_CYCLES = 371, 33
+#: Cycles of a jump to instructions that are not yet cached: a kernel starts with empty instruction and constant caches.
+#: Lines come from the L2 (262 cycles, including 33 for the data L1) through a separate L1, 39 cycles away each way, and
+#: bring the next eight lines of 128 bytes along (Huerta et al., MICRO 2025, arXiv 2503.20481: their simulator's
+#: configurations of Turing, Ampere, Blackwell).
+FETCH_CYCLES = 262 - 33 + 2 * 39
+
+
 #: How ranks signal the arrival of data. ``simple``: semaphores after the data; all bytes of a line are data. ``ll``,
 #: ``ll128``: each line carries flags; the data are half, or 15/16, of it (NCCL's LL and LL128).
 SIMPLE, LL, LL128 = "simple", "ll", "ll128"
@@ -42,7 +55,7 @@ class KernelOptions:
     all_reduce and all_to_all its buffer. workgroups: per rank; wavefronts: per workgroup. protocol:
     one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
     requests of a wavefront in flight, 0: the GPU model's. bookkeeping: whether kernels do a library's other work
-    besides moving data (:mod:`trine.gpu.kernels.bookkeeping`). matrix: for all_to_all_v, bytes from
+    besides moving data (:mod:`trine.gpu.kernels.options`). matrix: for all_to_all_v, bytes from
     each rank (row) to each rank (column). moe: for moe_dispatch and moe_combine, the tokens and experts exchanged.
 
     Raises InputError: a number out of range, an unknown protocol, sync or waits.

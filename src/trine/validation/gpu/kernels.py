@@ -28,9 +28,8 @@ import numpy as np
 from trine.errors import InputError, nearest
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
-from trine.gpu.kernels.options import LL, SIMPLE, KernelOptions
+from trine.gpu.kernels.options import FETCH_CYCLES, LL, SIMPLE, KernelOptions
 from trine.gpu.program import GpuProgram
 
 WARP = 32

@@ -19,10 +19,10 @@ from trine.compute.calibration import Point, signatures
 from trine.compute.cost import Sizing
 from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
+from trine.compute.models import Transfer
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, TABLES
 from trine.compute.tables.times import TableTimes
-from trine.compute.transfer import Transfer
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
