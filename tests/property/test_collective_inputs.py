@@ -103,6 +103,14 @@ MOVES = [
 #: (base command, option that must not change the answer)
 SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (H100, "--brief"), (H100, "--details")]
 
+#: (base command, option of links that only a second run shows to be idle)
+IDLE = [
+    (INLINE, "--routing ecmp-hash"),
+    (H100, "--routing ecmp-hash"),
+    (TWO, "--slow-link node0.pcie0->node0.host0:0.5"),
+    (TWO, "--link-down node0.pcie0->node0.host0 --link-down node1.pcie0->node1.host0"),
+]
+
 #: (base command, option to add, a word of the refusal)
 REFUSED = [
     (H100, "--gpus 9 --nodes 1", "8"),
@@ -116,14 +124,10 @@ REFUSED = [
     (INLINE, "--no-nvls", "nvls"),
     (INLINE, "--max-channels 4", "channels"),
     (INLINE, "--cluster dgx-h100", "--topology"),
-    (INLINE, "--routing ecmp-hash", "--routing"),
     (H100, "--bandwidth 50GB/s", "--bandwidth"),
     (H100, "--latency 1us", "--latency"),
-    (H100, "--routing ecmp-hash", "--routing"),
     (H100, "--routing sideways", "sideways"),
     (H100, "--slow-link gpu0->nvswitc:0.5", "nvswitch"),
-    (TWO, "--slow-link node0.pcie0->node0.host0:0.5", "--slow-link"),
-    (TWO, "--link-down node0.pcie0->node0.host0 --link-down node1.pcie0->node1.host0", "--link-down"),
     (H100, "--library rccl", "library"),
     (H100, "--library ncl", "library"),
     ("all_reduce --size 1M --cluster mi300x-node", "--library nccl", "library"),
@@ -253,6 +257,12 @@ def test_it_moves_the_answer(base: str, option: str) -> None:
         assert "explain" not in before
     else:
         assert times(before) != times(after)
+
+
+@pytest.mark.parametrize(("base", "option"), IDLE, ids=lambda text: str(text)[-60:])
+def test_a_note_names_an_idle_option_of_links(base: str, option: str) -> None:
+    code, _, err = run(f"{base} {option}")
+    assert (code, "changes no time" in err, option.split()[0] in err) == (0, True, True), err
 
 
 @pytest.mark.parametrize(("base", "option"), SAME, ids=lambda text: str(text)[-60:])

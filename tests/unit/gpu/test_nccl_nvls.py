@@ -31,7 +31,7 @@ def small_chunks(monkeypatch):
     """Use chunks of one line, so that a few KiB take more steps than a staging buffer holds."""
     monkeypatch.setattr(nccl_nvls, "_CHUNKS", ((128, 0),))
     # The checker would report that no operation writes the others' steps, which remain from the previous kernel.
-    monkeypatch.setattr(nccl_nvls._Kernel, "_step", lambda self, group, name: self._word(group, "step"))
+    monkeypatch.setattr(nccl_nvls._Kernel, "_step", lambda self, group, name: self._load_word(group, "step"))
 
 
 @pytest.mark.parametrize("op", OPS)
