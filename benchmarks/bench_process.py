@@ -60,8 +60,6 @@ ROWS = {
     "405B, 16 384 GPUs on rails": Row(f"{LLAMA} --dp 128 --cluster dgx-h100 --nodes 2048", 8.0),
     "mixtral, 16 384 GPUs": Row(f"{MOE} --dp 16384 --cluster dgx-h100 --nodes 2048", 8.0),
 }
-#: Options unknown to older checkouts, which always behaved that way.
-UNKNOWN_BEFORE = (" --no-fold",)
 
 
 def cpu_s(words: Sequence[str], src: Path, cache: str | None) -> float:
@@ -86,14 +84,6 @@ def measure(row: Row, src: Path) -> float:
         return cpu_s(row.words.split(), src, cache)
 
 
-def without_news(row: Row) -> Row:
-    """Return the row without the options that older checkouts do not know."""
-    words = row.words
-    for word in UNKNOWN_BEFORE:
-        words = words.replace(word, "")
-    return row._replace(words=words)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--before", type=Path, help="the src folder of an older checkout")
@@ -107,7 +97,7 @@ def main() -> None:
         now, before = [], []
         for number in range(given.repeat + 1):  # the first is a warm-up: byte code, kernels, files
             beside = given.before is not None and not row.is_new
-            times = measure(row, HERE), measure(without_news(row), given.before) if beside else None
+            times = measure(row, HERE), measure(row, given.before) if beside else None
             if number or row.is_first:
                 now.append(times[0])
                 before += [times[1]] if times[1] is not None else []

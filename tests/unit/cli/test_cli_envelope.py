@@ -72,7 +72,8 @@ def test_every_command_that_writes_json_is_named_as_it_is_called():
                 if isinstance(call.args[2], ast.Constant):
                     named.add(call.args[2].value)
                 else:
-                    assert ast.unparse(call.args[2]) == "validation.SCHEMA.replace('-', ' ')", f"{path.name}:{call.lineno}"
+                    named_by = ast.unparse(call.args[2])
+                    assert named_by == "validation.SCHEMA.replace('-', ' ')", f"{path.name}:{call.lineno}"
                     named |= {kind.SCHEMA.replace("-", " ") for kind in VALIDATIONS}
     assert len(named) >= 20
     for name in sorted(named):
