@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from trine.errors import InputError, MissingExtraError  # noqa: E402
 from trine.workload import load  # noqa: E402
-from trine.workload.tracing.meta import CAPTURE_FILES  # noqa: E402
+from trine.workload.tracing.files import CAPTURE_FILES  # noqa: E402
 from trine.workload.tracing.tracer import capture, capture_function  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.errors import SimulationError
+from trine.folding import classes as partitions
 from trine.folding import colors
-from trine.folding import refine as partitions
+from trine.folding.classes import Partition, is_stable, refine
 from trine.folding.neighbourhood import Neighbourhood
-from trine.folding.refine import Partition, is_stable, refine
 
 seeds = st.integers(0, 2**32)
 

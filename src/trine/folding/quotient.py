@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
-from trine.folding.classes import RankClasses
+from trine.folding.classes import Partition, RankClasses
 from trine.folding.colors import distinct
 from trine.folding.neighbourhood import PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
-from trine.folding.refine import Partition
 from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.grid import RankGrid
 from trine.graph.placement import Placement

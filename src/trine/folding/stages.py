@@ -21,12 +21,11 @@ from trine.common.units import format_time
 from trine.engine import advance, carry_over, run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import TooManyTasksError
-from trine.folding.classes import ClassSearch, RankClasses
+from trine.folding.classes import ClassSearch, Partition, RankClasses
 from trine.folding.colors import join_components
 from trine.folding.neighbourhood import SHARED, PatternPart, RouteTable, link_places, whole_parts, without_signals
 from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
 from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
-from trine.folding.refine import Partition
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot
 

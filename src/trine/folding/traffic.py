@@ -7,10 +7,10 @@ import numpy as np
 from trine.cluster.cluster import Cluster
 from trine.common.arrays import Int32, Int64
 from trine.common.units import PS_PER_S
+from trine.folding.classes import Partition
 from trine.folding.extract import Extraction
 from trine.folding.neighbourhood import RouteTable
 from trine.folding.pattern import HOSTS, JobPatterns, Pattern
-from trine.folding.refine import Partition
 from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, Records

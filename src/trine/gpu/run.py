@@ -17,7 +17,7 @@ from trine.engine.validate import validate
 from trine.errors import InputError, SimulationError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.model import FAIR, GpuModel
-from trine.gpu.model.check import check_numbers
+from trine.gpu.model.options import check_numbers
 from trine.gpu.path_table import operand_pairs
 from trine.gpu.peers import Arrivals
 from trine.gpu.program import GpuProgram

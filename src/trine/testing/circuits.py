@@ -16,7 +16,7 @@ from trine.engine.reference import Reference
 from trine.errors import TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.testing.require import require, require_order
+from trine.testing.plug_ins import require, require_order
 
 #: Ranks in excess of ports, so that circuits must be torn down; maximum number of ranks.
 SPARE, MAX_RANKS = 3, 14

@@ -17,7 +17,7 @@ from trine.errors import InputError, TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.testing.circuits import check_circuit_run
-from trine.testing.require import require, require_order
+from trine.testing.plug_ins import require, require_order
 
 #: Allowed relative error of sums of rates.
 TOLERANCE = 1e-9

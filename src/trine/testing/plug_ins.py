@@ -16,11 +16,26 @@ from trine.compute.models import ComputeModel
 from trine.compute.resize import Split
 from trine.compute.roofline import Duration
 from trine.errors import PlanError, TrineError
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.graph.workload import Operator, Workload
 from trine.testing import schedule_proof
-from trine.testing.require import require
 from trine.workload.native import check_workload, load_native, save
 from trine.workload.readers import TraceReader
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise AssertionError with ``message`` unless ``condition`` holds; unlike ``assert``, python -O keeps it."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def require_order(graph: TaskGraph, records: Records, task: int, where: str) -> None:
+    """Raise AssertionError if a task starts before its predecessors have ended."""
+    require(
+        records.start_ps[task] >= records.end_ps[graph.predecessors(task)].max(initial=0),
+        f"{where}: task {task} starts before its dependencies have ended",
+    )
+
 
 SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)
 

@@ -16,7 +16,7 @@ from trine.parallel.schedules import (
     PipelineAction,
     PipelineSchedule,
 )
-from trine.testing.require import require
+from trine.testing.plug_ins import require
 
 MAX_RANKS, MAX_MICROBATCHES, MAX_VIRTUAL_STAGES = 6, 12, 3
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trine.folding.classes import refine
 from trine.folding.colors import SEPARATOR, join_components
 from trine.folding.neighbourhood import Neighbourhood
-from trine.folding.refine import refine
 
 
 def random_neighbourhood(seed: int, num_ranks: int = 12, num_links: int = 9) -> Neighbourhood:

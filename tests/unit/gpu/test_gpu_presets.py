@@ -14,10 +14,9 @@ from trine.common.spec import dump_yaml
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import L2, GpuModel, Monitor, values
-from trine.gpu.model.check import check_model, check_numbers
 from trine.gpu.model.derived import flag_read_ps
 from trine.gpu.model.files import gpu_model_of, known_gpu_models, load_gpu_model, to_dict
-from trine.gpu.model.options import ModelOptions
+from trine.gpu.model.options import ModelOptions, check_model, check_numbers
 
 GENERIC = to_dict(load_gpu_model("astra3-generic"))
 

@@ -13,7 +13,7 @@ from plan_cases import DATA, PLANS
 
 from trine.errors import InputError, SpecError
 from trine.gpu.plans import describe_plan, load_plan, plan_schedule
-from trine.gpu.plans.layout import message_layout
+from trine.gpu.plans.cells import message_layout
 from trine.gpu.plans.plan import KernelPlan
 
 V1 = json.loads((DATA / "v1_v0.7.0_allreduce_ring_4gpu.json").read_text())

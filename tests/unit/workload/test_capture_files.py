@@ -6,7 +6,7 @@ import pytest
 
 from trine.errors import InputError, TraceError
 from trine.workload.tracing import files as files
-from trine.workload.tracing.meta import CAPTURE_FILES
+from trine.workload.tracing.files import CAPTURE_FILES
 
 
 def kineto(*events):

@@ -7,7 +7,7 @@ import pytest
 
 from trine.errors import TraceError
 from trine.graph.workload import Workload
-from trine.workload.tracing.meta import CaptureMeta, read_meta, with_meta, with_meta_beside, write_meta
+from trine.workload.tracing.files import CaptureMeta, read_meta, with_meta, with_meta_beside, write_meta
 
 META = CaptureMeta(
     name="toy",

@@ -36,7 +36,7 @@ from trine.gpu.model import (
     Ports,
     values,
 )
-from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
+from trine.gpu.model.options import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

@@ -13,8 +13,7 @@ from typing import Protocol
 
 from trine.errors import DeadlockError, InputError
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.cells import PACKETS, PlanMemory
-from trine.gpu.plans.layout import ChunkLayout
+from trine.gpu.plans.cells import PACKETS, ChunkLayout, PlanMemory
 from trine.gpu.plans.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan
 
 #: cells of one operand: one range for each rank that owns some

@@ -18,8 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import InputError
-from trine.gpu.plans.cells import PlanGoal, Value, add, describe, goals, input_range, single
-from trine.gpu.plans.layout import ChunkLayout, parts_grid, pipelines, reused_chunk_bytes
+from trine.gpu.plans.cells import (
+    ChunkLayout,
+    PlanGoal,
+    Value,
+    add,
+    describe,
+    goals,
+    input_range,
+    parts_grid,
+    pipelines,
+    reused_chunk_bytes,
+    single,
+)
 from trine.gpu.plans.machine import Cells, DataMove, PlanMachine, PlanStep, RunningBlock
 from trine.gpu.plans.plan import FIFO, PAIRS, PORT, RELEASE, KernelPlan
 

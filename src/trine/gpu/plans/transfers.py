@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from trine.collectives.schedule import ExpandedSchedule
-from trine.gpu.plans.layout import ChunkLayout, message_layout, parts_grid, pipelines
+from trine.gpu.plans.cells import ChunkLayout, message_layout, parts_grid, pipelines
 from trine.gpu.plans.machine import DataMove, PlanMachine, PlanStep, RunningBlock
 from trine.gpu.plans.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp, KernelOperand, KernelPlan
 from trine.graph.assembler import csr

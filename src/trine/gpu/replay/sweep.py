@@ -14,10 +14,9 @@ from trine.common._version import __version__
 from trine.common.observer import OnCompile, observing
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError
-from trine.gpu.replay.fits import Fit, Spread, spreads_of
 from trine.gpu.replay.options import EidolonOptions, time_ps
 from trine.gpu.replay.plot import draw_grid
-from trine.gpu.replay.sweep_runs import Journal, OnRun, Runs, check_journal
+from trine.gpu.replay.sweep_runs import Fit, Journal, OnRun, Runs, Spread, check_journal, spreads_of
 from trine.gpu.run import announce_loop
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, first_screen, wrapped_at

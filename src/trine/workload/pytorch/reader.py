@@ -25,7 +25,7 @@ from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
-from trine.workload.tracing.meta import with_meta_beside
+from trine.workload.tracing.files import with_meta_beside
 
 #: Minimum share of matching calls; calls in a row that must agree after a difference; calls searched ahead.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48

@@ -25,8 +25,14 @@ from trine.common.arguments import check_whole, named_arguments
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
-from trine.workload.tracing.files import check_same_work
-from trine.workload.tracing.meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE, CaptureMeta, write_meta
+from trine.workload.tracing.files import (
+    EXECUTION_TRACE_FILE,
+    KINETO_FILE,
+    META_FILE,
+    CaptureMeta,
+    check_same_work,
+    write_meta,
+)
 
 DEVICES = ("auto", "cuda", "cpu")
 _RECORDED = 2  # one step with the observer, one with the profiler

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from trine.errors import InputError
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.cells import PACKETS, in_place
-from trine.gpu.plans.layout import ChunkLayout, message_layout, operations
+from trine.gpu.plans.cells import PACKETS, ChunkLayout, in_place, message_layout, operations
 from trine.gpu.plans.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
 from trine.gpu.plans.reading import buffer_chunks
 from trine.gpu.program import Buffer

@@ -19,8 +19,7 @@ from trine.gpu.builder import Operand
 from trine.gpu.kernels.lower.emit import Emitter
 from trine.gpu.kernels.lower.memory import FIFOS, Addresses
 from trine.gpu.kernels.lower.semaphores import Semaphores, Take
-from trine.gpu.plans.cells import in_place
-from trine.gpu.plans.layout import ChunkLayout
+from trine.gpu.plans.cells import ChunkLayout, in_place
 from trine.gpu.plans.plan import FIFO, KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
 from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
 

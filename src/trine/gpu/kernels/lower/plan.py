@@ -21,7 +21,7 @@ from trine.gpu.kernels.lower.memory import (
 from trine.gpu.kernels.lower.msccl import Cutting, Fifos, FifoWiring, StepDependencies, StepLowering
 from trine.gpu.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals, Take, Turn
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.layout import ChunkLayout, operations
+from trine.gpu.plans.cells import ChunkLayout, operations
 from trine.gpu.plans.plan import PIPELINE, KernelGpu, KernelOperand, KernelPlan
 from trine.gpu.plans.reading import walk
 from trine.gpu.program import GpuProgram

@@ -22,7 +22,7 @@ import numpy as np
 from trine.common.arrays import Bool, Int64, pointers
 from trine.errors import InputError
 from trine.gpu.kernels.lower.memory import LoweredStep, data_range
-from trine.gpu.plans.layout import ChunkLayout
+from trine.gpu.plans.cells import ChunkLayout
 from trine.gpu.plans.plan import BARRIER, PORT, SIGNAL, WAIT, KernelGpu, KernelOperand, KernelPlan
 
 #: rank, kind, peer, pair: the receiving end of a connection's signals
