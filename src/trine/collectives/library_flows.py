@@ -106,11 +106,11 @@ class RegularFlows:
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         group, member = self.place(position)
         size, groups = self.size, self.groups
-        signals = [self.at(group, (member + (1 << k)) % size) for k in range(log2_ceil(size))]
-        signals += [self.at((group + (1 << k)) % groups, member) for k in range(log2_ceil(groups))]
+        signals = [self.position_of(group, (member + (1 << k)) % size) for k in range(log2_ceil(size))]
+        signals += [self.position_of((group + (1 << k)) % groups, member) for k in range(log2_ceil(groups))]
         inner = range(1, size if self.inner == "direct" else min(size, 2))
-        flows = [(self.at(group, (member + by) % size), INNER) for by in inner]
-        flows += [(self.at((group + 1) % groups, member), OUTER)] if groups > 1 else []
+        flows = [(self.position_of(group, (member + by) % size), INNER) for by in inner]
+        flows += [(self.position_of((group + 1) % groups, member), OUTER)] if groups > 1 else []
         if self.rooted:
             flows = [flow for flow in flows if self._is_used(position, flow, root)]
         return _sends(signals, flows, ends_together=not self.rooted)
@@ -121,7 +121,7 @@ class RegularFlows:
             return position % self.groups, position // self.groups
         return position // self.size, position % self.size
 
-    def at(self, group: int, member: int) -> int:
+    def position_of(self, group: int, member: int) -> int:
         """Return the position of a member of a domain."""
         return member * self.groups + group if self.strided else group * self.size + member
 
@@ -156,16 +156,16 @@ class ListedFlows:
         return self.waits and not self.rooted
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-        at = self.order.index(position)
+        index = self.order.index(position)
         rounds = range(log2_ceil(num_ranks) if self.waits else 0)
-        signals = [self.order[(at + (1 << k)) % num_ranks] for k in rounds]
+        signals = [self.order[(index + (1 << k)) % num_ranks] for k in rounds]
         flows = self.rows[position]
         if self.rooted:
             flows = tuple(flow for flow in flows if (flow[0] if self.rooted == FROM_ROOT else position) != root)
         return _sends(signals, flows, ends_together=self.waits and not self.rooted)
 
 
-class _AloneFlows:
+class _IndependentFlows:
     """Flows whose messages wait only for their two ends."""
 
     __slots__ = ()
@@ -180,7 +180,7 @@ class _AloneFlows:
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftFlows(_AloneFlows):
+class ShiftFlows(_IndependentFlows):
     """Flows from each rank to the next ``count`` ranks."""
 
     num_ranks: int
@@ -196,7 +196,7 @@ class ShiftFlows(_AloneFlows):
 
 
 @dataclass(frozen=True, slots=True)
-class StarFlows(_AloneFlows):
+class StarFlows(_IndependentFlows):
     """Messages between the root and each other rank; ``rooted``: FROM_ROOT or TO_ROOT."""
 
     rooted: str
@@ -206,8 +206,8 @@ class StarFlows(_AloneFlows):
         return None
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-        others = [other for other in range(num_ranks) if other != root]
-        peers = others if self.rooted == FROM_ROOT and position == root else []
+        receivers = [rank for rank in range(num_ranks) if rank != root]
+        peers = receivers if self.rooted == FROM_ROOT and position == root else []
         peers = [root] if self.rooted == TO_ROOT and position != root else peers
         return _sends([], [(peer, INNER) for peer in peers], ends_together=False)
 
@@ -215,10 +215,10 @@ class StarFlows(_AloneFlows):
 def _sends(signals: Sequence[int], flows: Sequence[Flow], *, ends_together: bool) -> Sends:
     """Return the sends of a rank: a dissemination barrier, the flows, and another barrier."""
     sends, rounds = SendList(), len(signals)
-    sends.each(range(rounds), signals, SIGNAL, reduce=True)
+    sends.add_all(range(rounds), signals, SIGNAL, reduce=True)
     for channel, (peer, kind) in enumerate(flows, start=1):
         parts = [(kind, False), (SIGNAL, True)] if signals else [(kind, False)]
-        sends.one(rounds, peer, parts, channel=channel)
+        sends.add(rounds, peer, parts, channel=channel)
     if ends_together:
-        sends.each(range(rounds + 1, 2 * rounds + 1), signals, SIGNAL, reduce=True)
+        sends.add_all(range(rounds + 1, 2 * rounds + 1), signals, SIGNAL, reduce=True)
     return sends.build()

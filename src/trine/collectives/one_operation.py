@@ -1,13 +1,13 @@
-"""A collective as one operation of its group: all ranks enter, and all end at the same instant, after a given time.
+"""A collective as one operation of its group: all ranks enter, and all end at the same instant, after a fixed time.
 
-A chain from a root makes every rank behave differently, so a job with one cannot be folded. As one operation all ranks
-do the same: they wait for each other, each sends its share of the bytes over the links, and they wait again. The caller
-provides the collective's time. A message of no bytes takes that time (software before its first link), while the bytes
-of the other messages share the links with other traffic. So the collective ends later than given only if the links are
-busy, or cannot carry the bytes in that time.
+In a chain from a root every rank behaves differently, so a job with a chain cannot be folded. As one operation all
+ranks behave alike: a barrier, one share of the bytes from each rank over the links, and another barrier. The caller
+provides the collective's time. An empty message takes this time (as software before its first link), while the other
+messages share the links with other traffic. So the collective takes longer only if the links are busy, or cannot carry
+the bytes in this time.
 
-The shares are those of a ring that carries the buffer around once, less one hop, spread evenly over all hops: each of N
-ranks sends (N - 1) / N of the buffer. If the ranks form groups (domains of fast links), each rank sends to the next one
+The shares equal a ring that carries the buffer around once, less one hop, spread evenly over all hops: each of N ranks
+sends (N - 1) / N of the buffer. If the ranks form groups (domains of fast links), each rank sends to the next one
 of its group, and to its counterpart in the next group: one ring for each rank of a group.
 """
 
@@ -35,7 +35,7 @@ _SIGNAL, _TIMER, _INNER, _OUTER = range(4)
 
 @dataclass(frozen=True)
 class OneOperationSends:
-    """Sends of a rank: it waits for all others by dissemination, sends, and waits again. ``size``: ranks of a group."""
+    """Sends of a rank: a dissemination barrier, its messages, and another barrier. ``size``: ranks of a group."""
 
     size: int
     is_direct: bool
@@ -47,14 +47,14 @@ class OneOperationSends:
         signals += [(group + (1 << k)) % groups * size + member for k in range(log2_ceil(groups))]
         rounds = np.arange(len(signals))
         sends = SendList()
-        sends.each(rounds, signals, _SIGNAL, reduce=True)
-        others = np.arange(1, size if self.is_direct else min(size, 2))
+        sends.add_all(rounds, signals, _SIGNAL, reduce=True)
+        distances = np.arange(1, size if self.is_direct else min(size, 2))
         messages = [(int(next_of(position, size, num_ranks)), _TIMER)]
-        messages += [(group * size + (member + int(by)) % size, _INNER) for by in others]
+        messages += [(group * size + (member + int(distance)) % size, _INNER) for distance in distances]
         messages += [((position + size) % num_ranks, _OUTER)] if groups > 1 else []
         for channel, (peer, chunk) in enumerate(messages, start=1):
-            sends.one(len(signals), peer, [(chunk, False), (_SIGNAL, True)], channel=channel)
-        sends.each(rounds + len(signals) + 1, signals, _SIGNAL, reduce=True)
+            sends.add(len(signals), peer, [(chunk, False), (_SIGNAL, True)], channel=channel)
+        sends.add_all(rounds + len(signals) + 1, signals, _SIGNAL, reduce=True)
         return sends.build()
 
 
@@ -73,14 +73,14 @@ def name_of(num_ranks: int, size: int | None = None, inner: str = "ring") -> str
 
 def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) -> Schedule:
     """Build the schedule of a broadcast as one operation. Raises InputError for another kind or a wrong shape."""
-    found = _SHAPE.fullmatch(algorithm)
-    groups, size = (int(found[1]), int(found[2])) if found else (1, num_ranks)
+    match = _SHAPE.fullmatch(algorithm)
+    groups, size = (int(match[1]), int(match[2])) if match else (1, num_ranks)
     if kind != "broadcast" or groups * size != num_ranks:
         raise InputError(f"{algorithm} is no way to run a {kind} of {num_ranks} ranks", field="algorithm")
-    is_direct = found is not None and found[3] == "direct"
+    is_direct = match is not None and match[3] == "direct"
     share = -(-size_bytes * (num_ranks - 1) // num_ranks)
-    inside = share if groups == 1 else -(-share * (size - 1) // size)
-    chunks = (0, 0, -(-inside // max(1, size - 1)) if is_direct else inside, -(-share // size))
+    inner_bytes = share if groups == 1 else -(-share * (size - 1) // size)
+    chunks = (0, 0, -(-inner_bytes // max(1, size - 1)) if is_direct else inner_bytes, -(-share // size))
     signals = log2_ceil(size) + log2_ceil(groups)
     return Schedule(
         kind=kind, algorithm=ONE_OPERATION, num_ranks=num_ranks, num_chunks=len(chunks), chunk_bytes=max(chunks),
@@ -92,7 +92,7 @@ def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) ->
 def schedule_of(
     kind: str, num_ranks: int, size_bytes: int, algorithm: str | FlowPlan | Schedule | None, root: int
 ) -> Schedule:
-    """Return a job collective's schedule: from the registry, one operation, a library's flows, or the given one."""
+    """Return a job collective's schedule: from the registry, one operation, a library's flows, or as passed."""
     if isinstance(algorithm, Schedule):
         return algorithm
     if isinstance(algorithm, FlowPlan):

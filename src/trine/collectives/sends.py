@@ -35,9 +35,9 @@ def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | 
     """
     if chunks is not None:
         return positive("chunks", chunks)
-    wanted = (1 + isqrt(1 + 4 * max(0, stages - 1) * size_bytes // LATENCY_BYTES)) // 2
-    most = min(MAX_PIPELINE_CHUNKS, max(64, MAX_PIPELINE_SENDS // num_ranks))
-    return max(1, min(wanted, most))
+    optimum = (1 + isqrt(1 + 4 * max(0, stages - 1) * size_bytes // LATENCY_BYTES)) // 2
+    limit = min(MAX_PIPELINE_CHUNKS, max(64, MAX_PIPELINE_SENDS // num_ranks))
+    return max(1, min(optimum, limit))
 
 
 def positive(name: str, value: object) -> int:
@@ -48,9 +48,9 @@ def positive(name: str, value: object) -> int:
 
 
 def cut(
-    kind: str, algorithm: str, num_ranks: int, size_bytes: int, num_chunks: int, sends_of: SendsOf, **others: Any
+    kind: str, algorithm: str, num_ranks: int, size_bytes: int, num_chunks: int, sends_of: SendsOf, **fields: Any
 ) -> Schedule:
-    """Build the schedule of a payload in equal chunks, each rounded up to whole bytes; ``others``: further fields."""
+    """Build the schedule of a payload in equal chunks, each rounded up to whole bytes; ``fields``: further fields."""
     return Schedule(
         kind=kind,
         algorithm=algorithm,
@@ -59,7 +59,7 @@ def cut(
         chunk_bytes=-(-size_bytes // num_chunks),
         size_bytes=size_bytes,
         sends_of=sends_of,
-        **others,
+        **fields,
     )
 
 
@@ -74,29 +74,29 @@ class SendList:
     def __init__(self) -> None:
         self._blocks: list[tuple[npt.NDArray[np.int64], ...]] = []
         self._messages = 0
-        self._plain = True
+        self._is_plain = True
 
-    def each(
+    def add_all(
         self, step: Ints, peer: Ints, chunk: Ints, *, reduce: bool = False, channel: Ints = 0, count: Ints = 1
     ) -> None:
         """Add one transfer for each entry; scalar arguments apply to all."""
-        given = (np.atleast_1d(np.asarray(c, np.int64)) for c in (step, peer, chunk, channel, count))
-        columns = np.broadcast_arrays(*given)
+        arrays = (np.atleast_1d(np.asarray(c, np.int64)) for c in (step, peer, chunk, channel, count))
+        columns = np.broadcast_arrays(*arrays)
         number = len(columns[0])
-        self._put(*columns, reduce=reduce, message=self._messages + np.arange(number))
+        self._append(*columns, reduce=reduce, message=self._messages + np.arange(number))
         self._messages += number
-        self._plain = self._plain and bool((columns[4] == 1).all())
+        self._is_plain = self._is_plain and bool((columns[4] == 1).all())
 
-    def rows(self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row) -> None:
+    def add_raw(self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row) -> None:
         """Add entries unchanged; entries with equal ``message``, which never falls, form one transfer."""
         if len(message):
-            wide = np.full(len(chunk), count, np.int64)
+            counts = np.full(len(chunk), count, np.int64)
             columns = [column.astype(np.int64) for column in (step, peer, chunk, channel)]
-            self._blocks.append((*columns, wide, reduce.astype(np.int64), message.astype(np.int64) + self._messages))
-            self._plain = self._plain and count == 1 and bool((message[1:] > message[:-1]).all())
+            self._blocks.append((*columns, counts, reduce.astype(np.int64), message.astype(np.int64) + self._messages))
+            self._is_plain = self._is_plain and count == 1 and bool((message[1:] > message[:-1]).all())
             self._messages += int(message[-1]) + 1
 
-    def one(
+    def add(
         self,
         step: int,
         peer: int,
@@ -110,13 +110,13 @@ class SendList:
         for chunks, reduce in parts:
             chunk = np.atleast_1d(np.asarray(chunks, np.int64))
             columns = (np.full(len(chunk), value, np.int64) for value in (step, peer, channel, count, self._messages))
-            at, to, on, wide, message = columns
-            self._put(at, to, chunk, on, wide, reduce=reduce, message=message)
+            steps, peers, channels, counts, messages = columns
+            self._append(steps, peers, chunk, channels, counts, reduce=reduce, message=messages)
             number += len(chunk)
         self._messages += number > 0
-        self._plain = self._plain and number <= 1 and count == 1
+        self._is_plain = self._is_plain and number <= 1 and count == 1
 
-    def _put(self, *columns: npt.NDArray[np.int64], reduce: bool, message: npt.NDArray[np.int64]) -> None:
+    def _append(self, *columns: npt.NDArray[np.int64], reduce: bool, message: npt.NDArray[np.int64]) -> None:
         self._blocks.append((*columns, np.full(len(message), reduce, np.int64), message))
 
     def build(self) -> Sends:
@@ -132,6 +132,6 @@ class SendList:
             chunk=chunk.astype(np.int32),
             reduce=reduce.astype(np.bool_),
             channel=channel.astype(np.int32),
-            count=None if self._plain else count.astype(np.int32),
-            message=None if self._plain else message.astype(np.int32),
+            count=None if self._is_plain else count.astype(np.int32),
+            message=None if self._is_plain else message.astype(np.int32),
         )

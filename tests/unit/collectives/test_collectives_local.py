@@ -162,7 +162,7 @@ def test_chunks_that_do_not_follow_are_found() -> None:
 
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         sends = SendList()
-        sends.each([0, 1], (position + 1) % num_ranks, [position, (position - (position % 2)) % num_ranks])
+        sends.add_all([0, 1], (position + 1) % num_ranks, [position, (position - (position % 2)) % num_ranks])
         return sends.build()
 
     ring = make_schedule("all_gather", 4, 40)

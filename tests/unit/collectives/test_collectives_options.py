@@ -97,8 +97,8 @@ def pair(first: SendList, num_chunks: int, **fields: object) -> Schedule:
 
 def test_a_count_wraps_around() -> None:
     sends = SendList()
-    sends.each(0, 1, 3, count=4)
-    sends.each(1, 1, 2)
+    sends.add_all(0, 1, 3, count=4)
+    sends.add_all(1, 1, 2)
     schedule = pair(sends, 5)
     check_schedule(schedule)
     expanded = expand(schedule)
@@ -109,8 +109,8 @@ def test_a_count_wraps_around() -> None:
 
 def test_a_message_is_one_transfer() -> None:
     sends = SendList()
-    sends.one(0, 1, [([4, 0], False), ([2], False)])
-    sends.one(0, 1, [([1, 3], False)], channel=1)
+    sends.add(0, 1, [([4, 0], False), ([2], False)])
+    sends.add(0, 1, [([1, 3], False)], channel=1)
     schedule = pair(sends, 5, chunk_sizes=(1, 20, 300, 4000, 50000))
     check_schedule(schedule)
     expanded = expand(schedule)
@@ -143,7 +143,7 @@ def test_malformed_sends_are_refused(columns: dict[str, list[int]], message: str
 
 def test_sizes_of_chunks_must_be_as_many_as_chunks() -> None:
     sends = SendList()
-    sends.each(0, 1, np.arange(3))
+    sends.add_all(0, 1, np.arange(3))
     with pytest.raises(InputError, match="has 3 chunks, but 2 sizes of chunks"):
         expand(pair(sends, 3, chunk_sizes=(1, 2)))
 
@@ -174,7 +174,7 @@ def test_a_switch_cannot_start_by_itself() -> None:
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         sends = SendList()
         if position == 2:
-            sends.each(0, 1, 0)
+            sends.add_all(0, 1, 0)
         return sends.build()
 
     with pytest.raises(InputError, match="a switch sends data that it never received"):

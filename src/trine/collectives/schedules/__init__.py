@@ -1,1 +1,1 @@
-"""Algorithms of collectives: who sends which chunk to whom in which step, each as a function of the rank."""
+"""Algorithms of collectives: functions from a rank to its sends, with chunk, receiver and step of each."""

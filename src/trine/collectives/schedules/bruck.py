@@ -3,7 +3,7 @@
 Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
 message-passing systems", IEEE TPDS 1997. PAT: the parallel aggregated trees of NCCL 2.23 (Jeaugey, "PAT: a new
 algorithm for all-gather and reduce-scatter operations at scale", 2025), here with room to aggregate everything: one
-binomial tree a part, far ranks first and with few parts in a message, near ranks last and with many.
+binomial tree per part, first to far ranks with few parts per message, last to near ranks with many.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from trine.collectives.sends import SendList, cut, log2_ceil
 
 
 def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Return the sends: in round k to the rank 2**k before, the first 2**k held parts that it lacks, own part first."""
+    """Return the sends: in round k to the rank 2**k before, the first 2**k held parts that it lacks, from part p on."""
     rounds = np.arange(log2_ceil(num_ranks))
     distance = 1 << rounds
     sends = SendList()
-    sends.each(rounds, (position - distance) % num_ranks, position, count=np.minimum(distance, num_ranks - distance))
+    sends.add_all(rounds, (position - distance) % num_ranks, position, count=np.minimum(distance, num_ranks - distance))
     return sends.build()
 
 
 def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Return the sends: in round k to the rank 2**k further on, the blocks here with bit k in their distance.
+    """Return the sends: in round k to the rank 2**k further on, the held blocks with bit k in their distance.
 
     A block from rank s to s + r travels by the bits of r, the lowest first.
     """
     sends = SendList()
-    ways = np.arange(1, num_ranks)
+    distances = np.arange(1, num_ranks)
     for k in range(log2_ceil(num_ranks)):
-        way = ways[(ways >> k) & 1 == 1]
-        source = (position - way % (1 << k)) % num_ranks
-        sends.one(k, (position + (1 << k)) % num_ranks, [(source * num_ranks + (source + way) % num_ranks, False)])
+        distance = distances[(distances >> k) & 1 == 1]
+        source = (position - distance % (1 << k)) % num_ranks
+        sends.add(k, (position + (1 << k)) % num_ranks, [(source * num_ranks + (source + distance) % num_ranks, False)])
     return sends.build()
 
 
@@ -54,10 +54,10 @@ class PatSends:
         gather = self.kind == "all_gather"
         for step, k in enumerate(reversed(bits) if gather else bits):
             distance = 1 << k
-            reached = np.arange(distance, num_ranks, 2 * distance)  # distances with a last hop of this length
+            distances = np.arange(distance, num_ranks, 2 * distance)  # distances with a last hop of this length
             peer = position + (distance if gather else -distance)
-            origin = (peer if gather else position) - reached
-            sends.one(step, peer % num_ranks, [(origin % num_ranks, not gather)])
+            origin = (peer if gather else position) - distances
+            sends.add(step, peer % num_ranks, [(origin % num_ranks, not gather)])
         return sends.build()
 
 
@@ -68,8 +68,8 @@ def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Build Bruck's all_to_all: rank d ends with block d of all. ``size_bytes``: sent by a rank, its own included."""
-    one = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
-    return replace(one, num_chunks=num_ranks * num_ranks)
+    schedule = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
+    return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
 def pat_all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:

@@ -1,7 +1,7 @@
 """Direct collectives: every sender sends straight to the receiver, all at once, and the network shares the links.
 
-Messages to different ranks use separate channels. The barrier uses dissemination: rank p tells rank p + 2**k in round k
-all it has heard (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988). Messages to the next
+Messages to different ranks use separate channels. The barrier uses dissemination: in round k rank p signals rank
+p + 2**k (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988). Messages to the next
 rank, the last to the first, model nccl-tests' send_recv and one step of ring attention (``shift``).
 """
 
@@ -20,7 +20,7 @@ from trine.errors import InputError
 Matrix = npt.NDArray[np.int64] | tuple[tuple[int, ...], ...]
 
 
-def _others(position: int, num_ranks: int) -> npt.NDArray[np.int64]:
+def _peers(position: int, num_ranks: int) -> npt.NDArray[np.int64]:
     """Return the other ranks, starting with the next one."""
     return (position + np.arange(1, num_ranks)) % num_ranks
 
@@ -32,21 +32,21 @@ class DirectSends:
     kind: str
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-        peers, channels = _others(position, num_ranks), np.arange(num_ranks - 1)
+        peers, channels = _peers(position, num_ranks), np.arange(num_ranks - 1)
         sends = SendList()
         if self.kind in ("all_to_all", "all_to_all_v"):
-            sends.each(0, peers, position * num_ranks + peers, channel=channels)
+            sends.add_all(0, peers, position * num_ranks + peers, channel=channels)
         if self.kind in ("all_reduce", "reduce_scatter"):
-            sends.each(0, peers, peers, reduce=True, channel=channels)
+            sends.add_all(0, peers, peers, reduce=True, channel=channels)
         if self.kind in ("all_reduce", "all_gather"):
-            sends.each(int(self.kind == "all_reduce"), peers, position, channel=channels)
+            sends.add_all(int(self.kind == "all_reduce"), peers, position, channel=channels)
         return sends.build()
 
 
 def one_shot_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
     """Return sends of the whole buffer from every rank to every other rank."""
     sends = SendList()
-    sends.each(0, _others(position, num_ranks), 0, reduce=True, channel=np.arange(num_ranks - 1))
+    sends.add_all(0, _peers(position, num_ranks), 0, reduce=True, channel=np.arange(num_ranks - 1))
     return sends.build()
 
 
@@ -58,14 +58,14 @@ class BlockSends:
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         bits = np.unpackbits(np.frombuffer(self.present, np.uint8), count=num_chunks)
-        sends, peers = DirectSends("all_to_all_v")(position, num_ranks, num_chunks, root), _others(position, num_ranks)
-        kept = bits[position * num_ranks + peers] == 1
+        sends, peers = DirectSends("all_to_all_v")(position, num_ranks, num_chunks, root), _peers(position, num_ranks)
+        is_present = bits[position * num_ranks + peers] == 1
         return Sends(
-            step=sends.step[kept],
-            peer=sends.peer[kept],
-            chunk=sends.chunk[kept],
-            reduce=sends.reduce[kept],
-            channel=sends.channel[kept],
+            step=sends.step[is_present],
+            peer=sends.peer[is_present],
+            chunk=sends.chunk[is_present],
+            reduce=sends.reduce[is_present],
+            channel=sends.channel[is_present],
         )
 
 
@@ -73,7 +73,7 @@ def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> S
     """Return a send of each non-root rank's chunk to the root."""
     sends = SendList()
     if position != root:
-        sends.each(0, root, position)
+        sends.add_all(0, root, position)
     return sends.build()
 
 
@@ -81,8 +81,8 @@ def scatter_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> 
     """Return sends of chunk p from the root to rank p."""
     sends = SendList()
     if position == root:
-        peers = _others(root, num_ranks)
-        sends.each(0, peers, peers, channel=np.arange(num_ranks - 1))
+        peers = _peers(root, num_ranks)
+        sends.add_all(0, peers, peers, channel=np.arange(num_ranks - 1))
     return sends.build()
 
 
@@ -90,7 +90,7 @@ def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -
     """Return sends of the root's buffer to every rank."""
     sends = SendList()
     if position == root:
-        sends.each(0, _others(root, num_ranks), 0, channel=np.arange(num_ranks - 1))
+        sends.add_all(0, _peers(root, num_ranks), 0, channel=np.arange(num_ranks - 1))
     return sends.build()
 
 
@@ -98,27 +98,27 @@ def dissemination_sends(position: int, num_ranks: int, num_chunks: int, root: in
     """Return one send per round: in round k to the rank 2**k further on."""
     rounds = np.arange(log2_ceil(num_ranks))
     sends = SendList()
-    sends.each(rounds, (position + (1 << rounds)) % num_ranks, 0, reduce=True)
+    sends.add_all(rounds, (position + (1 << rounds)) % num_ranks, 0, reduce=True)
     return sends.build()
 
 
-def _symmetric(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
+def _symmetric_schedule(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
     return cut(kind, "direct", num_ranks, size_bytes, num_ranks, DirectSends(kind), shift_symmetric=True)
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a two-shot all-reduce, a reduce-scatter and an all-gather. ``size_bytes``: the buffer."""
-    return _symmetric("all_reduce", num_ranks, size_bytes)
+    return _symmetric_schedule("all_reduce", num_ranks, size_bytes)
 
 
 def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule after which rank p has part p of the sum. ``size_bytes``: the input of a rank."""
-    return _symmetric("reduce_scatter", num_ranks, size_bytes)
+    return _symmetric_schedule("reduce_scatter", num_ranks, size_bytes)
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule after which every rank has all parts. ``size_bytes``: the output of a rank."""
-    return _symmetric("all_gather", num_ranks, size_bytes)
+    return _symmetric_schedule("all_gather", num_ranks, size_bytes)
 
 
 def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
@@ -129,8 +129,8 @@ def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule that sends block d of every rank to rank d. ``size_bytes``: all blocks of one rank."""
     sends_of = DirectSends("all_to_all")
-    one = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
-    return replace(one, num_chunks=num_ranks * num_ranks)
+    schedule = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
+    return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
 def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Matrix | None = None) -> Schedule:
@@ -144,7 +144,7 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
         block = -(-size_bytes // num_ranks)
         table = np.full((num_ranks, num_ranks), block, dtype=np.int64)
     else:
-        table = _checked(matrix, num_ranks, size_bytes)
+        table = _check_matrix(matrix, num_ranks, size_bytes)
     present = np.packbits(table.ravel() > 0).tobytes()
     return Schedule(
         kind="all_to_all_v",
@@ -166,7 +166,7 @@ def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:
     return bool((by_distance[:, 1:] == by_distance[:1, 1:]).all())
 
 
-def _checked(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArray[np.int64]:
+def _check_matrix(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArray[np.int64]:
     table = np.asarray(matrix)
     if table.shape != (num_ranks, num_ranks) or not np.issubdtype(table.dtype, np.integer):
         raise InputError(
@@ -213,7 +213,7 @@ def next_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sen
     """Return one send of the rank's buffer to the next rank, or no sends for a single rank."""
     sends = SendList()
     if num_ranks > 1:
-        sends.each(0, (position + 1) % num_ranks, position)
+        sends.add_all(0, (position + 1) % num_ranks, position)
     return sends.build()
 
 

@@ -1,9 +1,9 @@
 """Recursive halving and doubling, for any number of ranks.
 
-With P, the largest power of two, ranks: a reduce-scatter halves what two ranks at distance P/2, P/4, ..., 1 are still
-responsible for, an all-gather doubles it back at distances 1, 2, ..., P/2 (Thakur, Rabenseifner and Gropp,
-"Optimization of collective communication operations in MPICH", IJHPCA 2005). The ranks beyond P give their data to rank
-p - P before, and get their result from it after.
+P is the largest power of two up to the number of ranks. In a reduce-scatter, two ranks at distance P/2, P/4, ..., 1
+exchange halves of their remaining data; an all-gather doubles it again at distances 1, 2, ..., P/2 (Thakur,
+Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005). Each rank p
+beyond P first sends its data to rank p - P, and finally receives its result from there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def all_reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
     rounds = core.bit_length() - 1
     sends = SendList()
     if position >= core:
-        sends.each(0, position - core, 0, reduce=True, count=core)
+        sends.add_all(0, position - core, 0, reduce=True, count=core)
         return sends.build()
     for step in range(1, rounds + 1):
         width = core >> step
         peer = position ^ width
-        sends.each(step, peer, peer // width * width, reduce=True, count=width)
+        sends.add_all(step, peer, peer // width * width, reduce=True, count=width)
     for step in range(rounds + 1, 2 * rounds + 1):
         width = 1 << (step - rounds - 1)
-        sends.each(step, position ^ width, position // width * width, count=width)
+        sends.add_all(step, position ^ width, position // width * width, count=width)
     if core + position < num_ranks:
-        sends.each(2 * rounds + 1, core + position, 0, count=core)
+        sends.add_all(2 * rounds + 1, core + position, 0, count=core)
     return sends.build()
 
 
@@ -58,9 +58,9 @@ class PartSends:
         sends = SendList()
         if position >= core:
             if gather:
-                sends.each(0, position - core, position)
+                sends.add_all(0, position - core, position)
             else:
-                sends.each(0, position - core, 0, reduce=True, count=num_ranks)
+                sends.add_all(0, position - core, 0, reduce=True, count=num_ranks)
             return sends.build()
         for step in range(1, rounds + 1):
             width = 1 << (step - 1) if gather else core >> step
@@ -69,14 +69,14 @@ class PartSends:
         extra = core + position
         if extra < num_ranks:
             first, count = ((extra + 1) % num_ranks, num_ranks - 1) if gather else (extra, 1)
-            sends.each(rounds + 1, extra, first, count=count)
+            sends.add_all(rounds + 1, extra, first, count=count)
         return sends.build()
 
     def _block(self, sends: SendList, step: int, peer: int, first: int, width: int, num_ranks: int) -> None:
         """Send the parts of core ranks first to first + width - 1, and of their partners beyond the core."""
         core = core_size(num_ranks)
-        beyond = range(core + first, min(core + first + width, num_ranks))
-        sends.one(step, peer, [([*range(first, first + width), *beyond], self.kind != "all_gather")])
+        partners = range(core + first, min(core + first + width, num_ranks))
+        sends.add(step, peer, [([*range(first, first + width), *partners], self.kind != "all_gather")])
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:

@@ -44,11 +44,11 @@ class LevelSends:
         num_groups = num_ranks // self.group_size
         sends = SendList()
         for schedule, inner, first_step in self.phases:
-            index, other = (member, group) if inner else (group, member)
-            one = schedule.sends_of(index, schedule.num_ranks, schedule.num_chunks, schedule.root)
+            index, fixed = (member, group) if inner else (group, member)
+            part = schedule.sends_of(index, schedule.num_ranks, schedule.num_chunks, schedule.root)
             ranks = np.arange(schedule.num_ranks)
-            peers = other * self.group_size + ranks if inner else ranks * self.group_size + other
-            self._put(sends, one, first_step, peers, self._chunks(schedule, inner, member, num_groups, num_chunks))
+            peers = fixed * self.group_size + ranks if inner else ranks * self.group_size + fixed
+            self._add(sends, part, first_step, peers, self._chunks(schedule, inner, member, num_groups, num_chunks))
         return sends.build()
 
     def _chunks(
@@ -57,31 +57,31 @@ class LevelSends:
         """Return the chunks of the whole collective for each chunk of the level: [chunks of the level, chunks each]."""
         size = self.group_size
         if self.kind == "all_reduce":
-            each = num_chunks // size
-            return np.arange(num_chunks).reshape(size, each) if inner else (member * each + np.arange(each))[:, None]
+            width = num_chunks // size
+            return np.arange(num_chunks).reshape(size, width) if inner else (member * width + np.arange(width))[:, None]
         # Part b * size + a of the whole belongs to member a of group b.
         table = np.arange(num_groups * size).reshape(num_groups, size)
         return table.T if inner else table[:, member : member + 1]
 
-    def _put(
-        self, sends: SendList, one: Sends, first_step: int, peers: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]
+    def _add(
+        self, sends: SendList, part: Sends, first_step: int, peers: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]
     ) -> None:
         """Add one level's sends, numbered for the whole collective."""
-        count = np.ones_like(one.chunk) if one.count is None else one.count
-        message = np.arange(len(one.step)) if one.message is None else one.message
-        whole = chunks.shape[1] == 1 or bool((np.diff(chunks, axis=1) == 1).all())
-        starts = chunks[:, :1] if whole else chunks
+        count = np.ones_like(part.chunk) if part.count is None else part.count
+        message = np.arange(len(part.step)) if part.message is None else part.message
+        is_run = chunks.shape[1] == 1 or bool((np.diff(chunks, axis=1) == 1).all())
+        starts = chunks[:, :1] if is_run else chunks
         # Chunks of the level, then the corresponding runs of chunks of the whole.
         unit = np.repeat(np.arange(len(count)), count)
-        own = spans(one.chunk, count) % len(chunks)
+        chunk_row = spans(part.chunk, count) % len(chunks)
         row = np.repeat(unit, starts.shape[1])
-        sends.rows(
-            first_step + one.step[row],
-            peers[one.peer[row]],
-            starts[own].ravel(),
-            reduce=one.reduce[row],
-            channel=one.channel[row],
-            count=chunks.shape[1] if whole else 1,
+        sends.add_raw(
+            first_step + part.step[row],
+            peers[part.peer[row]],
+            starts[chunk_row].ravel(),
+            reduce=part.reduce[row],
+            channel=part.channel[row],
+            count=chunks.shape[1] if is_run else 1,
             message=message[row],
         )
 
@@ -105,12 +105,12 @@ class BlockLevelSends:
         sends = SendList()
         groups, members = np.arange(num_groups), np.arange(size)
         for i in range(1, size):
-            to = (member + i) % size
-            sends.one(0, group * size + to, [(position * num_ranks + groups * size + to, False)], channel=i)
+            peer = (member + i) % size
+            sends.add(0, group * size + peer, [(position * num_ranks + groups * size + peer, False)], channel=i)
         for i in range(1, num_groups):
-            to = (group + i) % num_groups
+            peer = (group + i) % num_groups
             sources = group * size + members
-            sends.one(1, to * size + member, [(sources * num_ranks + to * size + member, False)], channel=size + i)
+            sends.add(1, peer * size + member, [(sources * num_ranks + peer * size + member, False)], channel=size + i)
         return sends.build()
 
 
@@ -136,14 +136,14 @@ def _levels(
     groups, size = group_shape(num_ranks, shape)
     phases: list[tuple[Schedule, bool, int]] = []
     first_step = 0
-    for step, within in PHASES[kind]:
-        schedule = _phase(step, within, (groups, size), size_bytes, inner if within else outer)
-        phases.append((schedule, within, first_step))
+    for step, is_inner in PHASES[kind]:
+        schedule = _phase(step, is_inner, (groups, size), size_bytes, inner if is_inner else outer)
+        phases.append((schedule, is_inner, first_step))
         is_symmetric = symmetry_of(schedule) is not None
         first_step += _num_steps(schedule.sends_of, schedule.num_ranks, schedule.num_chunks, is_symmetric)
     num_chunks = num_ranks
     if kind == "all_reduce":
-        num_chunks = size * next(schedule.num_chunks for schedule, within, _ in phases if not within)
+        num_chunks = size * next(schedule.num_chunks for schedule, is_inner, _ in phases if not is_inner)
     parameters: tuple[tuple[str, Parameter], ...] = (("shape", (groups, size)), ("inner", inner), ("outer", outer))
     sends_of = LevelSends(kind, size, tuple(phases))
     return cut(
@@ -154,25 +154,25 @@ def _levels(
 
 def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | None:
     """Return the digits of the member, then of the group, if all schedules of a level have the same digits."""
-    inner, outer = ({symmetry_of(one) for one, within, _ in phases if within is level} for level in (True, False))
+    inner, outer = ({symmetry_of(one) for one, is_inner, _ in phases if is_inner is level} for level in (True, False))
     if len(inner) > 1 or len(outer) > 1:
         return None
-    (of_member,), (of_group,) = inner, outer
-    return None if of_member is None or of_group is None else of_member + of_group
+    (member_digits,), (group_digits,) = inner, outer
+    return None if member_digits is None or group_digits is None else member_digits + group_digits
 
 
-def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
+def _phase(kind: str, is_inner: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
     """Build the schedule of one level without bytes: only its structure counts."""
     groups, size = shape
-    members = size if within else groups
-    if within and algorithm not in INNER:
+    members = size if is_inner else groups
+    if is_inner and algorithm not in INNER:
         raise InputError(f"no algorithm within a group is {algorithm!r}{nearest(algorithm, INNER)}", field="inner")
-    if within and algorithm == "halving-doubling" and size & (size - 1):
+    if is_inner and algorithm == "halving-doubling" and size & (size - 1):
         raise InputError(f"halving-doubling within a group needs a power of two, not {size} ranks", field="inner")
-    one = make_schedule(kind, members, -(-size_bytes // size) if kind == "all_reduce" else size_bytes, algorithm)
-    if one.num_switches or one.staged or (kind != "all_reduce" and one.num_chunks != members):
-        raise InputError(f"{kind} by {algorithm!r} cannot be a level", field="inner" if within else "outer")
-    return replace(one, chunk_bytes=0, size_bytes=0)
+    schedule = make_schedule(kind, members, -(-size_bytes // size) if kind == "all_reduce" else size_bytes, algorithm)
+    if schedule.num_switches or schedule.staged or (kind != "all_reduce" and schedule.num_chunks != members):
+        raise InputError(f"{kind} by {algorithm!r} cannot be a level", field="inner" if is_inner else "outer")
+    return replace(schedule, chunk_bytes=0, size_bytes=0)
 
 
 def all_reduce(
@@ -204,11 +204,11 @@ def all_to_all(
 ) -> Schedule:  # fmt: skip
     """Build an all_to_all: rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
     groups, size = group_shape(num_ranks, shape)
-    one = cut(
+    schedule = cut(
         "all_to_all", "hierarchical", num_ranks, size_bytes, num_ranks, BlockLevelSends(size),
         parameters=(("shape", (groups, size)),), symmetry=(size, groups),
     )  # fmt: skip
-    return replace(one, num_chunks=num_ranks * num_ranks)
+    return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
 def torus_all_reduce(

@@ -1,4 +1,4 @@
-"""Collectives with switches that reduce and multicast; these take part as positions behind the ranks.
+"""Collectives with switches that reduce and multicast, at positions after the ranks.
 
 ``nvls`` (NVLink SHARP): rank i has shard i of the result. For a reduction it reads the shard from all ranks through the
 switch, which adds them up (multimem.ld_reduce). For a gather it writes the shard once, and the switch multicasts it
@@ -6,8 +6,8 @@ switch, which adds them up (multimem.ld_reduce). For a gather it writes the shar
 in chunks; all data over a link in one round travels as one message.
 
 ``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al.,
-"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` each switch serves this many ranks,
-and one is above them.
+"Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` each leaf switch serves this many
+ranks, under one root switch.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ class NvlsSends:
         lag = 2 if reads else 0
         for r in range(self.chunks + 1 + lag):
             if position < num_ranks:
-                parts = [(self._all(r, num_ranks), True)] if reads and r < self.chunks else []
+                parts = [(self._all_shards(r, num_ranks), True)] if reads and r < self.chunks else []
                 if writes and lag <= r < self.chunks + lag:
                     parts.append((self._shard(r - lag, position, num_ranks), False))
-                sends.one(r, num_ranks, parts)
+                sends.add(r, num_ranks, parts)
                 continue
             for rank in range(num_ranks):
                 parts = []
                 if reads and 1 <= r < self.chunks + 1:
                     parts.append((self._shard(r - 1, rank, num_ranks), False))
                 if writes and lag + 1 <= r:
-                    parts.append((self._all(r - 1 - lag, num_ranks), False))
-                sends.one(r, rank, parts, channel=rank)
+                    parts.append((self._all_shards(r - 1 - lag, num_ranks), False))
+                sends.add(r, rank, parts, channel=rank)
         return sends.build()
 
     def _shard(self, chunk: int, rank: int, num_ranks: int) -> Chunks:
         """Return the shard of ``rank`` in a pipeline chunk; a rank's shards lie together."""
         return np.array([rank * self.chunks + chunk], dtype=np.int64)
 
-    def _all(self, chunk: int, num_ranks: int) -> Chunks:
+    def _all_shards(self, chunk: int, num_ranks: int) -> Chunks:
         return np.arange(num_ranks, dtype=np.int64) * self.chunks + chunk
 
 
@@ -84,13 +84,13 @@ class SharpSends:
         top = num_ranks + leaves
         height = 0 if position < num_ranks else 1 if position < top else levels
         if position < top:
-            above = top if levels == 1 or height else num_ranks + position // (self.radix or num_ranks)
-            sends.each(height + chunks, above, chunks, reduce=True)
-        for i, below in enumerate(self._below(position, num_ranks, top, levels)):
-            sends.each(2 * levels - height + chunks, below, chunks, channel=1 + i)
+            parent = top if levels == 1 or height else num_ranks + position // (self.radix or num_ranks)
+            sends.add_all(height + chunks, parent, chunks, reduce=True)
+        for i, child in enumerate(self._children(position, num_ranks, top, levels)):
+            sends.add_all(2 * levels - height + chunks, child, chunks, channel=1 + i)
         return sends.build()
 
-    def _below(self, position: int, num_ranks: int, top: int, levels: int) -> Iterable[int]:
+    def _children(self, position: int, num_ranks: int, top: int, levels: int) -> Iterable[int]:
         if position < num_ranks:
             return ()
         if position == top:

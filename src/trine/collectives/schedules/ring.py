@@ -17,11 +17,11 @@ from trine.collectives.sends import cut, pipeline_chunks, positive
 
 @dataclass(frozen=True)
 class RingSends:
-    """The sends of all_reduce, reduce_scatter or all_gather; odd channels go round the other way.
+    """Sends of all_reduce, reduce_scatter or all_gather; odd channels run in the opposite direction.
 
-    A rank's part is ``channels`` chunks, one a channel. On an even channel a reduce-scatter sends part p - 1 - s in
-    step s, so that part p, complete, arrives at p in the last of N - 1 steps; an all-gather sends part p - s, first its
-    own, then what arrived in the step before; an all-reduce does one after the other in 2(N - 1) steps.
+    A rank's part has ``channels`` chunks, one per channel. On an even channel a reduce-scatter sends part p - 1 - s in
+    step s, so that the sum of part p reaches rank p in the last of N - 1 steps. An all-gather sends part p - s: first
+    part p, then the part of the previous step. An all-reduce does both in sequence, in 2(N - 1) steps.
     """
 
     kind: str
@@ -30,10 +30,10 @@ class RingSends:
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         hops = num_ranks - 1
         steps = np.arange(2 * hops if self.kind == "all_reduce" else hops, dtype=np.int32)
-        behind = steps if self.kind == "all_gather" else steps + 1
+        lag = steps if self.kind == "all_gather" else steps + 1
         channel = np.repeat(np.arange(self.channels, dtype=np.int32), len(steps))
         forward = 1 - 2 * (channel % 2)
-        part = (position - forward * np.tile(behind, self.channels)) % num_ranks
+        part = (position - forward * np.tile(lag, self.channels)) % num_ranks
         adds = steps < hops if self.kind != "all_gather" else np.zeros(len(steps), dtype=np.bool_)
         return Sends(
             step=np.tile(steps, self.channels),
@@ -45,13 +45,13 @@ class RingSends:
 
 
 def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Return the sends of a rank: at distance d from the root it passes chunk k on in step d + k, unless it is last."""
+    """Return the sends of a rank: at distance d from the root it forwards chunk k in step d + k, unless it is last."""
     distance = (position - root) % num_ranks
     return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=False)
 
 
 def reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Return the sends of a rank. The chain starts behind the root and ends in it; every rank adds its buffer."""
+    """Return the sends of a rank. The chain starts after the root and ends at it; every rank adds its buffer."""
     distance = (position - root - 1) % num_ranks
     return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=True)
 

@@ -30,16 +30,16 @@ class Tree:
 def make_tree(parent: list[int]) -> Tree:
     """Build a tree from the parent of each rank (-1: the root)."""
     children: list[list[int]] = [[] for _ in parent]
-    for rank, above in enumerate(parent):
-        if above >= 0:
-            children[above].append(rank)
+    for rank, parent_rank in enumerate(parent):
+        if parent_rank >= 0:
+            children[parent_rank].append(rank)
     depth = [0] * len(parent)
     level = [parent.index(-1)]
     while level:
-        below = [child for rank in level for child in children[rank]]
-        for child in below:
+        next_level = [child for rank in level for child in children[rank]]
+        for child in next_level:
             depth[child] = depth[parent[child]] + 1
-        level = below
+        level = next_level
     return Tree(parent=tuple(parent), children=tuple(map(tuple, children)), depth=tuple(depth), height=max(depth))
 
 
@@ -60,8 +60,8 @@ def _in_order_parents(num_ranks: int) -> list[int]:
     parent = [-1]
     for rank in range(1, num_ranks):
         bit = rank & -rank
-        above = (rank - bit) | (2 * bit)
-        parent.append(above if above < num_ranks else rank - bit)
+        higher = (rank - bit) | (2 * bit)
+        parent.append(higher if higher < num_ranks else rank - bit)
     return parent
 
 
@@ -80,13 +80,13 @@ def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
         second[relabel[rank]] = relabel[first[rank]]
     inner = set(second)
     leaves = [rank for rank in range(num_ranks) if rank not in inner]
-    used = {frozenset((rank, first[rank])) for rank in range(1, num_ranks)}
+    links = {frozenset((rank, first[rank])) for rank in range(1, num_ranks)}
     for shift in range(len(leaves)):
-        moved = list(second)
+        rotated = list(second)
         for i, leaf in enumerate(leaves):
-            moved[leaves[(i + shift) % len(leaves)]] = second[leaf]
-        if not any(frozenset((rank, above)) in used for rank, above in enumerate(moved) if above >= 0):
-            return make_tree(first), make_tree(moved)
+            rotated[leaves[(i + shift) % len(leaves)]] = second[leaf]
+        if not any(frozenset((rank, parent)) in links for rank, parent in enumerate(rotated) if parent >= 0):
+            return make_tree(first), make_tree(rotated)
     return make_tree(first), make_tree(first)
 
 
@@ -96,11 +96,11 @@ def _add_tree(sends: SendList, tree: Tree, position: int, chunks: np.ndarray, ki
     up = kind != "broadcast"
     if up and tree.parent[position] >= 0:
         steps = tree.height - tree.depth[position] + order
-        sends.each(steps, tree.parent[position], chunks, reduce=True, channel=channel)
+        sends.add_all(steps, tree.parent[position], chunks, reduce=True, channel=channel)
     if kind != "reduce":
         first = tree.depth[position] + (tree.height if up else 0)
         for i, child in enumerate(tree.children[position]):
-            sends.each(first + order, child, chunks, channel=channel + 1 + i)
+            sends.add_all(first + order, child, chunks, channel=channel + 1 + i)
 
 
 @dataclass(frozen=True)
