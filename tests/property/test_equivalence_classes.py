@@ -78,10 +78,10 @@ def test_groups_are_answered_as_alone(name: str, asked: dict[str, object]) -> No
 def test_groups_alike_are_one_make_and_others_are_not() -> None:
     whole = load_cluster("dgx-h100", nodes=64)
     ranks = np.arange(512)
-    assert len(EquivalenceClasses(whole).named(ranks.reshape(-1, 8))[1]) == 1
-    assert len(EquivalenceClasses(whole).named(ranks.reshape(8, -1).T)[1]) == 8  # GPUs 0 to 7 have one NIC each
+    assert len(EquivalenceClasses(whole).classify(ranks.reshape(-1, 8))[1]) == 1
+    assert len(EquivalenceClasses(whole).classify(ranks.reshape(8, -1).T)[1]) == 8  # GPUs 0 to 7 have one NIC each
     slow = load_cluster("dgx-h100", nodes=64, slow_links=[("node7.gpu3->node7.nvswitch", 0.5)])
-    make, examples, _ = EquivalenceClasses(slow).named(ranks.reshape(-1, 8))
+    make, examples, _ = EquivalenceClasses(slow).classify(ranks.reshape(-1, 8))
     assert len(examples) == 2
     assert np.flatnonzero(make == make[7]).tolist() == [7]
 
@@ -89,7 +89,7 @@ def test_groups_alike_are_one_make_and_others_are_not() -> None:
 def test_networks_that_are_no_nodes_have_a_make_for_each_group() -> None:
     cluster = build_topology("ring", "25 GB/s", "1 us", 8, medium="nvlink4")
     groups = np.array([[0, 1, 2], [3, 5, 7], [0, 1, 2]])
-    make, examples, _ = EquivalenceClasses(cluster).named(groups)
+    make, examples, _ = EquivalenceClasses(cluster).classify(groups)
     assert make.tolist() == [0, 1, 0]
     assert examples == [0, 1]
     assert_as_alone(cluster, groups, "all_reduce", 1 << 20)
@@ -113,4 +113,4 @@ def test_every_ordered_pair_of_a_machine() -> None:
 def test_order_and_placement_of_ranks_are_seen() -> None:
     makes = EquivalenceClasses(load_cluster("dgx-h100", nodes=4))
     groups = np.array([[0, 1, 2], [8, 9, 10], [2, 1, 0], [0, 1, 10], [8, 9, 26], [0, 9, 2], [16, 9, 2]])
-    assert makes.named(groups)[0].tolist() == [0, 0, 1, 2, 2, 3, 4]
+    assert makes.classify(groups)[0].tolist() == [0, 0, 1, 2, 2, 3, 4]

@@ -17,32 +17,32 @@ from trine.common.units import format_time
 
 def clusters_before(cluster: Cluster) -> list[Cluster]:
     """Return the clusters with one slow or missing link less, with the routing of ``cluster``."""
-    found = [make() for make in cluster.degraded_from]
-    return [before.routed(cluster.routing, cluster.routing_why) for before in found]
+    clusters = [make() for make in cluster.degraded_from]
+    return [better.routed(cluster.routing, cluster.routing_why) for better in clusters]
 
 
-def not_faster(own: CollectiveTime, before: CollectiveTime, media: tuple[str, str] = ("", "")) -> CollectiveTime:
-    """Return ``own``, the answer of a degraded machine, with at least the time of ``before``, from a better machine.
+def not_faster(worse: CollectiveTime, better: CollectiveTime, media: tuple[str, str] = ("", "")) -> CollectiveTime:
+    """Return ``worse``, a degraded machine's time, raised to at least ``better``, the time on a better machine.
 
-    media: the kind of links of each.
+    media: the kind of links of each machine.
     """
-    if own.time_ps >= before.time_ps:
-        return own
-    now, then = (
+    if worse.time_ps >= better.time_ps:
+        return worse
+    choice, better_choice = (
         f"{answer.algorithm}/{answer.protocol}{f' over {medium}' if medium else ''}"
-        for answer, medium in zip((own, before), media, strict=True)
+        for answer, medium in zip((worse, better), media, strict=True)
     )
-    switch = f"switches from {then} to {now}" if now != then else f"runs {now}"
+    switch = f"switches from {better_choice} to {choice}" if choice != better_choice else f"runs {choice}"
     note = (
-        f"with these links {own.op} {switch}, which would take {format_time(own.time_ps)}; slower or missing links "
-        f"make nothing faster, so it takes as long as with better links: {format_time(before.time_ps)}"
+        f"with these links {worse.op} {switch}, which would take {format_time(worse.time_ps)}; slower or missing links "
+        f"make nothing faster, so it takes as long as with better links: {format_time(better.time_ps)}"
     )
-    part = TimePart(name="fault", time_ps=before.time_ps - own.time_ps, why="no faster than with better links")
+    part = TimePart(name="fault", time_ps=better.time_ps - worse.time_ps, why="no faster than with better links")
     return replace(
-        own,
-        time_ps=before.time_ps,
-        low_ps=max(own.low_ps, before.low_ps),
-        high_ps=max(own.high_ps, before.high_ps),
-        parts=(*own.parts, part),
-        notes=(*own.notes, note),
+        worse,
+        time_ps=better.time_ps,
+        low_ps=max(worse.low_ps, better.low_ps),
+        high_ps=max(worse.high_ps, better.high_ps),
+        parts=(*worse.parts, part),
+        notes=(*worse.notes, note),
     )

@@ -65,58 +65,58 @@ def collective(
     if "," in options.protocol:
         text = f"one protocol at a time, got {options.protocol!r:.80}: give one of them, or auto"
         raise InputError(f"{text} (the library's choice)", field="protocol")
-    asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
-    if asked is None or _only_trine_has_it(op, asked):
+    model = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
+    if model is None or _is_trine_only(op, model):
         runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, runner)
         answer = _message_level(op, sizes, runs, explain)
         better = (
-            collective(op, sizes, before, group, options=options, network=network, matrix=matrix, runner=runner)
-            for before in clusters_before(cluster)
+            collective(op, sizes, machine, group, options=options, network=network, matrix=matrix, runner=runner)
+            for machine in clusters_before(cluster)
         )
         return reduce(_not_faster, better, answer)
-    rows = tuple(asked.predict(op, size) for size in sizes)
-    _refuse_what_does_not_matter(op, asked, rows)
+    rows = tuple(model.predict(op, size) for size in sizes)
+    _refuse_unused_options(op, model, rows)
     load = link_load(cluster, ranks, rows[-1])
     return CollectiveResult(
         op=op,
         cluster=cluster,
         group=ranks,
-        library=asked.library.name,
-        version=asked.library.version,
+        library=model.library.name,
+        version=model.library.version,
         launch=options.launch,
         network=None,
         rows=rows,
-        alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
-        crossovers=tuple(asked.crossovers(op)) if explain else (),
-        **_loads(cluster, load, (*asked.notes(op), *_row_notes(rows, load))),
-        num_domains=asked.topology.num_domains,
-        num_nodes=asked.topology.num_nodes,
+        alternatives=tuple(tuple(model.alternatives(op, size)) for size in sizes) if explain else (),
+        crossovers=tuple(model.crossovers(op)) if explain else (),
+        **_loads(cluster, load, (*model.notes(op), *_row_notes(rows, load))),
+        num_domains=model.topology.num_domains,
+        num_nodes=model.topology.num_nodes,
     )
 
 
-def _not_faster(answer: CollectiveResult, before: CollectiveResult) -> CollectiveResult:
-    """Return ``answer``, of a degraded machine, with no row faster than on a better one."""
-    rows = tuple(map(not_faster, answer.rows, before.rows))
+def _not_faster(answer: CollectiveResult, better: CollectiveResult) -> CollectiveResult:
+    """Return ``answer``, of a degraded machine, with no row faster than in ``better``."""
+    rows = tuple(map(not_faster, answer.rows, better.rows))
     if rows == answer.rows:
         return answer
-    changed = [row for row, old in zip(rows, answer.rows, strict=True) if row != old]
-    return replace(answer, rows=rows, notes=(*answer.notes, *_row_notes(changed, np.ones(1, np.int64))))
+    raised = [row for row, row_before in zip(rows, answer.rows, strict=True) if row != row_before]
+    return replace(answer, rows=rows, notes=(*answer.notes, *_row_notes(raised, np.ones(1, np.int64))))
 
 
-def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
+def _loads(cluster: Cluster, load: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
     """Return an answer's link fields, and its notes with a warning of overloaded uplinks."""
-    order, tiers = busiest(cluster, carried)
-    names, sizes = map(cluster.link_name, order.tolist()), carried[order].tolist()
-    warned = (*(f"warning: {text}" for text in traffic_warnings(cluster, carried)), *notes)
-    return {"load": dict(zip(names, sizes, strict=True)), "tiers": tiers, "notes": warned}
+    order, tiers = busiest(cluster, load)
+    names, sizes = map(cluster.link_name, order.tolist()), load[order].tolist()
+    all_notes = (*(f"warning: {text}" for text in traffic_warnings(cluster, load)), *notes)
+    return {"load": dict(zip(names, sizes, strict=True)), "tiers": tiers, "notes": all_notes}
 
 
 def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> list[str]:
     """Return the rows' notes; the first row with notes stands for the others."""
-    stated = [row for row in rows if row.notes]
-    notes = [f"at {format_size(stated[0].size_bytes)}: {note}" for note in stated[0].notes] if stated else []
-    if len(stated) > 1:
-        notes.append(f"the same holds at {len(stated)} of the {len(rows)} sizes")
+    noted = [row for row in rows if row.notes]
+    notes = [f"at {format_size(noted[0].size_bytes)}: {note}" for note in noted[0].notes] if noted else []
+    if len(noted) > 1:
+        notes.append(f"the same holds at {len(noted)} of the {len(rows)} sizes")
     if not load.any() and rows[-1].sent_bytes:
         notes.append("no link loads: there are too many pairs of ranks")
     return notes
@@ -129,49 +129,49 @@ def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
     return options.algorithm not in (AUTO, *LIBRARY_ALGORITHMS.get(op, (options.algorithm,)))
 
 
-def _only_trine_has_it(op: str, asked: Collectives) -> bool:
+def _is_trine_only(op: str, model: Collectives) -> bool:
     """Return whether the library lacks the algorithm on this group, but trine has a schedule of that name."""
-    algorithm = asked.options.algorithm
-    pairs = runnable(asked.topology, asked.library.name, op) if op in LIBRARY_ALGORITHMS else ()
+    algorithm = model.options.algorithm
+    pairs = runnable(model.topology, model.library.name, op) if op in LIBRARY_ALGORITHMS else ()
     return algorithm not in (AUTO, *(name for name, _ in pairs)) and algorithm in known_algorithms(op)
 
 
-def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:
-    """Refuse options that are valid for the library, but make no difference to these answers."""
-    options = asked.options
-    in_network = [pair for pair in runnable(asked.topology, asked.library.name, op) if pair[0] in IN_NETWORK]
+def _refuse_unused_options(op: str, model: Collectives, rows: Sequence[CollectiveTime]) -> None:
+    """Raise InputError for options that are valid for the library but do not change these times."""
+    options = model.options
+    in_network = [pair for pair in runnable(model.topology, model.library.name, op) if pair[0] in IN_NETWORK]
     if options.nvls is False and not in_network:
-        raise InputError(f"forbids what {asked.library.name} has not for {op} on this group anyway", field="nvls")
-    for name, value, other in (
+        raise InputError(f"forbids what {model.library.name} has not for {op} on this group anyway", field="nvls")
+    for name, value, remaining in (
         ("min_channels", options.min_channels, replace(options, min_channels=None)),
         ("max_channels", options.max_channels, replace(options, max_channels=None)),
     ):
         if value is None:
             continue
-        without = Collectives(asked.cluster, asked.group, other)
-        if all(row.time_ps == without.predict(op, row.size_bytes).time_ps for row in rows):
-            usual = without.predict(op, rows[0].size_bytes).channels
+        baseline = Collectives(model.cluster, model.group, remaining)
+        if all(row.time_ps == baseline.predict(op, row.size_bytes).time_ps for row in rows):
+            count = baseline.predict(op, rows[0].size_bytes).channels
             raise InputError(
-                f"{value} changes no time at these sizes: {usual} channels are used without it, and more of them only "
+                f"{value} changes no time at these sizes: {count} channels are used without it, and more of them only "
                 "matter to LL",
                 field=name,
             )
 
 
-def _message_level(op: str, sizes: Sequence[int], asked: MessageLevelRuns, explain: bool) -> CollectiveResult:
-    rows = tuple(asked.run(op, size) for size in sizes)
-    cluster, ranks = asked.cluster, tuple(asked.ranks)
+def _message_level(op: str, sizes: Sequence[int], runs: MessageLevelRuns, explain: bool) -> CollectiveResult:
+    rows = tuple(runs.run(op, size) for size in sizes)
+    cluster, ranks = runs.cluster, tuple(runs.ranks)
     return CollectiveResult(
         op=op,
         cluster=cluster,
         group=ranks,
-        library=asked.library_name,
-        version=asked.library_version,
-        launch=asked.options.launch if asked.library_name != "none" else "none",
-        network=asked.network,
+        library=runs.library_name,
+        version=runs.library_version,
+        launch=runs.options.launch if runs.library_name != "none" else "none",
+        network=runs.network,
         rows=rows,
-        alternatives=tuple(tuple(asked.alternatives(op, size)) for size in sizes) if explain else (),
-        **_loads(cluster, asked.load, asked.notes),
+        alternatives=tuple(tuple(runs.alternatives(op, size)) for size in sizes) if explain else (),
+        **_loads(cluster, runs.load, runs.notes),
         num_nodes=len({cluster.devices[cluster.gpus[rank]].node for rank in ranks}),
     )
 
@@ -201,83 +201,81 @@ def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) ->
 def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Iterator[Pair]:
     n, size = len(gpus), answer.sent_bytes
     if answer.algorithm == "direct":
-        yield from _direct(gpus, answer.op, size)
+        yield from _direct_pairs(gpus, answer.op, size)
     elif answer.algorithm == "nvls":
-        yield from _multicast(cluster, gpus, size)
+        yield from _switch_pairs(cluster, gpus, size)
     else:
         turns = 2 if answer.op in ("all_reduce", "barrier") else 1
-        each = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
+        num_bytes = size if answer.op in ("broadcast", "reduce") else turns * (n - 1) * size // n
         domains = domains_of(cluster, sorted(gpus))
         if answer.algorithm in ("ring", "pat"):
-            yield from _rings(cluster, domains, each)
+            yield from _ring_pairs(cluster, domains, num_bytes)
         else:  # trees and in-network sums: the buffer leaves each domain once, twice with more than two of them
-            yield from _between(domains, size * (1 if len(domains) <= 2 or answer.algorithm == "collnet" else 2))
+            yield from _crossing_pairs(domains, size * (1 if len(domains) <= 2 or answer.algorithm == "collnet" else 2))
             for domain in domains:
                 if answer.algorithm == "nvlstree":
-                    yield from _multicast(cluster, domain, size)
+                    yield from _switch_pairs(cluster, domain, size)
                 elif len(domain) > 1:
-                    yield from _inside(cluster, domain, 2 * size * (len(domain) - 1) // len(domain))
+                    yield from _domain_pairs(cluster, domain, 2 * size * (len(domain) - 1) // len(domain))
 
 
-def _rings(cluster: Cluster, domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
-    """Yield ``each`` bytes through every GPU; the rings leave each domain in equal parts from its first GPUs."""
+def _ring_pairs(cluster: Cluster, domains: Sequence[Sequence[int]], num_bytes: int) -> Iterator[Pair]:
+    """Yield ``num_bytes`` through every GPU; the rings leave each domain in equal parts from its first GPUs."""
     for domain in domains:
         m = len(domain)
         if m > 1:
-            yield from _inside(cluster, domain, each if len(domains) == 1 else each * (m - 1) // m)
+            yield from _domain_pairs(cluster, domain, num_bytes if len(domains) == 1 else num_bytes * (m - 1) // m)
     if len(domains) > 1:
-        yield from _between(domains, each)
+        yield from _crossing_pairs(domains, num_bytes)
 
 
-def _inside(cluster: Cluster, domain: Sequence[int], each: int) -> Iterator[Pair]:
-    """Yield ``each`` bytes out of every GPU of a domain: over all its direct links in proportion to their rates (the
+def _domain_pairs(cluster: Cluster, domain: Sequence[int], num_bytes: int) -> Iterator[Pair]:
+    """Yield ``num_bytes`` out of every GPU of a domain: over all its direct links in proportion to their rates (the
     rings use them all), or to the next GPU without direct links.
     """
     members = set(domain)
-    for here, there in _around(domain):
+    for gpu, next_gpu in _neighbours(domain):
         direct = {
-            link.target: 0
-            for link in cluster.links_from(here)
-            if link.target in members and link.link_class == SCALE_UP
+            link.target: 0 for link in cluster.links_from(gpu) if link.target in members and link.link_class == SCALE_UP
         }
-        for link in cluster.links_from(here):
+        for link in cluster.links_from(gpu):
             if link.target in direct:
                 direct[link.target] += link.bytes_per_s
         if not direct:
-            yield here, there, each
+            yield gpu, next_gpu, num_bytes
         total = sum(direct.values())
-        yield from ((here, target, each * rate // total) for target, rate in direct.items())
+        yield from ((gpu, target, num_bytes * rate // total) for target, rate in direct.items())
 
 
-def _between(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
-    """Yield ``each`` bytes out of every domain, spread over its first GPUs."""
+def _crossing_pairs(domains: Sequence[Sequence[int]], num_bytes: int) -> Iterator[Pair]:
+    """Yield ``num_bytes`` out of every domain, spread over its first GPUs."""
     width = min(map(len, domains))
     if len(domains) > 1:
-        for domain, following in _around(domains):
-            for here, there in zip(domain[:width], following[:width], strict=True):
-                yield here, there, each // width
+        for domain, next_domain in _neighbours(domains):
+            for source, target in zip(domain[:width], next_domain[:width], strict=True):
+                yield source, target, num_bytes // width
 
 
-def _around(items: Sequence[Item]) -> Iterator[tuple[Item, Item]]:
+def _neighbours(items: Sequence[Item]) -> Iterator[tuple[Item, Item]]:
     """Pair each item with the next one, the last with the first."""
     return zip(items, [*items[1:], items[0]], strict=True)
 
 
-def _direct(gpus: Sequence[int], op: str, size: int) -> Iterator[Pair]:
+def _direct_pairs(gpus: Sequence[int], op: str, size: int) -> Iterator[Pair]:
     n = len(gpus)
     if op == "send_recv":
-        yield from ((here, there, size) for here, there in _around(gpus))
+        yield from ((source, target, size) for source, target in _neighbours(gpus))
     elif op in ("gather", "scatter"):
-        for other in gpus[1:]:
-            yield (other, gpus[0], size // n) if op == "gather" else (gpus[0], other, size // n)
+        for gpu in gpus[1:]:
+            yield (gpu, gpus[0], size // n) if op == "gather" else (gpus[0], gpu, size // n)
     elif n * n <= MAX_PAIRS:
-        for here in gpus:
-            for there in gpus:
-                if here != there:
-                    yield here, there, size // n
+        for source in gpus:
+            for target in gpus:
+                if source != target:
+                    yield source, target, size // n
 
 
-def _multicast(cluster: Cluster, gpus: Sequence[int], size: int) -> Iterator[Pair]:
+def _switch_pairs(cluster: Cluster, gpus: Sequence[int], size: int) -> Iterator[Pair]:
     """Yield each GPU's traffic to the switches, its whole buffer and its finished part, and the same back."""
     n = len(gpus)
     for gpu in gpus:

@@ -44,7 +44,7 @@ def test_nics_are_those_of_the_gpus_that_take_part() -> None:
     assert all_of_them.between.ring_bytes_per_s == 2 * four.between.ring_bytes_per_s
 
 
-def test_a_rack_is_one_domain() -> None:
+def test_a_rack_is_domain_tier() -> None:
     rack = view("gb200-nvl72")
     assert (rack.num_domains, rack.num_ranks, rack.num_nodes) == (1, 72, 18)
     assert rack.between is None
@@ -67,7 +67,7 @@ def test_switches_that_add_are_told_from_those_that_do_not() -> None:
     assert not view("mi300x-node").multicast
 
 
-def test_gpus_on_pcie_are_one_domain() -> None:
+def test_gpus_on_pcie_are_domain_tier() -> None:
     cards = view("l40s-pcie")
     assert (cards.num_domains, cards.num_ranks) == (1, 8)
     assert cards.inside is not None
@@ -109,8 +109,8 @@ def test_nodes_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch
     from trine.collectives.nccl import topology as module
 
     seen: list[object] = []
-    real = module._one_domain
-    monkeypatch.setattr(module, "_one_domain", lambda *given: seen.append(given) or real(*given))
+    real = module._domain_tier
+    monkeypatch.setattr(module, "_domain_tier", lambda *given: seen.append(given) or real(*given))
     assert view("dgx-h100", nodes=16).num_domains == 16
     assert len(seen) == 1
 

@@ -74,19 +74,19 @@ class CostContext:
     @cached_property
     def channels(self) -> int:
         """Number of channels that the group uses."""
-        return self._limited(self._usual_channels(self.outer if self.topology.between else self.inner))
+        return self._limit(self._usual_channels(self.outer if self.topology.between else self.inner))
 
     def channels_to_usual(self, medium: Medium) -> float:
         """Return the ratio of channels over ``medium`` with the user's limits to channels without them."""
-        usual = self._usual_channels(medium)
-        return self._limited(usual) / usual
+        number = self._usual_channels(medium)
+        return self._limit(number) / number
 
     def part_of_rate(self, medium: Medium) -> float:
         """Return the fraction of a medium's rate that the limited channels reach, at most 1."""
         return min(1.0, self.channels_to_usual(medium))
 
     def _usual_channels(self, medium: Medium) -> int:
-        """Return the channels without limits; at most NCCL's own number for a group that spans domains."""
+        """Return the channels without limits; at most NCCL's number for a group that spans domains."""
         between = self._channels_between if self.library.name == "nccl" and medium is self.outer else None
         return medium.channels if between is None else min(medium.channels, between)
 
@@ -96,12 +96,12 @@ class CostContext:
 
     @cached_property
     def tuner_terms(self) -> dict[tuple[str, str, str], tuple[float, float]]:
-        """NCCL's own rate and latency of each (op, algorithm, protocol) so far; :mod:`trine.collectives.nccl.tuner`."""
+        """Cache: NCCL's rate and latency by (op, algorithm, protocol); :mod:`trine.collectives.nccl.tuner`."""
         return {}
 
-    def _limited(self, usual: int) -> int:
-        most = usual if self.max_channels is None else min(usual, self.max_channels)
-        return max(most, self.min_channels or 0)
+    def _limit(self, number: int) -> int:
+        limit = number if self.max_channels is None else min(number, self.max_channels)
+        return max(limit, self.min_channels or 0)
 
     @property
     def launch_us(self) -> float:
@@ -126,7 +126,7 @@ def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0)
     return math.inf if tier is None else rate * efficiency * share / 1e6
 
 
-def _best(tier: Tier | None, rate: float, share: float) -> float:
+def _peak(tier: Tier | None, rate: float, share: float) -> float:
     """Return the bytes/us that ``share`` of a tier's links carry; infinite without the tier.
 
     Fitted ring efficiencies exceed 1 on some media because they are fitted together with ``extra_steps``. Without
@@ -138,9 +138,9 @@ def _best(tier: Tier | None, rate: float, share: float) -> float:
 def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
     """Return the bytes/us of all rings, and the name of the link that bounds them."""
     topology, inner, outer = context.topology, context.inner, context.outer
-    inside = topology.inside
-    through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
-    a = _rate(inside, through, inner.efficiency[protocol], context.part_of_rate(inner))
+    tier = topology.inside
+    tier_rate = tier.ring_bytes_per_s if tier and topology.between is None else topology.path_bytes_per_s
+    a = _rate(tier, tier_rate, inner.efficiency[protocol], context.part_of_rate(inner))
     b = math.inf
     if topology.between is not None:
         b = _rate(
@@ -148,7 +148,7 @@ def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
         )
     if b < a and topology.between is not None:
         return b, topology.between.limit
-    return a, inside.limit if inside else ""
+    return a, tier.limit if tier else ""
 
 
 def best_ring_rate(context: CostContext) -> float:
@@ -156,9 +156,9 @@ def best_ring_rate(context: CostContext) -> float:
     inside, between = context.topology.inside, context.topology.between
     share_in, share_out = context.part_of_rate(context.inner), context.part_of_rate(context.outer)
     if between is None:
-        return _best(inside, inside.ring_bytes_per_s if inside else math.inf, share_in)
+        return _peak(inside, inside.ring_bytes_per_s if inside else math.inf, share_in)
     return min(
-        _best(inside, context.topology.path_bytes_per_s, share_in), _best(between, between.ring_bytes_per_s, share_out)
+        _peak(inside, context.topology.path_bytes_per_s, share_in), _peak(between, between.ring_bytes_per_s, share_out)
     )
 
 
@@ -211,10 +211,10 @@ def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     steps_us = (steps - crossings) * inner_us + crossings * outer_us
     rate, limit = ring_rate(context, protocol)
     extra = context.library.extra_steps.get(op, 0.0)
-    sent = size if op in ("broadcast", "reduce") else steps * size / n
-    volume = sent if op in ("broadcast", "reduce") else sent + extra * size / n
+    sent_bytes = size if op in ("broadcast", "reduce") else steps * size / n
+    volume = sent_bytes if op in ("broadcast", "reduce") else sent_bytes + extra * size / n
     base_us = _base_us(context, protocol, size)
-    bytes_us = max(volume / rate, sent / best_ring_rate(context))
+    bytes_us = max(volume / rate, sent_bytes / best_ring_rate(context))
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), steps, limit)
 
 
@@ -238,10 +238,10 @@ def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) if topology.between else 0.0
     b = _rate(topology.between, rate, outer.efficiency[protocol], part_out)
     base_us = _base_us(context, protocol, size)
-    most = min(
-        _best(topology.inside, topology.path_bytes_per_s, part_in) / halves, _best(topology.between, rate, part_out)
+    peak = min(
+        _peak(topology.inside, topology.path_bytes_per_s, part_in) / halves, _peak(topology.between, rate, part_out)
     )
-    bytes_us = max(size / min(a, b), size / most)
+    bytes_us = max(size / min(a, b), size / peak)
     limit = topology.between.limit if topology.between and b < a else topology.inside.limit if topology.inside else ""
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), 2 * (hops + depth), limit)
 
@@ -252,8 +252,8 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     assert topology.inside is not None
     n = topology.min_per_domain
     part_in, part_out = context.part_of_rate(inner), context.part_of_rate(outer)
-    through = topology.inside.ring_bytes_per_s / (1.0 + 1.0 / n)
-    a = _rate(topology.inside, through, inner.nvls_efficiency, part_in)
+    tier_rate = topology.inside.ring_bytes_per_s / (1.0 + 1.0 / n)
+    a = _rate(topology.inside, tier_rate, inner.nvls_efficiency, part_in)
     b, rate = math.inf, 0.0
     steps_us = 2 * step_us(topology.inside, inner, SIMPLE)
     num_steps = 2
@@ -264,8 +264,8 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
         depth = math.ceil(math.log2(topology.num_domains))
         steps_us += 2 * depth * step_us(topology.between, outer, SIMPLE)
         num_steps += 2 * depth
-    most = min(_best(topology.inside, through, part_in), _best(topology.between, rate, part_out))
-    bytes_us = max(size / min(a, b), size / most)
+    peak = min(_peak(topology.inside, tier_rate, part_in), _peak(topology.between, rate, part_out))
+    bytes_us = max(size / min(a, b), size / peak)
     limit = topology.between.limit if topology.between and b < a else topology.inside.limit
     return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), num_steps, limit)
 
@@ -300,14 +300,14 @@ def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
 def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Return the cost of direct messages: all_to_all, gather and scatter at the root, send_recv to the next rank."""
     topology, inner, outer = context.topology, context.inner, context.outer
-    n, most, least = topology.num_ranks, topology.max_per_domain, topology.min_per_domain
-    one = op == "send_recv"
-    peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the busiest rank
-    part = size if one else size / n
+    n, largest, smallest = topology.num_ranks, topology.max_per_domain, topology.min_per_domain
+    is_pair = op == "send_recv"
+    peers_in, peers_out = (1, 1) if is_pair else (largest - 1, n - smallest)  # of the busiest rank
+    part = size if is_pair else size / n
     steps_us = inside_us = between_us = 0.0
     limit = ""
     if topology.inside is not None:
-        efficiency = min(1.0, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
+        efficiency = min(1.0, inner.efficiency[SIMPLE] if is_pair else inner.p2p_efficiency)
         rate = _message_rate(topology.inside, op) * efficiency * context.part_of_rate(inner)
         inside_us = part * peers_in / (rate / 1e6)
         steps_us = peers_in * inner.p2p_step_us + topology.inside.latency_ps / 1e6
@@ -316,16 +316,16 @@ def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Co
         efficiency = min(1.0, outer.p2p_efficiency)
         rate = _message_rate(topology.between, op) * efficiency * context.part_of_rate(outer)
         between_us = part * peers_out / (rate / 1e6)
-        steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6
+        steps_us = (0.0 if is_pair else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6
         limit = topology.between.limit if between_us >= inside_us else limit
-    if not one:  # the same kernel also copies the rank's own part
+    if not is_pair:  # the same kernel also copies the rank's own part
         inside_us += part / ((inner if topology.inside else outer).copy_GBps * 1e3)
     base_us = max(inner.p2p_base_us if topology.inside else 0.0, outer.p2p_base_us if topology.between else 0.0)
     bytes_us = max(inside_us, between_us)
-    if not one:  # traffic inside and between domains may share links
+    if not is_pair:  # traffic inside and between domains may share links
         pair = topology.pair_bytes_per_s if op == "all_to_all" else topology.root_pair_bytes_per_s
         bytes_us = max(bytes_us, part / (pair / 1e6))
-    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, P2P), 1 if one else n - 1, limit)
+    return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, P2P), 1 if is_pair else n - 1, limit)
 
 
 def _way_us(topology: CommTopology, op: str) -> float:
@@ -383,14 +383,14 @@ LIBRARY_ALGORITHMS = {
 
 def ll128_allowed(topology: CommTopology) -> bool:
     """Return True for GPUs of one model joined by NVLink or xGMI in a node: LL128 needs 128-byte atomic writes."""
-    inside = topology.inside
-    return topology.same_gpus and inside is not None and inside.medium.startswith(("nvlink", "xgmi"))
+    tier = topology.inside
+    return topology.same_gpus and tier is not None and tier.medium.startswith(("nvlink", "xgmi"))
 
 
 def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, str]]:
     """Return the (algorithm, protocol) pairs that the library has for ``op`` on this group."""
     nvls = topology.multicast and topology.min_per_domain > 1
-    there = {
+    is_available = {
         "ring": True,
         "tree": True,
         "nvls": nvls and topology.num_domains == 1,
@@ -399,16 +399,16 @@ def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, s
         "pat": topology.max_per_domain == 1 and library == "nccl",
         "direct": True,
     }
-    names = [name for name in LIBRARY_ALGORITHMS[op] if there[name]]
+    names = [name for name in LIBRARY_ALGORITHMS[op] if is_available[name]]
     allowed = {LL, SIMPLE, LL128} if ll128_allowed(topology) else {LL, SIMPLE}
     return [(name, protocol) for name in names for protocol in _PROTOCOLS[name] if protocol in allowed]
 
 
 #: GB/s of a ring over a NIC before Hopper, on Hopper and on Blackwell, at the resolution that today's NICs need.
-_BEFORE = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0)
+_OLDER = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0)
 _RING_RATES = {
-    VOLTA: _BEFORE,
-    AMPERE: _BEFORE,
+    VOLTA: _OLDER,
+    AMPERE: _OLDER,
     HOPPER: (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0),
     BLACKWELL: (96.0, 86.0, 80.0, 48.0, 45.1, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0),
 }
@@ -426,11 +426,11 @@ def channels_between(topology: CommTopology) -> int | None:
     One ring uses each NIC of the ranks of a domain: eight H100 with eight 400 Gb/s NICs get 16 channels, two of them
     8 (NCCL's log in github.com/NVIDIA/nccl/issues/1189), one of them 4.
     """
-    between = topology.between
-    if between is None:
+    tier = topology.between
+    if tier is None:
         return None
-    generation, rings = architecture(topology.gpu), between.lanes
-    nic_GBps = between.ring_bytes_per_s * between.headroom / rings / 1e9
+    generation, rings = architecture(topology.gpu), tier.lanes
+    nic_GBps = tier.ring_bytes_per_s * tier.headroom / rings / 1e9
     rate = next((rate for rate in _RING_RATES[generation] if rate <= nic_GBps), 0.0)
     is_recent = generation >= HOPPER
     if rate >= _TWICE_FROM_GBPS and not (is_recent and rate < _FAST_GBPS and rings > _FEW_RINGS):

@@ -49,9 +49,9 @@ TOLERANCE = 1.015
 #: Above this many messages, links are not examined: the formula alone limits the flows.
 MAX_MESSAGES = 20_000
 #: Margin against rounding: the rates that fill a link must not add up to more than its bandwidth.
-_ROOM = 1.0 + 1e-6
+_MARGIN = 1.0 + 1e-6
 #: Parts of a collective's time that pass before its bytes.
-_BEFORE = ("launch", "set-up", "latency")
+_FIXED_PARTS = ("launch", "set-up", "latency")
 _ROOTED = {"broadcast": FROM_ROOT, "reduce": TO_ROOT, "scatter": FROM_ROOT, "gather": TO_ROOT}
 
 #: bytes of a flow as a fraction of the collective's size
@@ -77,9 +77,9 @@ class TimeAlone:
     before_ps: int
 
     @classmethod
-    def of(cls, answer: CollectiveTime) -> TimeAlone:
+    def of_answer(cls, answer: CollectiveTime) -> TimeAlone:
         """Return the time by the library's formula."""
-        return cls(answer.time_ps, sum(part.time_ps for part in answer.parts if part.name in _BEFORE))
+        return cls(answer.time_ps, sum(part.time_ps for part in answer.parts if part.name in _FIXED_PARTS))
 
 
 class FlowPlanner:
@@ -88,7 +88,7 @@ class FlowPlanner:
     def __init__(self, cluster: Cluster, group: Sequence[int]) -> None:
         self.cluster = cluster
         self.gpus = np.array([cluster.gpus[rank] for rank in group], np.int64)
-        self._known: dict[tuple[str, str, bool], _Flows] = {}
+        self._flow_cache: dict[tuple[str, str, bool], _Flows] = {}
 
     def plan(
         self, kind: str, answer: CollectiveTime, timing: TimeAlone, factor: float = 1.0, *, as_one: bool = False
@@ -99,10 +99,10 @@ class FlowPlanner:
         as_one: all ranks of a rooted collective behave alike, with the bytes of its chain spread evenly over the ring.
         """
         key = (kind, answer.algorithm, as_one)
-        if key not in self._known:
-            self._known[key] = self._flows(*key, answer.op)
-        flows = self._known[key]
-        before_ps, bytes_ps, part = _fitted(flows, timing, answer.sent_bytes)
+        if key not in self._flow_cache:
+            self._flow_cache[key] = self._flows(*key, answer.op)
+        flows = self._flow_cache[key]
+        before_ps, bytes_ps, part = _fit_times(flows, timing, answer.sent_bytes)
         if not answer.sent_bytes:
             before_ps += bytes_ps
         before_ps, bytes_ps = round(before_ps * factor - flows.latency_ps), max(1, round(bytes_ps * factor))
@@ -118,57 +118,57 @@ class FlowPlanner:
     @cached_property
     def domains(self) -> list[list[int]]:
         """The ranks of each domain, in the library's order."""
-        position = {gpu: at for at, gpu in enumerate(self.gpus.tolist())}
+        position = {gpu: rank for rank, gpu in enumerate(self.gpus.tolist())}
         return [[position[gpu] for gpu in domain] for domain in domains_of(self.cluster, sorted(position))]
 
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:
         """Bytes/s of the direct links between the members of each domain; None if a member has no direct link."""
         gpus = [[int(self.gpus[rank]) for rank in domain] for domain in self.domains]
-        known: dict[object, list[list[int]] | None] = {}
-        found = []
+        class_meshes: dict[object, list[list[int]] | None] = {}
+        meshes = []
         for domain_class, domain in zip(domain_classes(self.cluster, gpus), gpus, strict=True):
-            if domain_class not in known:
-                known[domain_class] = _direct_rates(self.cluster, domain)
-            found.append(known[domain_class])
-        return found
+            if domain_class not in class_meshes:
+                class_meshes[domain_class] = _direct_rates(self.cluster, domain)
+            meshes.append(class_meshes[domain_class])
+        return meshes
 
     def _flows(self, kind: str, algorithm: str, as_one: bool, op: str) -> _Flows:
         num_ranks = len(self.gpus)
         if algorithm != "direct":
             part = Weight(num_ranks - 1, num_ranks) if as_one else Weight(1)
-            return self._around(op, algorithm, "" if as_one else _ROOTED.get(op, ""), part)
+            return self._algorithm_flows(op, algorithm, "" if as_one else _ROOTED.get(op, ""), part)
         has_gaps = any(mesh is not None and _has_gaps(mesh) for mesh in self.meshes)
         if kind == "send_recv" and num_ranks == 2:
-            return self._of_shape(StarFlows(FROM_ROOT), (Weight(0), Weight(1)))
+            return self._shape_flows(StarFlows(FROM_ROOT), (Weight(0), Weight(1)))
         if op in ("gather", "scatter"):
-            return self._of_shape(StarFlows(_ROOTED[op]), (Weight(0), Weight(1, num_ranks)))
+            return self._shape_flows(StarFlows(_ROOTED[op]), (Weight(0), Weight(1, num_ranks)))
         count, weight = (num_ranks - 1, Weight(1, num_ranks)) if op == "all_to_all" else (1, Weight(1))
         if has_gaps:
             pairs = [(rank, (rank + by) % num_ranks) for rank in range(num_ranks) for by in range(1, count + 1)]
-            return self._listed(self._relayed(pairs, weight), waits=False)
-        return self._of_shape(ShiftFlows(num_ranks, count), (Weight(0), weight))
+            return self._listed_flows(self._relayed_flows(pairs, weight), waits=False)
+        return self._shape_flows(ShiftFlows(num_ranks, count), (Weight(0), weight))
 
-    def _around(self, op: str, algorithm: str, rooted: str, part: Weight) -> _Flows:
+    def _algorithm_flows(self, op: str, algorithm: str, rooted: str, part: Weight) -> _Flows:
         """Return the flows of rings, trees and reducing switches, for the fraction ``part`` of the bytes."""
         sizes = [len(domain) for domain in self.domains]
-        of_size = {size: part * _inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in set(sizes)}
-        outer = part * _outside(op, algorithm, len(self.gpus), len(sizes))
+        inner = {size: part * _inner_weight(op, algorithm, len(self.gpus), size, len(sizes)) for size in set(sizes)}
+        outer = part * _outer_weight(op, algorithm, len(self.gpus), len(sizes))
         pattern = self._pattern()
         if pattern is not None:
-            how, strided = pattern
-            shape = RegularFlows(len(sizes), sizes[0], how, strided, rooted)
-            peers = sizes[0] - 1 if how == "direct" else 1
-            return self._of_shape(shape, (Weight(0), of_size[sizes[0]] / peers, outer / sizes[0]))
+            send, strided = pattern
+            shape = RegularFlows(len(sizes), sizes[0], send, strided, rooted)
+            peers = sizes[0] - 1 if send == "direct" else 1
+            return self._shape_flows(shape, (Weight(0), inner[sizes[0]] / peers, outer / sizes[0]))
         flows: dict[tuple[int, int], Weight] = {}
         for domain, mesh in zip(self.domains, self.meshes, strict=True):
-            _spread(flows, domain, mesh, of_size[len(domain)])
+            _add_inner_flows(flows, domain, mesh, inner[len(domain)])
         width = min(sizes)
-        for domain, following in zip(self.domains, [*self.domains[1:], self.domains[0]], strict=True):
-            for here, there in zip(domain[:width], following[:width], strict=True):
-                if here != there:
-                    flows[here, there] = flows.get((here, there), Weight(0)) + outer / width
-        return self._listed(flows, waits=True, rooted=rooted)
+        for domain, next_domain in zip(self.domains, [*self.domains[1:], self.domains[0]], strict=True):
+            for source, target in zip(domain[:width], next_domain[:width], strict=True):
+                if source != target:
+                    flows[source, target] = flows.get((source, target), Weight(0)) + outer / width
+        return self._listed_flows(flows, waits=True, rooted=rooted)
 
     def _pattern(self) -> tuple[str, bool] | None:
         """Return (how ranks of a domain send, whether domains alternate in rank order); None if domains differ."""
@@ -181,91 +181,91 @@ class FlowPlanner:
         if not contiguous and not np.array_equal(table, numbers.reshape(size, groups).T):
             return None
         kinds = {_mesh_kind(mesh) for mesh in self.meshes}
-        how = kinds.pop()
-        return None if kinds or not how else (how, not contiguous)
+        send = kinds.pop()
+        return None if kinds or not send else (send, not contiguous)
 
-    def _relayed(self, pairs: Sequence[tuple[int, int]], weight: Weight) -> dict[tuple[int, int], Weight]:
+    def _relayed_flows(self, pairs: Sequence[tuple[int, int]], weight: Weight) -> dict[tuple[int, int], Weight]:
         """Return the messages of all ``pairs``; a mesh relays pairs without a direct link through other GPUs."""
         place = {rank: (number, i) for number, domain in enumerate(self.domains) for i, rank in enumerate(domain)}
         tables: dict[int, PairTable] = {}
         flows: dict[tuple[int, int], Weight] = {}
-        for here, there in pairs:
-            (number, i), (other, j) = place[here], place[there]
+        for source, target in pairs:
+            (number, i), (target_number, j) = place[source], place[target]
             mesh, domain = self.meshes[number], self.domains[number]
             hops: Sequence[tuple[tuple[int, int], float]] = ()
-            if number == other and mesh is not None and not mesh[i][j]:
+            if number == target_number and mesh is not None and not mesh[i][j]:
                 if number not in tables:
                     tables[number] = PairTable(self.cluster, [int(self.gpus[rank]) for rank in domain], mesh)
                 hops = tables[number].way(i, j)[1]
             legs = [(domain[a], domain[b], Weight(part).limit_denominator(1000)) for (a, b), part in hops]
-            for start, end, part in legs or [(here, there, Weight(1))]:
+            for start, end, part in legs or [(source, target, Weight(1))]:
                 flows[start, end] = flows.get((start, end), Weight(0)) + part * weight
         return flows
 
     # -- time on the links -------------------------------------------------------------------------------------------
 
-    def _listed(self, flows: dict[tuple[int, int], Weight], *, waits: bool, rooted: str = "") -> _Flows:
+    def _listed_flows(self, flows: dict[tuple[int, int], Weight], *, waits: bool, rooted: str = "") -> _Flows:
         """Return the shape of irregular flows, listed one by one."""
         weights = (Weight(0), *dict.fromkeys(flows.values()))
         kind_of = {weight: kind for kind, weight in enumerate(weights)}
         rows: list[list[Flow]] = [[] for _ in self.gpus]
-        for (here, there), weight in flows.items():
+        for (source, target), weight in flows.items():
             if weight:
-                rows[here].append((there, kind_of[weight]))
+                rows[source].append((target, kind_of[weight]))
         order = tuple(rank for domain in self.domains for rank in domain)
         shape = ListedFlows(tuple(map(tuple, rows)), order, waits, rooted)
-        pairs = [(here, there, float(weight)) for (here, there), weight in flows.items() if weight]
+        pairs = [(source, target, float(weight)) for (source, target), weight in flows.items() if weight]
         starts, ends, amounts = zip(*pairs, strict=True)
         return _Flows(shape, weights, *self._load(np.array(starts), np.array(ends), np.array(amounts)))
 
-    def _of_shape(self, shape: RegularFlows | ShiftFlows | StarFlows, weights: tuple[Weight, ...]) -> _Flows:
-        here, there, kind = _messages(shape, len(self.gpus))
-        return _Flows(shape, weights, *self._load(here, there, np.array([float(w) for w in weights])[kind]))
+    def _shape_flows(self, shape: RegularFlows | ShiftFlows | StarFlows, weights: tuple[Weight, ...]) -> _Flows:
+        sources, targets, kind = _messages(shape, len(self.gpus))
+        return _Flows(shape, weights, *self._load(sources, targets, np.array([float(w) for w in weights])[kind]))
 
-    def _load(self, here: Int64, there: Int64, amounts: npt.NDArray[np.float64]) -> tuple[float, int]:
+    def _load(self, sources: Int64, targets: Int64, amounts: npt.NDArray[np.float64]) -> tuple[float, int]:
         """Return the busiest link's time per byte of the collective, in s, and the longest latency in ps."""
         cluster = self.cluster
-        some = slice(None) if len(here) <= MAX_MESSAGES else slice(0, MAX_MESSAGES)
-        ptr, links = cluster.routes(self.gpus[here[some]], self.gpus[there[some]])
-        far_ps = int(row_sums(cluster.link_latency_ps[links], ptr).max(initial=0))
-        if len(here) > MAX_MESSAGES:
-            return 0.0, far_ps
-        used, which = np.unique(links, return_inverse=True)
-        load = np.bincount(which.ravel(), np.repeat(amounts, np.diff(ptr)), len(used))
-        return float((load / cluster.link_bytes_per_s[used]).max(initial=0.0)), far_ps
+        sample = slice(None) if len(sources) <= MAX_MESSAGES else slice(0, MAX_MESSAGES)
+        ptr, links = cluster.routes(self.gpus[sources[sample]], self.gpus[targets[sample]])
+        latency_ps = int(row_sums(cluster.link_latency_ps[links], ptr).max(initial=0))
+        if len(sources) > MAX_MESSAGES:
+            return 0.0, latency_ps
+        used_links, inverse = np.unique(links, return_inverse=True)
+        load = np.bincount(inverse.ravel(), np.repeat(amounts, np.diff(ptr)), len(used_links))
+        return float((load / cluster.link_bytes_per_s[used_links]).max(initial=0.0)), latency_ps
 
 
-def _fitted(flows: _Flows, timing: TimeAlone, sent: int) -> tuple[int, int, float]:
+def _fit_times(flows: _Flows, timing: TimeAlone, sent_bytes: int) -> tuple[int, int, float]:
     """Return (ps before the bytes, hardware included; ps of the bytes; the fraction of bytes that the flows carry)."""
-    needed_ps = round(flows.seconds_per_byte * sent * PS_PER_S * _ROOM)
-    most_ps = max(1, timing.total_ps - flows.latency_ps)
-    bytes_ps = min(most_ps, max(timing.total_ps - timing.before_ps, needed_ps))
-    part = min(1.0, TOLERANCE * most_ps / needed_ps) if needed_ps else 1.0
+    needed_ps = round(flows.seconds_per_byte * sent_bytes * PS_PER_S * _MARGIN)
+    max_ps = max(1, timing.total_ps - flows.latency_ps)
+    bytes_ps = min(max_ps, max(timing.total_ps - timing.before_ps, needed_ps))
+    part = min(1.0, TOLERANCE * max_ps / needed_ps) if needed_ps else 1.0
     return timing.total_ps - bytes_ps, bytes_ps, part
 
 
-def _inside(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
+def _inner_weight(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
     """Return the bytes from each GPU to its domain of ``size``, as a fraction of the collective's size."""
     if algorithm == "nvls":
         return 1 + Weight(1, num_ranks)
     if algorithm == "nvlstree":
         return 1 + Weight(1, size)
     if algorithm in ("ring", "pat"):
-        each = _of_ring(op, num_ranks)
-        return each if num_domains == 1 else each * Weight(size - 1, size)
+        weight = _ring_weight(op, num_ranks)
+        return weight if num_domains == 1 else weight * Weight(size - 1, size)
     return 2 * Weight(size - 1, size)
 
 
-def _outside(op: str, algorithm: str, num_ranks: int, num_domains: int) -> Weight:
+def _outer_weight(op: str, algorithm: str, num_ranks: int, num_domains: int) -> Weight:
     """Return the bytes that leave each domain: the buffer for trees and in-network sums, twice it for two trees."""
     if num_domains == 1:
         return Weight(0)
     if algorithm in ("ring", "pat"):
-        return _of_ring(op, num_ranks)
+        return _ring_weight(op, num_ranks)
     return Weight(1 if num_domains <= 2 or algorithm == "collnet" else 2)
 
 
-def _of_ring(op: str, num_ranks: int) -> Weight:
+def _ring_weight(op: str, num_ranks: int) -> Weight:
     """Return the bytes through each GPU of a ring."""
     if op in ("broadcast", "reduce"):
         return Weight(1)
@@ -295,38 +295,38 @@ def _mesh_kind(mesh: list[list[int]] | None) -> str:
     return "direct" if len(rates) == 1 and 0 not in rates else ""
 
 
-def _spread(
+def _add_inner_flows(
     flows: dict[tuple[int, int], Weight], domain: Sequence[int], mesh: list[list[int]] | None, amount: Weight
 ) -> None:
     """Add the flows inside a domain: over all direct links in proportion to their rates, else to the next rank."""
     if len(domain) < 2:
         return
-    for i, here in enumerate(domain):
+    for i, source in enumerate(domain):
         if mesh is None:
-            flows[here, domain[(i + 1) % len(domain)]] = amount
+            flows[source, domain[(i + 1) % len(domain)]] = amount
             continue
         total = sum(mesh[i])
-        for there, rate in zip(domain, mesh[i], strict=True):
+        for target, rate in zip(domain, mesh[i], strict=True):
             if rate:
-                flows[here, there] = amount * rate / total
+                flows[source, target] = amount * rate / total
 
 
 def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> tuple[Int64, Int64, Int64]:
     """Return senders, receivers and kinds of all messages; for a rooted shape as if every rank sent some."""
     ranks = np.arange(num_ranks)
     if isinstance(shape, StarFlows):
-        zeros, others = np.zeros(num_ranks - 1, np.int64), ranks[1:]
-        ends = (zeros, others) if shape.rooted == FROM_ROOT else (others, zeros)
+        zeros, peers = np.zeros(num_ranks - 1, np.int64), ranks[1:]
+        ends = (zeros, peers) if shape.rooted == FROM_ROOT else (peers, zeros)
         return *ends, np.full(num_ranks - 1, INNER)
     if isinstance(shape, ShiftFlows):
-        by = np.arange(1, shape.count + 1)
-        there = (ranks[:, None] + by) % num_ranks
-        return np.repeat(ranks, shape.count), there.ravel(), np.full(there.size, INNER)
+        shift = np.arange(1, shape.count + 1)
+        targets = (ranks[:, None] + shift) % num_ranks
+        return np.repeat(ranks, shape.count), targets.ravel(), np.full(targets.size, INNER)
     size, groups = shape.size, shape.groups
-    at = np.arange(num_ranks).reshape((size, groups) if shape.strided else (groups, size))
-    table = at.T if shape.strided else at
+    positions = np.arange(num_ranks).reshape((size, groups) if shape.strided else (groups, size))
+    table = positions.T if shape.strided else positions
     inner = range(1, size if shape.inner == "direct" else min(size, 2))
-    receivers = [np.roll(table, -by, axis=1).ravel() for by in inner]
+    receivers = [np.roll(table, -shift, axis=1).ravel() for shift in inner]
     kinds = [INNER] * len(receivers)
     if groups > 1:
         receivers.append(np.roll(table, -1, axis=0).ravel())

@@ -37,8 +37,8 @@ def monotone_in_bandwidth(
         if candidate == chosen or cost(candidate, 1.0).total_us >= chosen_us:
             continue
         share = _largest_share(candidate, choice)
-        if share is not None and (slower := cost(candidate, share)).total_us < limit_us:
-            best, limit_us = (slower, candidate, share), slower.total_us
+        if share is not None and (slower_cost := cost(candidate, share)).total_us < limit_us:
+            best, limit_us = (slower_cost, candidate, share), slower_cost.total_us
     return best
 
 

@@ -88,13 +88,13 @@ def library_from(data: Mapping[str, Any]) -> Library:
     """Build a library from the mapping in its file; a medium inherits missing values from ``default-nvlink``."""
     default = data["media"]["default-nvlink"]
     media = {}
-    for name, given in data["media"].items():
-        merged = {**default, **given}
+    for name, values in data["media"].items():
+        merged = {**default, **values}
         for key in ("step_us", "base_us", "efficiency", "ramp"):
-            merged[key] = {**default[key], **given.get(key, {})}
+            merged[key] = {**default[key], **values.get(key, {})}
         media[name] = Medium(name=name, **merged)
-    rest = {key: data[key] for key in data if key not in ("media", "bands")}
+    fields = {key: data[key] for key in data if key not in ("media", "bands")}
     bands = {
         kind: tuple((int(row[0]), float(row[1]), float(row[2])) for row in rows) for kind, rows in data["bands"].items()
     }
-    return Library(media=media, bands=bands, **rest)
+    return Library(media=media, bands=bands, **fields)

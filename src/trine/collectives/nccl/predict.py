@@ -45,7 +45,7 @@ CONTAINED = ("reduce_scatter", "all_gather")
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
 #: Maximum number of cached contexts with less bandwidth.
-_MOST_KEPT = 1000
+_MAX_CONTEXTS = 1000
 #: Requirements of algorithms that some groups lack.
 _NEEDS = {
     "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
@@ -69,17 +69,17 @@ class _Segment:
 
 
 class Collectives:
-    """The collectives of one group of ranks, looked at once; then each answer takes microseconds.
+    """Predictor of one group's collectives. It examines the group's links once; a prediction then takes microseconds.
 
     Parameters
     ----------
     cluster, group: ``group`` lists ranks (positions in ``cluster.gpus``); None: all GPUs.
-    options: how they are run.
-    library: other costs than the library's own. context: other costs and links, of :func:`with_context`.
+    options: library, algorithm, protocol and limits.
+    library: costs to use instead of the library's. context: costs and links to use instead (:func:`with_context`).
 
     Raises
     ------
-    InputError: an option that does not exist or does not fit the cluster.
+    InputError: unknown option value, or one that does not fit the cluster.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Collectives:
         self.options = options or CollectiveOptions()
         self.cluster = cluster if context else spread_over_planes(cluster)
         self.group = range(len(self.cluster.gpus)) if group is None else group
-        self.context = context or self._own_context(library)
+        self.context = context or self._library_context(library)
         self.library, self.topology = self.context.library, self.context.topology
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
-        self._less: dict[float, CostContext] = {}
+        self._slowed_contexts: dict[float, CostContext] = {}
         self._longest: dict[str, list[float]] = {}
 
-    def _own_context(self, library: Library | None) -> CostContext:
-        """Return the links of the cluster, and the costs of ``library`` (None: the library that runs on them)."""
+    def _library_context(self, library: Library | None) -> CostContext:
+        """Return the group's links with the costs of ``library``, by default of the library that the options select."""
         cluster, options = self.cluster, self.options
         topology = comm_topology(cluster, self.group)
         name = topology.library if options.library == AUTO else options.library
@@ -118,28 +118,28 @@ class Collectives:
     def candidates(self, op: str) -> list[Candidate]:
         """Return the (algorithm, protocol) pairs allowed by the options. Raises InputError if no pair is left."""
         _check_op(op)
-        every = runnable(self.topology, self.library.name, op)
+        pairs = runnable(self.topology, self.library.name, op)
         options = self.options
-        allowed = [
+        matches = [
             pair
-            for pair in every
+            for pair in pairs
             if options.algorithm in (AUTO, pair[0])
             and options.protocol in (AUTO, pair[1])
             and options.nvls in (None, pair[0] in IN_NETWORK)
         ]
-        if not allowed:
-            raise self._nothing_left(op, every)
-        return allowed
+        if not matches:
+            raise self._no_candidate_error(op, pairs)
+        return matches
 
-    def _nothing_left(self, op: str, every: Sequence[Candidate]) -> InputError:
+    def _no_candidate_error(self, op: str, pairs: Sequence[Candidate]) -> InputError:
         options = self.options
         terms = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
         terms += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
-        has = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in every)
+        text = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in pairs)
         field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
         why = _NEEDS.get(options.algorithm, "")
         return InputError(
-            f"{self.library.name} has no {op} with {' and '.join(terms)} on this group{why}; it has {has}", field=field
+            f"{self.library.name} has no {op} with {' and '.join(terms)} on this group{why}; it has {text}", field=field
         )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
@@ -147,22 +147,22 @@ class Collectives:
         pairs = self.candidates(op)
         if len(pairs) == 1:
             return pairs[0]
-        if self.library.name != "nccl":  # its tables are not modelled: the best of its own candidates
+        if self.library.name != "nccl":  # its tuning tables are not modelled: take the fastest candidate
             return min(pairs, key=lambda pair: self.cost(op, size_bytes, pair).total_us)
         return self._choice(self.context, op, size_bytes)
 
     def _choice(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
-        pairs, preferred = self.candidates(op), self._preferred(context, op, size_bytes)
+        pairs, tuner_choice = self.candidates(op), self._preferred(context, op, size_bytes)
         if self._is_choice_measured:
-            return preferred
+            return tuner_choice
         fastest = min(pairs, key=lambda pair: _total_us(context, op, size_bytes, pair))
-        if self.topology.by_hand:  # whatever the bandwidth and the latency of its links: better ones are never slower
+        if self.topology.by_hand:  # then neither more bandwidth nor less latency makes the collective slower
             return fastest
-        least = self._band(self._evidence, size_bytes)[0] * _total_us(context, op, size_bytes, preferred)
-        return fastest if _total_us(context, op, size_bytes, fastest) < least else preferred
+        threshold_us = self._band(self._evidence, size_bytes)[0] * _total_us(context, op, size_bytes, tuner_choice)
+        return fastest if _total_us(context, op, size_bytes, fastest) < threshold_us else tuner_choice
 
     def _preferred(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
-        """Return the candidate that NCCL's own cost model prefers."""
+        """Return the candidate that NCCL's cost model prefers."""
         pairs = self.candidates(op)
         best: tuple[float, Candidate] | None = None
         for pair in pairs:
@@ -173,7 +173,7 @@ class Collectives:
 
     @cached_property
     def _is_choice_measured(self) -> bool:
-        """Whether measurements show that NCCL's cost model predicts better than our estimate what NCCL runs.
+        """Whether measurements show that NCCL's cost model predicts NCCL's choice better than trine's estimate.
 
         They do on one node, on two nodes of one GPU (``v100-2-10gbe``, ``spark-2``), on racks (``gb200-20-racks``), and
         on two nodes with NVLS (``h100-2x8``; two A4 nodes of eight B200, github.com/dstackai/dstack examples, GCP A4).
@@ -187,11 +187,11 @@ class Collectives:
         )
 
     def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
-        """Return our model of one candidate."""
+        """Return trine's cost of one candidate."""
         return COSTS[pair[0]](self.context, op, float(size_bytes), pair[1])
 
     def notes(self, op: str) -> tuple[str, ...]:
-        """Return the basis of an answer and the effects left out, in sentences."""
+        """Return the sources of the costs and the effects that are not modelled, as sentences."""
         notes = list(self.cost_notes())
         if self.library.name != "nccl":
             notes.append(f"{self.library.name} tunes by tables that are not modelled; trine takes its fastest")
@@ -200,7 +200,7 @@ class Collectives:
         return tuple(notes)
 
     def cost_notes(self) -> tuple[str, ...]:
-        """Return the source of the software costs, a sentence a medium."""
+        """Return the source of the software costs, one sentence per medium."""
         notes = []
         for medium in self._media():
             basis = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
@@ -210,62 +210,62 @@ class Collectives:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
-        """Predict one collective's time for ``size_bytes``, counted as in nccl-tests; no less than with a fault less.
+        """Predict one collective's time for ``size_bytes``, as nccl-tests counts; one fault less never makes it longer.
 
         Raises InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
-        answer = self._on_these_links(op, size_bytes)
-        for before in self._before:
-            media = self.topology.slowest_medium, before.topology.slowest_medium
-            better = before.predict(op, size_bytes), *self._before_switches(before, op, size_bytes)
+        answer = self._unbounded_answer(op, size_bytes)
+        for machine in self._repairs:
+            media = self.topology.slowest_medium, machine.topology.slowest_medium
+            better = machine.predict(op, size_bytes), *self._switch_answers(machine, op, size_bytes)
             answer = not_faster(answer, max(better, key=float), media)
         return answer
 
-    def _before_switches(self, before: Collectives, op: str, size: int) -> Iterator[CollectiveTime]:
-        """Yield the answers just before the library switches, on the way from a better machine to this one."""
+    def _switch_answers(self, machine: Collectives, op: str, size: int) -> Iterator[CollectiveTime]:
+        """Yield the times just before the library switches candidates, between a better machine and this one."""
         sent = sent_bytes(op, size, self.topology.num_ranks)
         if self.library.name != "nccl" or len(self.candidates(op)) < 2:
             return
-        if before.choice(op, sent) == self.choice(op, sent) or blended(before.topology, self.topology, 1.0) is None:
+        if machine.choice(op, sent) == self.choice(op, sent) or blended(machine.topology, self.topology, 1.0) is None:
             return
         steps = [step / _STEPS for step in range(_STEPS + 1)]
-        choices = [self._choice(self._towards(before, part), op, sent) for part in steps]
-        for low, high, pair, following in zip(steps, steps[1:], choices, choices[1:], strict=False):
-            if pair != following:
+        choices = [self._choice(self._blended_context(machine, part), op, sent) for part in steps]
+        for low, high, pair, next_pair in zip(steps, steps[1:], choices, choices[1:], strict=False):
+            if pair != next_pair:
                 for _ in range(_HALVINGS):
                     middle = (low + high) / 2
-                    stays = self._choice(self._towards(before, middle), op, sent) == pair
-                    low, high = (middle, high) if stays else (low, middle)
-                degraded = with_context(self, self._towards(before, low))
+                    is_same = self._choice(self._blended_context(machine, middle), op, sent) == pair
+                    low, high = (middle, high) if is_same else (low, middle)
+                degraded = with_context(self, self._blended_context(machine, low))
                 yield degraded._answer(op, size, sent, pair, None)
 
-    def _towards(self, before: Collectives, part: float) -> CostContext:
-        topology = blended(before.topology, self.topology, part)
+    def _blended_context(self, machine: Collectives, part: float) -> CostContext:
+        topology = blended(machine.topology, self.topology, part)
         assert topology is not None
         return replace(self.context, topology=topology)
 
     @cached_property
-    def _before(self) -> tuple[Collectives, ...]:
+    def _repairs(self) -> tuple[Collectives, ...]:
         """The same group on the clusters with one slow or missing link less."""
-        better = tuple(
+        machines = tuple(
             Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
         )
-        equal = next((before for before in better if before.topology == self.topology), None)
-        return better if equal is None else equal._before  # a fault that these ranks do not notice
+        duplicate = next((machine for machine in machines if machine.topology == self.topology), None)
+        return machines if duplicate is None else duplicate._repairs  # the fault does not affect these ranks
 
-    def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
-        """Return the answer without regard to a better machine."""
+    def _unbounded_answer(self, op: str, size_bytes: int) -> CollectiveTime:
+        """Return the time without the bound of a better machine."""
         _check_op(op)
-        answer = self._chosen(op, size_bytes)
+        answer = self._choice_answer(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
             return answer
-        all_reduce = self._chosen("all_reduce", size_bytes)
+        all_reduce = self._choice_answer("all_reduce", size_bytes)
         return answer if answer.time_ps <= all_reduce.time_ps else _bounded(answer, all_reduce)
 
-    def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
+    def _choice_answer(self, op: str, size_bytes: int) -> CollectiveTime:
         """Return the answer for the library's candidate."""
         sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
-        if self._before and self.library.name == "nccl":
+        if self._repairs and self.library.name == "nccl":
             return self._answer(op, size_bytes, sent, self.choice(op, sent), self._smaller_us(op, size_bytes))
         segment = self._segment(op, sent)
         return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
@@ -280,13 +280,13 @@ class Collectives:
         octaves = (size - 1).bit_length() if size > 1 else 0
         for octave in range(len(longest) - 1, octaves):
             sent = sent_bytes(op, 1 << octave, self.topology.num_ranks)
-            own = self._answer(op, 1 << octave, sent, self.choice(op, sent), 0.0)
-            switches = [each for before in self._before for each in self._before_switches(before, op, 1 << octave)]
-            longest.append(max(longest[-1], *(each.time_ps / 1e6 for each in (own, *switches))))
+            answer = self._answer(op, 1 << octave, sent, self.choice(op, sent), 0.0)
+            switches = [each for machine in self._repairs for each in self._switch_answers(machine, op, 1 << octave)]
+            longest.append(max(longest[-1], *(each.time_ps / 1e6 for each in (answer, *switches))))
         return longest[octaves]
 
     def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
-        """Return every candidate's own time, the fastest first, whatever the library would choose."""
+        """Return every candidate's time, fastest first, independent of the library's choice."""
         sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
         rows = [self._answer(op, size_bytes, sent, pair, None) for pair in self.candidates(op)]
         return sorted(rows, key=lambda row: row.time_ps)
@@ -300,11 +300,11 @@ class Collectives:
         """Return one candidate's answer. floor_us: minimum from smaller sizes; None: the candidate's time alone."""
         cost, notes = self.cost(op, sent, pair), tuple[str, ...]()
         if floor_us is not None:
-            slower = self._with_less(op, sent, pair)
+            slower = self._faster_with_less(op, sent, pair)
             if slower is not None and slower[0].total_us < cost.total_us:
-                cost, notes = slower[0], (self._said(op, pair, cost, slower),)
+                cost, notes = slower[0], (self._bandwidth_note(op, pair, cost, slower),)
             if len(self.candidates(op)) > 1 and self.library.name == "nccl":
-                notes += self._overruled(op, sent, pair)
+                notes += self._estimate_note(op, sent, pair)
         time_us = max(cost.total_us, floor_us or 0.0)
         evidence = self._evidence
         low, high = self._band(evidence, sent)
@@ -326,47 +326,47 @@ class Collectives:
             notes=notes,
         )
 
-    def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
+    def _faster_with_less(self, op: str, size: int, choice: Candidate) -> tuple[Cost, Candidate, float] | None:
         """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.
 
-        This is for hand-described links (:mod:`monotone`); on links of the catalogue the choice was measured.
+        Applies to hand-described links only (:mod:`monotone`): on catalogue links the choice is measured.
         """
         pairs = self.candidates(op)
         if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
             return None
         return monotone_in_bandwidth(
-            chosen, pairs,
-            lambda pair, share: COSTS[pair[0]](self._slowed(share), op, float(size), pair[1]),
-            lambda share: self._choice(self._slowed(share), op, size),
+            choice, pairs,
+            lambda pair, share: COSTS[pair[0]](self._slowed_context(share), op, float(size), pair[1]),
+            lambda share: self._choice(self._slowed_context(share), op, size),
         )  # fmt: skip
 
-    def _slowed(self, part: float) -> CostContext:
-        """Return the same group with a fraction of its bandwidth."""
+    def _slowed_context(self, part: float) -> CostContext:
+        """Return the context of the same group with a fraction of its bandwidth."""
         if part == 1.0:
             return self.context
-        if part not in self._less:
-            if len(self._less) > _MOST_KEPT:
-                self._less.clear()
-            self._less[part] = replace(self.context, topology=slowed(self.topology, part))
-        return self._less[part]
+        if part not in self._slowed_contexts:
+            if len(self._slowed_contexts) > _MAX_CONTEXTS:
+                self._slowed_contexts.clear()
+            self._slowed_contexts[part] = replace(self.context, topology=slowed(self.topology, part))
+        return self._slowed_contexts[part]
 
-    def _said(self, op: str, chosen: Candidate, own: Cost, slower: tuple[Cost, Candidate, float]) -> str:
+    def _bandwidth_note(self, op: str, choice: Candidate, cost: Cost, slower: tuple[Cost, Candidate, float]) -> str:
         _, pair, part = slower
-        took, takes = ("/".join(one) for one in (pair, chosen))
+        rival, name = ("/".join(one) for one in (pair, choice))
         return (
-            f"{self.library.name} takes {takes}, which alone would take {format_time(_ps(own.total_us))}, but {took} "
+            f"{self.library.name} takes {name}, which alone would take {format_time(_ps(cost.total_us))}, but {rival} "
             f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
         )
 
-    def _overruled(self, op: str, size: int, pair: Candidate) -> tuple[str, ...]:
-        """Return the note of an answer that follows our estimate instead of NCCL's cost model."""
-        preferred = self._preferred(self.context, op, size)
-        if preferred == pair:
+    def _estimate_note(self, op: str, size: int, pair: Candidate) -> tuple[str, ...]:
+        """Return the note of an answer that follows trine's estimate instead of NCCL's cost model."""
+        tuner_choice = self._preferred(self.context, op, size)
+        if tuner_choice == pair:
             return ()
-        preferred_ps = _ps(self.cost(op, size, preferred).total_us)
+        tuner_ps = _ps(self.cost(op, size, tuner_choice).total_us)
         return (
-            f"{'/'.join(pair)} is the fastest by trine's estimate; NCCL's cost model prefers {'/'.join(preferred)}, "
-            f"estimated at {format_time(preferred_ps)}; no measurement of such nodes decides",
+            f"{'/'.join(pair)} is the fastest by trine's estimate; NCCL's cost model prefers {'/'.join(tuner_choice)}, "
+            f"estimated at {format_time(tuner_ps)}; no measurement of such nodes decides",
         )
 
     @cached_property
@@ -387,9 +387,9 @@ class Collectives:
         low, high = (a + share * (b - a) for a, b in zip(small, large, strict=True))
         return low, high
 
-    def share_choices(self, other: Collectives) -> None:
-        """Share the segments of ``other``: a group with an equal topology and the same options."""
-        self._segments = other._segments
+    def share_choices(self, source: Collectives) -> None:
+        """Share the segments of ``source``: a group with an equal topology and the same options."""
+        self._segments = source._segments
 
     # -- segments ------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Collectives:
         return segments[bisect_right(firsts, size) - 1]
 
     def _find_segments(self, op: str) -> list[_Segment]:
-        """Walk up the sizes and find the exact byte of each change of the choice."""
+        """Return the segments in ascending order, each starting at the exact byte at which the choice changes."""
         segments = [_Segment(0, self.choice(op, 0), 0.0)]
         previous, last = 0, MAX_BYTES
         grid = {int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last}
@@ -410,7 +410,7 @@ class Collectives:
             if self.choice(op, size) != segments[-1].candidate:
                 first = self._switch(op, previous, size, segments[-1].candidate)
                 last_segment = segments[-1]
-                slower = self._with_less(op, first - 1, last_segment.candidate)
+                slower = self._faster_with_less(op, first - 1, last_segment.candidate)
                 cost = self.cost(op, first - 1, last_segment.candidate) if slower is None else slower[0]
                 top = max(last_segment.floor_us, cost.total_us)
                 segments.append(_Segment(first, self.choice(op, first), top))
@@ -429,7 +429,7 @@ class Collectives:
 
 
 def _total_us(context: CostContext, op: str, size: int, pair: Candidate) -> float:
-    """Return our estimate of one candidate's time."""
+    """Return trine's estimate of one candidate's time."""
     return COSTS[pair[0]](context, op, float(size), pair[1]).total_us
 
 
@@ -439,14 +439,14 @@ def _check_op(op: str) -> None:
 
 
 def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
-    """Refuse names that do not exist and limits that contradict each other."""
-    for name, value, known in (
+    """Raise InputError for unknown names and contradictory limits."""
+    for name, value, allowed in (
         ("algorithm", options.algorithm, (AUTO, *ALGORITHMS)),
         ("protocol", options.protocol, (AUTO, LL, LL128, SIMPLE)),
         ("launch", options.launch, LAUNCHES),
     ):
-        if value not in known:
-            raise InputError(f"unknown {name} {value!r}{nearest(value, known)}", field=name)
+        if value not in allowed:
+            raise InputError(f"unknown {name} {value!r}{nearest(value, allowed)}", field=name)
     low, high = options.min_channels, options.max_channels
     for name, number in (("min_channels", low), ("max_channels", high)):
         if number is not None and not 1 <= number <= MAX_CHANNELS:
@@ -492,17 +492,17 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
         ends.append(_ps(total))
     ends[-1] = _ps(time_us)
     return tuple(
-        TimePart(name=name, time_ps=after - before, why=why)
-        for (name, us, why), before, after in zip(named_us, ends, ends[1:], strict=False)
-        if us > 0 and after > before
+        TimePart(name=name, time_ps=end - start, why=why)
+        for (name, us, why), start, end in zip(named_us, ends, ends[1:], strict=False)
+        if us > 0 and end > start
     )
 
 
 def with_library(collectives: Collectives, library: Library) -> Collectives:
-    """Return the same group with other costs, for a fit."""
+    """Return the predictor of the same group with the costs of ``library``, for a fit."""
     return with_context(collectives, replace(collectives.context, library=library))
 
 
 def with_context(collectives: Collectives, context: CostContext) -> Collectives:
-    """Return the same group on other links."""
+    """Return the predictor of the same group with the links and costs of ``context``."""
     return Collectives(collectives.cluster, collectives.group, collectives.options, context=context)

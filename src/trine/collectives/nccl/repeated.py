@@ -16,9 +16,9 @@ from trine.common.arguments import named_arguments
 from trine.errors import InputError
 
 _Key = tuple[int, object, CollectiveOptions]
-_prepared_before: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
-_named_before: dict[tuple[str, int | None], Cluster] = {}
-_KEPT = 256
+_collectives_cache: OrderedDict[_Key, tuple[Cluster, Collectives]] = OrderedDict()
+_preset_cache: dict[tuple[str, int | None], Cluster] = {}
+_CACHE_SIZE = 256
 
 
 def predict(
@@ -29,7 +29,7 @@ def predict(
     options: CollectiveOptions | None = None,
 ) -> CollectiveTime:
     """Return :meth:`Collectives.predict` for a group, from a cache of recent groups."""
-    return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
+    return _cached_collectives(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
 
 
 @named_arguments
@@ -40,7 +40,7 @@ def collective_time(
     cluster: Cluster | str,
     options: CollectiveOptions | None = None,
 ) -> CollectiveTime:
-    """Predict the time of one collective; about 0.1 ms a call once the cluster and the group are cached.
+    """Predict the time of one collective; about 0.1 ms per call once the cluster and the group are cached.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def collective_time(
     size = _size(nbytes)
     ranks = _ranks(group)
     if isinstance(cluster, str):
-        cluster = _named(cluster, len(ranks) if isinstance(ranks, range) else None)
-    return _prepared(cluster, ranks, options or CollectiveOptions()).predict(op, size)
+        cluster = _preset_cluster(cluster, len(ranks) if isinstance(ranks, range) else None)
+    return _cached_collectives(cluster, ranks, options or CollectiveOptions()).predict(op, size)
 
 
 def _ranks(group: Sequence[int] | SupportsIndex | None) -> Sequence[int] | None:
@@ -80,24 +80,24 @@ def _size(nbytes: SupportsIndex | str) -> int:
     return operator.index(nbytes)
 
 
-def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
+def _cached_collectives(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
     """Return the cached collectives; the cache also holds the cluster, so that its id is not reused."""
     key = (id(cluster), group if group is None or isinstance(group, range) else tuple(group), options)
-    if key not in _prepared_before:
-        _prepared_before[key] = cluster, Collectives(cluster, group, options)
-        if len(_prepared_before) > _KEPT:
-            _prepared_before.popitem(last=False)
-    _prepared_before.move_to_end(key)
-    return _prepared_before[key][1]
+    if key not in _collectives_cache:
+        _collectives_cache[key] = cluster, Collectives(cluster, group, options)
+        if len(_collectives_cache) > _CACHE_SIZE:
+            _collectives_cache.popitem(last=False)
+    _collectives_cache.move_to_end(key)
+    return _collectives_cache[key][1]
 
 
-def _named(name: str, num_gpus: int | None) -> Cluster:
+def _preset_cluster(name: str, num_gpus: int | None) -> Cluster:
     """Return the preset, with enough nodes for the GPUs."""
-    if (name, None) not in _named_before:
-        _named_before[name, None] = load_cluster(name)
-    one = _named_before[name, None]
-    if num_gpus is None or num_gpus <= len(one.gpus):
-        return one
-    if (name, num_gpus) not in _named_before:
-        _named_before[name, num_gpus] = load_cluster(name, gpus=num_gpus)
-    return _named_before[name, num_gpus]
+    if (name, None) not in _preset_cache:
+        _preset_cache[name, None] = load_cluster(name)
+    preset = _preset_cache[name, None]
+    if num_gpus is None or num_gpus <= len(preset.gpus):
+        return preset
+    if (name, num_gpus) not in _preset_cache:
+        _preset_cache[name, num_gpus] = load_cluster(name, gpus=num_gpus)
+    return _preset_cache[name, num_gpus]

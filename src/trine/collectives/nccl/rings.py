@@ -68,14 +68,14 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     place = {gpu: i for i, gpu in enumerate(domain)}
     size = len(place)
     rates, peaks = ([[0] * size for _ in range(size)] for _ in range(2))
-    used: list[Link] = []
+    links_in_use: list[Link] = []
     for gpu, i in place.items():
         for link in cluster.links_from(gpu):
             if link.link_class == SCALE_UP and link.target in place:
                 rates[i][place[link.target]] += link.bytes_per_s
                 peaks[i][place[link.target]] += link.peak_bytes_per_s or 0
-                used.append(link)
-    widths = peaks if all(link.peak_bytes_per_s for link in used) else rates
+                links_in_use.append(link)
+    widths = peaks if all(link.peak_bytes_per_s for link in links_in_use) else rates
     width = min((width for row in widths for width in row if width), default=0)
     members = range(len(domain))
     if not width or any(not any(rates[i][j] for j in range(size)) for i in members):
@@ -83,9 +83,9 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     links = [widths[i][j] for i in members for j in members if i != j]
     # A library counts lanes and gives all rings the same rate, so one slow lane slows all rings.
     lane = min(rates[i][j] * width // widths[i][j] for i in members for j in members if widths[i][j])
-    slowest = min(used, key=lambda link: link.bytes_per_s)
+    slowest = min(links_in_use, key=lambda link: link.bytes_per_s)
     pairs = PairTable(cluster, domain, rates)
-    shift, root = pairs.together([(i, (i + 1) % size) for i in range(size)]), pairs.star()
+    shift, root = pairs.concurrent_use([(i, (i + 1) % size) for i in range(size)]), pairs.star()
     if min(links) == max(links):  # all pairs joined equally: link-disjoint rings and paths exist
         count = size - 1
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
@@ -119,51 +119,51 @@ class Use(NamedTuple):
 
 
 class PairTable:
-    """Ways between the GPUs of a domain: the direct link; else the cluster's route, if it uses only such links; else
-    one other GPU, as libraries do if GPUs do not forward; else hosts.
+    """Routes between the GPUs of a domain: the direct link; else the cluster's route if it uses only such links; else a
+    relay through one GPU, as libraries do if GPUs do not forward; else hosts.
     """
 
     def __init__(self, cluster: Cluster, domain: Sequence[int], rates: Lanes) -> None:
         self.cluster, self.domain, self.rates = cluster, domain, rates
         place = {gpu: i for i, gpu in enumerate(domain)}
         self.latency_ps: dict[tuple[int, int], int] = {}
-        self._between: dict[int, tuple[int, int]] = {}
+        self._pair_of_link: dict[int, tuple[int, int]] = {}
         for gpu, i in place.items():
             for number in cluster.link_table.links_from(gpu).tolist():
                 link = cluster.links[number]
                 if link.link_class == SCALE_UP and link.target in place:
                     pair = (i, place[link.target])
-                    self._between[number] = pair
+                    self._pair_of_link[number] = pair
                     self.latency_ps[pair] = max(self.latency_ps.get(pair, 0), link.latency_ps)
 
-    def together(self, pairs: Iterable[tuple[int, int]]) -> Use:
+    def concurrent_use(self, pairs: Iterable[tuple[int, int]]) -> Use:
         """Return the rate of each of ``pairs`` while all pairs send the same amount."""
         load: dict[tuple[int, int], float] = {}
         link_load: dict[int, float] = {}
         latencies = []
-        hosted = 0
+        uses_host = 0
         for source, target in pairs:
             latency_ps, hops, links, is_hosted = self.way(source, target)
             latencies.append(latency_ps)
-            hosted = max(hosted, is_hosted)
+            uses_host = max(uses_host, is_hosted)
             for hop, part in hops:
                 load[hop] = load.get(hop, 0.0) + part
             for link, part in links:
                 link_load[link] = link_load.get(link, 0.0) + part
         rates = [self.rates[i][j] / times for (i, j), times in load.items()]
-        rates += [_through(self.cluster, link) / times for link, times in link_load.items()]
-        rates += [ROOT_COMPLEX_BYTES_PER_S] * hosted
+        rates += [_link_rate(self.cluster, link) / times for link, times in link_load.items()]
+        rates += [ROOT_COMPLEX_BYTES_PER_S] * uses_host
         return Use(min(rates), latencies)
 
     def star(self) -> Use:
         """Return the total rate between the first GPU and all others, in the slower direction."""
-        others = range(1, len(self.domain))
-        out, back = self.together((0, i) for i in others), self.together((i, 0) for i in others)
-        return Use(min(out.rate, back.rate) * len(others), [*out.latencies_ps, *back.latencies_ps])
+        peers = range(1, len(self.domain))
+        out, back = self.concurrent_use((0, i) for i in peers), self.concurrent_use((i, 0) for i in peers)
+        return Use(min(out.rate, back.rate) * len(peers), [*out.latencies_ps, *back.latencies_ps])
 
     def exchange(self) -> Use:
         """Return the rate of each pair in an all-to-all exchange; for many GPUs, from a sample of shifts."""
-        return _over_shifts(len(self.domain), self.together)
+        return _exchange_rate(len(self.domain), self.concurrent_use)
 
     def way(
         self, source: int, target: int
@@ -175,8 +175,8 @@ class PairTable:
             paths = self.cluster.paths(self.domain[source], self.domain[target])
         except SpecError:
             paths = ()
-        if paths and all(link in self._between for route, _ in paths for link in route):
-            hops = [(self._between[link], part) for route, part in paths for link in route]
+        if paths and all(link in self._pair_of_link for route, _ in paths for link in route):
+            hops = [(self._pair_of_link[link], part) for route, part in paths for link in route]
             return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
         middles = [gpu for gpu, rate in enumerate(self.rates[source]) if rate and self.rates[gpu][target]]
         if middles:
@@ -185,27 +185,27 @@ class PairTable:
             return latency_ps, legs, [], False
         if not paths:  # no described link: the way leads through undescribed hosts
             return 0, [], [], True
-        crossed = [(link, part) for route, part in paths for link in route]
-        return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], crossed, True
+        link_parts = [(link, part) for route, part in paths for link in route]
+        return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], link_parts, True
 
 
-def _through(cluster: Cluster, link: int) -> float:
+def _link_rate(cluster: Cluster, link: int) -> float:
     """Return a link's bytes/s; a link into a host has at most the root complex's rate."""
-    one = cluster.links[link]
-    is_host = cluster.devices[one.target].kind == HOST
-    return min(one.bytes_per_s, ROOT_COMPLEX_BYTES_PER_S) if is_host else one.bytes_per_s
+    entry = cluster.links[link]
+    is_host = cluster.devices[entry.target].kind == HOST
+    return min(entry.bytes_per_s, ROOT_COMPLEX_BYTES_PER_S) if is_host else entry.bytes_per_s
 
 
-def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:
+def _exchange_rate(size: int, use_of: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:
     """Return the rate of each pair of ``size`` ranks in an all-to-all exchange.
 
     Up to MAX_PAIRS pairs run together; else the rate is the mean over sequential shifts by sampled distances.
     """
     if size * (size - 1) <= MAX_PAIRS:
-        return together([(i, j) for i in range(size) for j in range(size) if i != j])
+        return use_of([(i, j) for i in range(size) for j in range(size) if i != j])
     number = max(2, MAX_PAIRS // size)
     shifts = sorted({1, size - 1, *(round(size * k / number) for k in range(1, number))})
-    uses = [together([(i, (i + by) % size) for i in range(size)]) for by in shifts]
+    uses = [use_of([(i, (i + shift) % size) for i in range(size)]) for shift in shifts]
     mean = len(uses) / sum(1 / use.rate for use in uses)
     return Use(mean / (size - 1), [latency_ps for use in uses for latency_ps in use.latencies_ps])
 
@@ -213,22 +213,22 @@ def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]
 def _count_rings(lanes: Lanes) -> int:
     """Return the number of closed rings through all GPUs that share no lane; each runs both ways, as in NCCL."""
     size = len(lanes)
-    most = min(sum(row) for row in lanes)
+    limit = min(sum(row) for row in lanes)
     budget = [BUDGET]
     best = 0
 
-    def more(num_rings: int) -> None:
+    def search(num_rings: int) -> None:
         nonlocal best
         best = max(best, num_rings)
         for order in _rings(lanes, size, budget):
-            hops = _lay(lanes, order)
+            hops = _take_ring(lanes, order)
             if hops is not None:
-                more(num_rings + 2)
-                _give(lanes, hops)
-            if best >= most - most % 2 or budget[0] <= 0:
+                search(num_rings + 2)
+                _return_lanes(lanes, hops)
+            if best >= limit - limit % 2 or budget[0] <= 0:
                 return
 
-    more(0)
+    search(0)
     return best
 
 
@@ -240,9 +240,9 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
         budget[0] -= 1
         if budget[0] < 0:
             return
-        if len(trail) == size and _reach(lanes, trail[-1], 0):
+        if len(trail) == size and _can_reach(lanes, trail[-1], 0):
             yield list(trail)
-        step = next((to for to in choices[-1] if to not in trail), None) if len(trail) < size else None
+        step = next((target for target in choices[-1] if target not in trail), None) if len(trail) < size else None
         if step is None:
             choices.pop()
             trail.pop()
@@ -254,16 +254,16 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
 
 def _hops(lanes: Lanes, gpu: int, size: int) -> list[int]:
     """Return the next GPUs of a ring from ``gpu``: over direct lanes, widest first, then through one other GPU."""
-    direct = sorted((to for to in range(size) if lanes[gpu][to]), key=lambda to: (-lanes[gpu][to], to))
-    through = [to for to in range(size) if to != gpu and not lanes[gpu][to] and _via(lanes, gpu, to) is not None]
-    return direct + through
+    direct = sorted((i for i in range(size) if lanes[gpu][i]), key=lambda i: (-lanes[gpu][i], i))
+    indirect = [i for i in range(size) if i != gpu and not lanes[gpu][i] and _relay(lanes, gpu, i) is not None]
+    return direct + indirect
 
 
-def _reach(lanes: Lanes, source: int, target: int) -> bool:
-    return bool(lanes[source][target]) or _via(lanes, source, target) is not None
+def _can_reach(lanes: Lanes, source: int, target: int) -> bool:
+    return bool(lanes[source][target]) or _relay(lanes, source, target) is not None
 
 
-def _via(lanes: Lanes, source: int, target: int) -> int | None:
+def _relay(lanes: Lanes, source: int, target: int) -> int | None:
     """Return a GPU with free lanes from ``source`` and to ``target``, or None."""
     for middle in range(len(lanes)):
         if lanes[source][middle] and lanes[middle][target]:
@@ -271,27 +271,27 @@ def _via(lanes: Lanes, source: int, target: int) -> int | None:
     return None
 
 
-def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
+def _take_ring(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
     """Use up a lane each way between neighbours of a ring; return the pairs of GPUs, or None if lanes run out.
 
     A ring with detours through other GPUs may need a lane twice; the search does not check that.
     """
-    used: list[tuple[int, int]] = []
+    ring_hops: list[tuple[int, int]] = []
     for source, target in zip(order, [*order[1:], order[0]], strict=True):
-        hops = _take(lanes, source, target)
-        used += hops
+        hops = _take_lanes(lanes, source, target)
+        ring_hops += hops
         if not hops:
-            _give(lanes, used)
+            _return_lanes(lanes, ring_hops)
             return None
-    return used
+    return ring_hops
 
 
-def _take(lanes: Lanes, source: int, target: int) -> list[tuple[int, int]]:
+def _take_lanes(lanes: Lanes, source: int, target: int) -> list[tuple[int, int]]:
     """Use up a lane each way between two GPUs, direct or through a third; return the pairs of GPUs, if any."""
     if lanes[source][target]:
         hops = [(source, target)]
     else:
-        middle = _via(lanes, source, target)
+        middle = _relay(lanes, source, target)
         hops = [] if middle is None else [(source, middle), (middle, target)]
     for a, b in hops:
         lanes[a][b] -= 1
@@ -299,7 +299,7 @@ def _take(lanes: Lanes, source: int, target: int) -> list[tuple[int, int]]:
     return hops
 
 
-def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
+def _return_lanes(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
     for a, b in hops:
         lanes[a][b] += 1
         lanes[b][a] += 1
@@ -309,21 +309,21 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """Return one ring in domain order over the cluster's routes; hops that cross a link share its rate."""
     gpus = np.asarray(domain, np.int64)
     size = len(gpus)
-    staged = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
+    staging = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
 
-    def together(pairs: Iterable[tuple[int, int]]) -> Use:
+    def use_of(pairs: Iterable[tuple[int, int]]) -> Use:
         sources, targets = np.array(list(pairs)).T
         load, latencies = crossings(cluster, gpus[sources], gpus[targets])
-        return Use(staged * load.worst(cluster)[1], latencies)
+        return Use(staging * load.worst(cluster)[1], latencies)
 
     load, latencies = crossings(cluster, gpus, np.roll(gpus, -1))
     worst, rate = load.worst(cluster)
     if cluster.device_table.where(HOST)[cluster.link_table.target[load.links]].any():
         rate = min(rate, ROOT_COMPLEX_BYTES_PER_S)
-    rate *= staged
-    exchange = _over_shifts(size, together)
-    others = range(1, size)
-    out, back = together((0, i) for i in others), together((i, 0) for i in others)
+    rate *= staging
+    exchange = _exchange_rate(size, use_of)
+    peers = range(1, size)
+    out, back = use_of((0, i) for i in peers), use_of((i, 0) for i in peers)
     return RingRates(
         ring=rate,
         path=rate,
@@ -347,8 +347,8 @@ class Load(NamedTuple):
     def worst(self, cluster: Cluster) -> tuple[int, float]:
         """Return the link with the lowest rate per crossing (lowest index on ties), and that rate in bytes/s."""
         rates = cluster.link_bytes_per_s[self.links] / self.times
-        least = rates.min()
-        return int(self.links[rates == least].min()), float(least)
+        lowest = rates.min()
+        return int(self.links[rates == lowest].min()), float(lowest)
 
     def at_peak(self, cluster: Cluster) -> float:
         """Return the peak bytes/s per crossing, from data-sheet peaks if known."""
@@ -364,10 +364,10 @@ def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Loa
     """
     if cluster.routing == SPLIT:
         return _parts_of_crossings(cluster, sources, targets)
-    ptr, crossed = cluster.routes(np.array(sources), np.array(targets))
-    links, first, count = np.unique(crossed, return_index=True, return_counts=True)
+    ptr, route_links = cluster.routes(np.array(sources), np.array(targets))
+    links, first, count = np.unique(route_links, return_index=True, return_counts=True)
     order = np.argsort(first)
-    latencies: list[int] = row_sums(cluster.link_latency_ps[crossed], ptr).tolist()
+    latencies: list[int] = row_sums(cluster.link_latency_ps[route_links], ptr).tolist()
     return Load(links[order].astype(np.int64), count[order].astype(np.float64)), latencies
 
 

@@ -67,30 +67,30 @@ class StepCosts:
         self.factors = factors
         self.slowest_ratio = 0.0
         self.library = cluster.library or "nccl"
-        self._asked: dict[tuple[int, ...], Collectives] = {}
-        self._before: dict[tuple[object, ...], Answer] = {}
+        self._collectives: dict[tuple[int, ...], Collectives] = {}
+        self._answers: dict[tuple[object, ...], Answer] = {}
         self._same_topology: dict[CommTopology, Collectives] = {}
         self._classes = EquivalenceClasses(cluster)
-        self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
-        self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
-        self._of_class: dict[tuple[object, ...], Answer] = {}
+        self._checks: dict[tuple[tuple[int, ...], int], bool] = {}
+        self._class_cache: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
+        self._class_answers: dict[tuple[object, ...], Answer] = {}
         #: one entry per class of equivalent groups, built from its first group
-        self._alike: dict[tuple[object, ...], Collectives] = {}
-        self._predicted: dict[tuple[object, ...], CollectiveTime] = {}
+        self._class_collectives: dict[tuple[object, ...], Collectives] = {}
+        self._predictions: dict[tuple[object, ...], CollectiveTime] = {}
 
     @property
     def software(self) -> str:
         """Description of the software cost of messages."""
-        costs = f"{self.library.upper()}'s software costs{self.said_of_factor}"
+        costs = f"{self.library.upper()}'s software costs{self.factor_note}"
         return f"schedules on one channel; {costs} (trine help background/collectives)"
 
     @property
-    def said_of_factor(self) -> str:
+    def factor_note(self) -> str:
         """Description of the factors on durations; "" if both are 1."""
-        between, inside = self.factors
-        if between == inside:
-            return "" if between == 1.0 else f", times {between:g}"
-        return f", times {between:g} between domains, {inside:g} in one"
+        outer, inner = self.factors
+        if outer == inner:
+            return "" if outer == 1.0 else f", times {outer:g}"
+        return f", times {outer:g} between domains, {inner:g} in one"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -109,9 +109,9 @@ class StepCosts:
         if len(group) < 2 or SAME.get(kind, kind) not in OPS:
             return algorithm, 0
         key = (kind, size_bytes, group, algorithm)
-        if key not in self._before:
-            self._before[key] = self._find(kind, size_bytes, group, algorithm)
-        return self._before[key]
+        if key not in self._answers:
+            self._answers[key] = self._find(kind, size_bytes, group, algorithm)
+        return self._answers[key]
 
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
@@ -126,9 +126,9 @@ class StepCosts:
         answers = []
         for group, name in zip(examples, names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
-            if key not in self._of_class:
-                self._of_class[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
-            answers.append(self._of_class[key])
+            if key not in self._class_answers:
+                self._class_answers[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
+            answers.append(self._class_answers[key])
         return class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
@@ -143,56 +143,56 @@ class StepCosts:
         times = []
         for group, name in zip(examples, names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name)
-            if key not in self._predicted:
-                if key[2:] not in self._alike:
-                    self._alike[key[2:]] = self._asked_of(tuple(groups[group].tolist()))
-                collectives = self._alike[key[2:]]
+            if key not in self._predictions:
+                if key[2:] not in self._class_collectives:
+                    self._class_collectives[key[2:]] = self._collectives_of(tuple(groups[group].tolist()))
+                collectives = self._class_collectives[key[2:]]
                 time = collectives.predict(kind, size_bytes)
-                self._predicted[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(collectives)))
-            times.append(self._predicted[key])
+                self._predictions[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(collectives)))
+            times.append(self._predictions[key])
         return times
 
     def factor_of(self, collectives: Collectives) -> float:
         """Return the factor on the durations of one group."""
         return self.factors[collectives.topology.between is None]
 
-    def _asked_of(self, group: tuple[int, ...]) -> Collectives:
-        if group not in self._asked:
-            collectives = self._asked[group] = Collectives(self.cluster, group)
+    def _collectives_of(self, group: tuple[int, ...]) -> Collectives:
+        if group not in self._collectives:
+            collectives = self._collectives[group] = Collectives(self.cluster, group)
             collectives.share_choices(self._same_topology.setdefault(without_names(collectives.topology), collectives))
-        return self._asked[group]
+        return self._collectives[group]
 
     def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
         """Return the classes of ``groups``; cached, because callers pass the same groups with many sizes."""
         key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
-        if key not in self._kept:
-            self._kept[key] = self._classes.named(groups)
-        return self._kept[key]
+        if key not in self._class_cache:
+            self._class_cache[key] = self._classes.classify(groups)
+        return self._class_cache[key]
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
-        collectives = self._asked_of(group)
-        wanted_ps = round(collectives.predict(SAME.get(kind, kind), size).time_ps * self.factor_of(collectives))
+        collectives = self._collectives_of(group)
+        target_ps = round(collectives.predict(SAME.get(kind, kind), size).time_ps * self.factor_of(collectives))
         if algorithm == ONE_OPERATION:
-            return self._as_one(group, wanted_ps, self._usual("all_gather", collectives, group))
-        name = algorithm if algorithm is not None else self._usual(kind, collectives, group)
+            return self._as_one(group, target_ps, self._usual_algorithm("all_gather", collectives, group))
+        name = algorithm if algorithm is not None else self._usual_algorithm(kind, collectives, group)
         times = self._times(kind, size, group, name)
-        if algorithm is None and times is not None and times[0] > MUCH_SLOWER * wanted_ps:
-            for other_name in self._in_fewer_steps(kind, collectives, name):
+        if algorithm is None and times is not None and times[0] > MUCH_SLOWER * target_ps:
+            for other_name in self._short_schedules(kind, collectives, name):
                 other_times = self._times(kind, size, group, other_name)
                 if other_times is not None and other_times[0] < times[0]:
                     name, times = other_name, other_times
-        return name, self._software_ps(times, wanted_ps)
+        return name, self._software_ps(times, target_ps)
 
-    def _as_one(self, group: tuple[int, ...], wanted_ps: int, usual: str | None) -> tuple[str, int]:
-        """Return one operation that takes ``wanted_ps``, with its bytes on the route of an all_gather by ``usual``."""
+    def _as_one(self, group: tuple[int, ...], target_ps: int, algorithm: str | None) -> tuple[str, int]:
+        """Return one operation that takes ``target_ps``, with its bytes on the route of an all_gather."""
         size, inner = len(group), "ring"
-        if usual == "direct":
-            inner = usual
-        elif usual is not None:
-            size = int(usual.rpartition("x")[2])
+        if algorithm == "direct":
+            inner = algorithm
+        elif algorithm is not None:
+            size = int(algorithm.rpartition("x")[2])
         gpus = np.array([self.cluster.gpus[rank] for rank in group])
-        following = gpus[next_of(np.arange(len(group)), size, len(group))]
-        return name_of(len(group), size, inner), max(0, wanted_ps - max(self._latencies(gpus, following)))
+        next_gpus = gpus[next_of(np.arange(len(group)), size, len(group))]
+        return name_of(len(group), size, inner), max(0, target_ps - max(self._latencies(gpus, next_gpus)))
 
     def _chain(self, size: int, group: tuple[int, ...]) -> Answer:
         """Return one operation with the time of a chain from rank to rank over bare links.
@@ -209,59 +209,59 @@ class StepCosts:
         latencies: list[int] = row_sums(self.cluster.link_latency_ps[links], ptr).tolist()
         return latencies
 
-    def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
-        """Return the software time per message at which a schedule with these :meth:`_times` takes ``wanted_ps``."""
+    def _software_ps(self, times: tuple[int, int] | None, target_ps: int) -> int:
+        """Return the software time per message at which a schedule with these :meth:`_times` takes ``target_ps``."""
         if times is None:
             return 0
         bare_ps, slower_ps = times
         rounds = (slower_ps - bare_ps) // PS_PER_US
-        self.slowest_ratio = max(self.slowest_ratio, bare_ps / wanted_ps)
-        if wanted_ps <= bare_ps or rounds < 1:
+        self.slowest_ratio = max(self.slowest_ratio, bare_ps / target_ps)
+        if target_ps <= bare_ps or rounds < 1:
             return 0
-        return (wanted_ps - bare_ps) // rounds
+        return (target_ps - bare_ps) // rounds
 
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
-        """Return :meth:`_alone` of an algorithm, or None if its time is unknown."""
+        """Return :meth:`_bare_times` of an algorithm, or None if its time is unknown."""
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
         if schedule.num_switches or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
             return None
-        return self._alone(schedule, group)
+        return self._bare_times(schedule, group)
 
-    def _in_fewer_steps(self, kind: str, asked: Collectives, usual: str | None) -> list[str]:
+    def _short_schedules(self, kind: str, collectives: Collectives, algorithm: str | None) -> list[str]:
         """Return schedules whose step count grows with the logarithm of the group size, like a library's trees.
 
         They move the same bytes as rings, and all ranks do the same work, unlike the ranks of a tree.
         """
-        num_ranks, num_domains = asked.topology.num_ranks, asked.topology.num_domains
+        num_ranks, num_domains = collectives.topology.num_ranks, collectives.topology.num_domains
         if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
             return []
-        if usual is not None and usual.startswith("hierarchical"):
+        if algorithm is not None and algorithm.startswith("hierarchical"):
             halves = num_domains & (num_domains - 1) == 0
             outer = "pat" if kind != "all_reduce" else "halving-doubling" if halves else ""
-            return [f"{usual}:outer={outer}"] if outer else []
-        if usual is not None:
+            return [f"{algorithm}:outer={outer}"] if outer else []
+        if algorithm is not None:
             return []
         return ["pat"] if kind != "all_reduce" else [f"hierarchical:1x{num_ranks}:inner=pat"]
 
-    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
+    def _bare_times(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
         """Return the schedule's time in ps on otherwise idle links, and its time with 1 us more per message.
 
         Groups above ``MAX_SIMULATED`` use the closed form.
         """
         if len(group) > MAX_SIMULATED:
             rate, latency_ps = self._hop(group)
-            both = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
+            times = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
         else:
             graph, _ = schedule_graph(schedule, self.cluster, [self.cluster.gpus[rank] for rank in group])
-            bare = _of_used_links(graph)
+            bare = _keep_used_links(graph)
             slower = replace(bare, route_latency_ps=bare.route_latency_ps + PS_PER_US)
-            both = (int(run(each).end_ps.max(initial=0)) for each in (bare, slower))
-        bare_ps, slower_ps = both
+            times = (int(run(tasks).end_ps.max(initial=0)) for tasks in (bare, slower))
+        bare_ps, slower_ps = times
         return bare_ps, slower_ps
 
-    def _usual(self, kind: str, asked: Collectives, group: tuple[int, ...]) -> str | None:
+    def _usual_algorithm(self, kind: str, collectives: Collectives, group: tuple[int, ...]) -> str | None:
         """Return ``direct`` if every pair has a link, ``hierarchical`` across domains of one size, else None."""
-        topology = asked.topology
+        topology = collectives.topology
         if kind not in _SPREAD:
             return None
         if topology.num_domains == 1:
@@ -270,27 +270,27 @@ class StepCosts:
                 if topology.inside is not None and topology.inside.lanes == topology.num_ranks - 1 > 1
                 else None
             )
-        if topology.min_per_domain == topology.max_per_domain > 1 and self._in_order(group, topology.min_per_domain):
+        if topology.min_per_domain == topology.max_per_domain > 1 and self._is_in_order(group, topology.min_per_domain):
             return f"hierarchical:{topology.num_domains}x{topology.min_per_domain}"
         return None
 
-    def _apart(self, gpus: npt.NDArray[np.int64], width: int) -> list[int]:
+    def _unsure_runs(self, gpus: npt.NDArray[np.int64], width: int) -> list[int]:
         """Return the starts of the runs of ``width`` GPUs that may span several scale-up domains (quick check)."""
         firsts = np.arange(0, len(gpus), width)
         island = self.cluster.scale_up_components[gpus]
         last = np.minimum(firsts + width, len(gpus)) - 1
         changes = pointers(island[1:] != island[:-1])
         is_fast = np.logical_and.reduceat(self.cluster.node_classes.has_scale_up[gpus], firsts)
-        left: list[int] = firsts[(changes[last] != changes[firsts]) | ~is_fast].tolist()
-        return left
+        starts: list[int] = firsts[(changes[last] != changes[firsts]) | ~is_fast].tolist()
+        return starts
 
-    def _in_order(self, group: tuple[int, ...], width: int) -> bool:
+    def _is_in_order(self, group: tuple[int, ...], width: int) -> bool:
         """Return whether each run of ``width`` ranks is one domain."""
-        if (group, width) not in self._ordered:
+        if (group, width) not in self._checks:
             gpus = np.asarray(self.cluster.gpus, np.int64)[list(group)]
-            runs = [gpus[first : first + width] for first in self._apart(gpus, width)]
-            self._ordered[group, width] = all(len(domains_of(self.cluster, np.sort(run).tolist())) == 1 for run in runs)
-        return self._ordered[group, width]
+            runs = [gpus[first : first + width] for first in self._unsure_runs(gpus, width)]
+            self._checks[group, width] = all(len(domains_of(self.cluster, np.sort(run).tolist())) == 1 for run in runs)
+        return self._checks[group, width]
 
     def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
         """Return the rate of the slowest link (bytes/s) and the mean latency (ps) from each rank to the next."""
@@ -298,7 +298,7 @@ class StepCosts:
         gpus = np.array([cluster.gpus[rank] for rank in group])
         if cluster.routing == SPLIT:
             pairs = zip(gpus.tolist(), np.roll(gpus, -1).tolist(), strict=True)
-            links = np.array([link for here, there in pairs for link in cluster.paths(here, there)[0][0]])
+            links = np.array([link for source, target in pairs for link in cluster.paths(source, target)[0][0]])
         else:
             links = cluster.routes(gpus, np.roll(gpus, -1))[1]
         return int(cluster.link_bytes_per_s[links].min()), int(cluster.link_latency_ps[links].sum()) // len(gpus)
@@ -325,15 +325,15 @@ class LinkCosts(StepCosts):
         return self._chain(size, group)
 
 
-def _of_used_links(graph: TaskGraph) -> TaskGraph:
+def _keep_used_links(graph: TaskGraph) -> TaskGraph:
     """Return the tasks on a network of only the links they use, in the same order; a machine may have millions."""
-    used, route_links = np.unique(graph.route_links, return_inverse=True)
+    links, route_links = np.unique(graph.route_links, return_inverse=True)
     return replace(
         graph,
         route_links=route_links.astype(np.int32),
-        link_bytes_per_s=graph.link_bytes_per_s[used],
-        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[used],
-        link_names=tuple(graph.link_names[link] for link in used.tolist()),
+        link_bytes_per_s=graph.link_bytes_per_s[links],
+        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[links],
+        link_names=tuple(graph.link_names[link] for link in links.tolist()),
     )
 
 
@@ -347,13 +347,13 @@ class FlowCosts(StepCosts):
     def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
         super().__init__(cluster, factors)
         self._planners: dict[tuple[int, ...], FlowPlanner] = {}
-        self._demanded: dict[tuple[str, tuple[int, ...]], Collectives] = {}
+        self._algorithm_collectives: dict[tuple[str, tuple[int, ...]], Collectives] = {}
 
     @property
     def software(self) -> str:
         """Description of the cost of collectives."""
         return (
-            f"{self.library.upper()}'s algorithms and software costs{self.said_of_factor}, as in trine collective "
+            f"{self.library.upper()}'s algorithms and software costs{self.factor_note}, as in trine collective "
             "(trine help background/collectives)"
         )
 
@@ -361,25 +361,25 @@ class FlowCosts(StepCosts):
         as_one = algorithm == ONE_OPERATION
         if algorithm is not None and not as_one and algorithm not in IN_NETWORK:
             return super()._find(kind, size, group, algorithm)
-        asked = self._asked_of(group) if algorithm is None or as_one else self._asked_with(algorithm, group)
-        answer = asked.predict(SAME.get(kind, kind), size)
+        model = self._collectives_of(group) if algorithm is None or as_one else self._collectives_with(algorithm, group)
+        answer = model.predict(SAME.get(kind, kind), size)
         if group not in self._planners:
             self._planners[group] = FlowPlanner(self.cluster, group)
-        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor_of(asked), as_one=as_one)
+        return self._planners[group].plan(kind, answer, _timing(model, answer), self.factor_of(model), as_one=as_one)
 
-    def _asked_with(self, algorithm: str, group: tuple[int, ...]) -> Collectives:
+    def _collectives_with(self, algorithm: str, group: tuple[int, ...]) -> Collectives:
         """Return the collectives of ``group`` with this algorithm. Raises InputError if the group cannot run it."""
         key = algorithm, group
-        if key not in self._demanded:
-            self._demanded[key] = Collectives(self.cluster, group, CollectiveOptions(algorithm=algorithm))
-        return self._demanded[key]
+        if key not in self._algorithm_collectives:
+            self._algorithm_collectives[key] = Collectives(self.cluster, group, CollectiveOptions(algorithm=algorithm))
+        return self._algorithm_collectives[key]
 
 
-def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:
+def _timing(model: Collectives, answer: CollectiveTime) -> TimeAlone:
     """Return the time before the bytes; collectives contained in an all_reduce fall back to the all_reduce's."""
-    timing = TimeAlone.of(answer)
+    timing = TimeAlone.of_answer(answer)
     if not timing.before_ps and answer.op in CONTAINED:
-        return TimeAlone.of(asked.predict("all_reduce", answer.size_bytes))
+        return TimeAlone.of_answer(model.predict("all_reduce", answer.size_bytes))
     return timing
 
 
@@ -394,7 +394,7 @@ class EquivalenceClasses:
 
     cluster: Cluster
 
-    def named(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
+    def classify(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
         """Return (class: int32[groups], one group of each class, a name of each class).
 
         The name depends only on the size and the class of a group, not on the other groups of the call.
@@ -403,9 +403,9 @@ class EquivalenceClasses:
         known node structure, or if the group uses a fabric link that differs from the others.
         """
         gpus = self._gpus[groups]
-        known: dict[bytes, int] = {}
-        class_of = np.array([known.setdefault(row.tobytes(), len(known)) for row in self._rows(gpus)], np.int32)
-        return class_of, np.unique(class_of, return_index=True)[1].tolist(), list(known)
+        numbers: dict[bytes, int] = {}
+        class_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in self._rows(gpus)], np.int32)
+        return class_of, np.unique(class_of, return_index=True)[1].tolist(), list(numbers)
 
     @cached_property
     def _gpus(self) -> Int64:
@@ -419,26 +419,26 @@ class EquivalenceClasses:
         block, copy, local = (part.reshape(gpus.shape) for part in bulk.layout.places(gpus.ravel()))
         node = np.array([each.first for each in bulk.layout.blocks])[block] + copy
         closed = np.array([each.is_closed for each in bulk.nodes])[block[:, :1]]
-        outside = ~((node == node[:, :1]).all(axis=1, keepdims=True) & closed)
-        fabric, single = self._fabric(bulk, gpus, outside)
-        own = single | ~np.array([each.is_uniform for each in bulk.nodes])[block].all(axis=1, keepdims=True)
+        crosses = ~((node == node[:, :1]).all(axis=1, keepdims=True) & closed)
+        fabric, single = self._fabric(bulk, gpus, crosses)
+        is_separate = single | ~np.array([each.is_uniform for each in bulk.nodes])[block].all(axis=1, keepdims=True)
         order = np.argsort(np.argsort(gpus, axis=1), axis=1)
-        columns = [node_make[gpus], local, first_places(node), order, *fabric, np.where(own, gpus + 1, 0)]
+        columns = [node_make[gpus], local, first_places(node), order, *fabric, np.where(is_separate, gpus + 1, 0)]
         return np.concatenate(columns, axis=1).astype(np.int32)
 
-    def _fabric(self, bulk: BatchRoutes, gpus: Int64, outside: Bool) -> tuple[list[Int64], Bool]:
-        """Return (fabric columns, bool[groups, 1]: groups unlike all others). ``outside``: groups using the fabric."""
+    def _fabric(self, bulk: BatchRoutes, gpus: Int64, crosses: Bool) -> tuple[list[Int64], Bool]:
+        """Return (fabric columns, bool[groups, 1]: groups unlike all others). ``crosses``: groups using the fabric."""
         clos = bulk.clos
         if clos is None or not clos.is_even:
-            return [], outside
+            return [], crosses
         nics = bulk.nics_of(gpus.ravel()).reshape(gpus.shape)
         ports = np.maximum(nics, 0)
         leaf = clos.leaf[ports]
-        lost = (nics < 0) | (clos.up[ports] < 0) | (clos.down[ports] < 0)
-        apart = ~(leaf == leaf[:, :1]).all(axis=1, keepdims=True)
-        odd = apart & clos.is_odd(leaf, self.cluster.link_table.number)
+        is_cut = (nics < 0) | (clos.up[ports] < 0) | (clos.down[ports] < 0)
+        is_split = ~(leaf == leaf[:, :1]).all(axis=1, keepdims=True)
+        odd = is_split & clos.is_odd(leaf, self.cluster.link_table.number)
         if bulk.policy in (HASH, SPLIT) and clos.chooses:
-            odd |= apart
+            odd |= is_split
         columns = [first_places(leaf)]
         if clos.num_pods > 1:
             columns.append(first_places(clos.pod(leaf)))
@@ -447,7 +447,7 @@ class EquivalenceClasses:
             columns += [first_places(above), first_places(core)] if bulk.policy not in (HASH, SPLIT) else []
         if bulk.policy == RAIL:
             columns.append(first_places(self._leaves_of_hosts[gpus].reshape(len(gpus), -1)))
-        return [np.where(outside, column, 0) for column in columns], outside & (odd | lost).any(axis=1, keepdims=True)
+        return [np.where(crosses, column, 0) for column in columns], crosses & (odd | is_cut).any(axis=1, keepdims=True)
 
     @cached_property
     def _leaves_of_hosts(self) -> Int64:
@@ -463,15 +463,15 @@ class EquivalenceClasses:
         place = np.arange(len(order)) - first
         table = np.full((int(hosts.max()) + 1, int(place.max()) + 1), -1, np.int64)
         table[hosts[order], place] = np.where(nics < 0, -1, bulk.clos.leaf[np.maximum(nics, 0)])[order]
-        found = np.full((len(self.cluster.devices), table.shape[1]), -1, np.int32)
-        found[gpus] = table[hosts]
-        return found.astype(np.int64)
+        leaves = np.full((len(self.cluster.devices), table.shape[1]), -1, np.int32)
+        leaves[gpus] = table[hosts]
+        return leaves.astype(np.int64)
 
 
 def first_places(rows: Int64) -> Int64:
     """Return int64, shaped like ``rows`` (2-D): for each entry, the first position of its value in that row."""
     size = int(rows.max(initial=0)) + 2
     key = np.arange(len(rows))[:, None] * size + rows + 1
-    _, first, which = np.unique(key.ravel(), return_index=True, return_inverse=True)
-    found: Int64 = first[which].reshape(rows.shape) - np.arange(len(rows))[:, None] * rows.shape[1]
-    return found
+    _, first, inverse = np.unique(key.ravel(), return_index=True, return_inverse=True)
+    places: Int64 = first[inverse].reshape(rows.shape) - np.arange(len(rows))[:, None] * rows.shape[1]
+    return places

@@ -48,7 +48,7 @@ def oldest(gpus: Iterable[str]) -> str:
     return min(gpus, key=lambda gpu: (_capability(gpu), gpu))
 
 
-def is_of_one(gpus: Iterable[str]) -> bool:
+def have_one_capability(gpus: Iterable[str]) -> bool:
     """Return whether all GPUs have one compute capability: NCCL up to 2.29 uses LL128 only then (tuning.cc)."""
     return len({_capability(gpu) for gpu in gpus}) == 1
 
@@ -133,16 +133,14 @@ class CommTopology:
 
 def without_names(topology: CommTopology) -> CommTopology:
     """Return the topology without the names of the bottleneck links, which do not affect times."""
-    inside, between = (
-        None if tier is None else replace(tier, limit="") for tier in (topology.inside, topology.between)
-    )
-    return replace(topology, inside=inside, between=between)
+    inner, outer = (None if tier is None else replace(tier, limit="") for tier in (topology.inside, topology.between))
+    return replace(topology, inside=inner, between=outer)
 
 
 def slowed(topology: CommTopology, part: float) -> CommTopology:
     """Return the topology with the bandwidth of all links multiplied by ``part``; data-sheet peaks stay."""
 
-    def of(tier: Tier | None) -> Tier | None:
+    def slow_tier(tier: Tier | None) -> Tier | None:
         if tier is None:
             return None
         return replace(
@@ -153,8 +151,8 @@ def slowed(topology: CommTopology, part: float) -> CommTopology:
 
     return replace(
         topology,
-        inside=of(topology.inside),
-        between=of(topology.between),
+        inside=slow_tier(topology.inside),
+        between=slow_tier(topology.between),
         path_bytes_per_s=topology.path_bytes_per_s * part,
     )
 
@@ -166,17 +164,17 @@ def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopol
     """
 
     tiers = [(better.inside, worse.inside), (better.between, worse.between)]
-    if any((one and one.medium) != (other and other.medium) for one, other in tiers):
+    if any((tier and tier.medium) != (target and target.medium) for tier, target in tiers):
         return None
-    inside, between = (other and replace(other, **_mixed(one, other, part)) for one, other in tiers)
-    return replace(worse, inside=inside, between=between, **_mixed(better, worse, part))
+    inner, outer = (target and replace(target, **_interpolate(tier, target, part)) for tier, target in tiers)
+    return replace(worse, inside=inner, between=outer, **_interpolate(better, worse, part))
 
 
-def _mixed(one: object, other: object, part: float) -> dict[str, Any]:
+def _interpolate(start: object, end: object, part: float) -> dict[str, Any]:
     """Return rates and latencies interpolated between two tiers or groups."""
-    names = [name for name in other.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    return {name: there if here == there else here + (there - here) * part for name, (here, there) in pairs.items()}
+    names = [name for name in end.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
+    pairs = {name: (getattr(start, name), getattr(end, name)) for name in names}
+    return {name: b if a == b else a + (b - a) * part for name, (a, b) in pairs.items()}
 
 
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
@@ -189,8 +187,8 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         raise InputError(f"libraries know links only, and GPUs of {cluster.name!r} are joined by circuits")
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library orders GPUs itself, regardless of rank numbers
     domains = domains_of(cluster, gpus)
-    inside, path = _inside(cluster, domains)
-    everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
+    inner, path = _inner_tier(cluster, domains)
+    pair_rate, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
     table = cluster.device_table
     models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
@@ -201,15 +199,15 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         max_per_domain=max(map(len, domains)),
         gpu=oldest(models),
         library=cluster.library or "nccl",
-        inside=inside,
+        inside=inner,
         path_bytes_per_s=path,
-        between=_between(cluster, domains) if len(domains) > 1 else None,
-        multicast=inside is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
+        between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
+        multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
         sharp=len(domains) > 1 and _fabric_reduces(cluster),
-        pair_bytes_per_s=everybody,
+        pair_bytes_per_s=pair_rate,
         root_pair_bytes_per_s=root,
         far_latency_ps=far_ps,
-        same_gpus=is_of_one(models),
+        same_gpus=have_one_capability(models),
     )
 
 
@@ -230,13 +228,13 @@ def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """Return groups of GPUs joined by scale-up links, in order; GPUs without any are grouped by node or host links."""
     gpus = list(gpus)
     islands, is_fast = cluster.scale_up_components[gpus], cluster.node_classes.has_scale_up[gpus]
-    found: dict[object, list[int]] = {}
-    for domain, gpu in zip(_of_one_node(islands, is_fast, cluster.node_of[gpus]), gpus, strict=True):
-        found.setdefault(domain, []).append(gpu)
-    return list(found.values())
+    domains: dict[object, list[int]] = {}
+    for domain, gpu in zip(_gpu_domains(islands, is_fast, cluster.node_of[gpus]), gpus, strict=True):
+        domains.setdefault(domain, []).append(gpu)
+    return list(domains.values())
 
 
-def _of_one_node(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
+def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
     """Return the domain of each GPU: GPUs of one node form one domain even if only PCIe joins some of them."""
     island_of_node = np.full(int(node_of.max()) + 2, -1, np.int64)
     island_of_node[node_of] = islands
@@ -255,13 +253,13 @@ def _of_one_node(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
     ]
 
 
-def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
+def _inner_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
     """Return the slowest domain, and the rate of ring paths through it. One domain of each class is examined."""
     best: dict[object, tuple[Tier, float]] = {}
-    several = [domain for domain in domains if len(domain) > 1]
-    for domain_class, domain in zip(domain_classes(cluster, several), several, strict=True):
+    groups = [domain for domain in domains if len(domain) > 1]
+    for domain_class, domain in zip(domain_classes(cluster, groups), groups, strict=True):
         if domain_class not in best:
-            best[domain_class] = _one_domain(cluster, domain)
+            best[domain_class] = _domain_tier(cluster, domain)
     if not best:
         return None, float("inf")
     tiers = list(best.values())
@@ -292,14 +290,14 @@ def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[o
         count[number] += number >= 0
     links: list[list[tuple[int, int, int, int]]] = [[] for _ in domains]
     for link in cluster.links:
-        here, there = home[link.source], home[link.target]
-        for number in {here, there} - {-1}:
-            source = place[link.source] if here == number else -1
-            target = place[link.target] if there == number else -1
+        start, end = home[link.source], home[link.target]
+        for number in {start, end} - {-1}:
+            source = place[link.source] if start == number else -1
+            target = place[link.target] if end == number else -1
             links[number].append((source, target, link.bytes_per_s, link.latency_ps))
     return [
-        (tuple(place[gpu] for gpu in domain), tuple(sorted(found)))
-        for domain, found in zip(domains, links, strict=True)
+        (tuple(place[gpu] for gpu in domain), tuple(sorted(domain_links)))
+        for domain, domain_links in zip(domains, links, strict=True)
     ]
 
 
@@ -313,7 +311,7 @@ def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: S
     return [(node_class[first], tuple(local[first:last])) for first, last in pairwise(ends)]
 
 
-def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
+def _domain_tier(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
     rates = ring_rates(cluster, domain)
     tier = Tier(
         medium=rates.link.medium or "",
@@ -331,11 +329,11 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
     return tier, rates.path
 
 
-def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
+def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     """Return the tier between domains, over the NICs nearest to the GPUs: along a ring, and all-to-all."""
     width = min(map(len, domains))
     starts = np.array([domain[:width] for domain in domains]).ravel()
-    ring, latencies = _shifted(cluster, starts, width)
+    ring, latencies = _shift_load(cluster, starts, width)
     worst, per_path = ring.worst(cluster)
     links, table = cluster.links, cluster.link_table
     outer = ring.links[table.of_class(SCALE_OUT)[ring.links]]
@@ -346,21 +344,21 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    shifted = [(ring, latencies) if shift == 1 else _shifted(cluster, starts, shift * width) for shift in shifts]
-    exchange = [load.worst(cluster)[1] * width for load, _ in shifted]
+    shift_loads = [(ring, latencies) if shift == 1 else _shift_load(cluster, starts, shift * width) for shift in shifts]
+    exchange = [load.worst(cluster)[1] * width for load, _ in shift_loads]
     last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
     is_ring = max(map(len, domains)) == 1  # the last GPU of a domain is its first
-    following, following_ps = (ring, latencies) if is_ring else crossings(cluster, last, np.roll(first, -1))
-    far_ps = max(max(each) for _, each in ((ring, latencies), *shifted))
+    next_load, next_ps = (ring, latencies) if is_ring else crossings(cluster, last, np.roll(first, -1))
+    far_ps = max(max(each) for _, each in ((ring, latencies), *shift_loads))
     return Tier(
         medium=next(filter(None, media), ""),
         ring_bytes_per_s=rate,
         gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
-        shift_bytes_per_s=min(rate / lanes, following.worst(cluster)[1]),
+        shift_bytes_per_s=min(rate / lanes, next_load.worst(cluster)[1]),
         root_bytes_per_s=rate / lanes,
         lanes=lanes,
         latency_ps=sum(latencies) // len(latencies),
-        shift_latency_ps=max(following_ps),
+        shift_latency_ps=max(next_ps),
         far_latency_ps=far_ps,
         limit=links[worst].name,
         headroom=headroom_of(links[worst]),
@@ -379,19 +377,19 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
     ranks = np.arange(size)
     fast = cluster.node_classes.has_scale_up[gpus]
 
-    def at_once(here: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> tuple[float, int]:
-        counted = (here != there) & ((home[here] != home[there]) | ~fast[here])
-        if len(here) > MAX_ROUTES or not counted.any():
+    def bound_of(sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> tuple[float, int]:
+        is_counted = (sources != targets) & ((home[sources] != home[targets]) | ~fast[sources])
+        if len(sources) > MAX_ROUTES or not is_counted.any():
             return float("inf"), 0
-        load, latencies = crossings(cluster, gpus[here[counted]], gpus[there[counted]])
+        load, latencies = crossings(cluster, gpus[sources[is_counted]], gpus[targets[is_counted]])
         return load.at_peak(cluster), max(latencies)
 
     first = np.zeros_like(ranks)
-    out, back = at_once(first, ranks), at_once(ranks, first)
-    everybody = (float("inf"), 0)
+    out, back = bound_of(first, ranks), bound_of(ranks, first)
+    exchange = (float("inf"), 0)
     if size * size <= MAX_ROUTES:
-        everybody = at_once(np.repeat(ranks, size), np.tile(ranks, size))
-    return everybody[0], min(out[0], back[0]), max(everybody[1], out[1], back[1])
+        exchange = bound_of(np.repeat(ranks, size), np.tile(ranks, size))
+    return exchange[0], min(out[0], back[0]), max(exchange[1], out[1], back[1])
 
 
 def headroom_of(link: Link) -> float:
@@ -399,12 +397,12 @@ def headroom_of(link: Link) -> float:
     return max(1.0, (link.peak_bytes_per_s or 0) / link.bytes_per_s)
 
 
-def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, list[int]]:
-    """Return the load of each link if each GPU sends to the one ``by`` positions further, and each path's latency."""
-    return crossings(cluster, starts, np.roll(starts, -by))
+def _shift_load(cluster: Cluster, starts: npt.NDArray[np.int64], shift: int) -> tuple[Load, list[int]]:
+    """Return the load of each link if each GPU sends to the one ``shift`` positions on, and each path's latency."""
+    return crossings(cluster, starts, np.roll(starts, -shift))
 
 
 def _fabric_reduces(cluster: Cluster) -> bool:
     devices = cluster.device_table
-    reduces = np.array([what.kind == SWITCH and what.reduces for what in devices.kinds], np.bool_)
+    reduces = np.array([make.kind == SWITCH and make.reduces for make in devices.kinds], np.bool_)
     return bool((reduces[devices.kind] & (devices.node < 0)).any())

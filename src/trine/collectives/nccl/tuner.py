@@ -163,11 +163,11 @@ def _rings_are_equal(topology: CommTopology) -> bool:
 def _latency(topology: CommTopology, op: str, algorithm: str, protocol: str) -> float:
     key = (algorithm, protocol)
     inner_us = HOP_US[_hardware(topology)][key] if topology.inside else 0.0
-    alone = topology.max_per_domain == 1  # nothing hides the network's latency, and NCCL uses the trees' latency
-    outer_us = HOP_US[NET]["tree" if alone and algorithm == "ring" else algorithm, protocol]
+    is_spread = topology.max_per_domain == 1  # nothing hides the network's latency, and NCCL uses the trees' latency
+    outer_us = HOP_US[NET]["tree" if is_spread and algorithm == "ring" else algorithm, protocol]
     if (
         protocol == SIMPLE and topology.between and not topology.by_hand
-    ):  # links given as bare numbers tell NCCL no latency
+    ):  # hand-described links report no latency to NCCL
         outer_us += topology.between.latency_ps / 1e6
     base_us = BASE_US.get(key, 0.0)
     domains, n = topology.num_domains, topology.num_ranks
