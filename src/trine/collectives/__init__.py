@@ -1,4 +1,4 @@
-"""Collectives as schedules of sends, what their transfers wait for, and their closed forms."""
+"""Collectives: schedules of sends, dependencies of their transfers, closed forms and predictions."""
 
 from trine.collectives.expand import expand
 from trine.collectives.local import local_structures, rank_sends

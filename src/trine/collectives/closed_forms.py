@@ -104,8 +104,8 @@ def _halving_doubling(schedule: Schedule, time: MessageTime) -> Rounds:
     """Return halving and doubling among P ranks; further ranks add the whole buffer before and after."""
     core = core_size(schedule.num_ranks)
     halves = [(1, (core >> k) * schedule.chunk_bytes) for k in range(1, core.bit_length())]
-    whole = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
-    return (*whole, *halves, *reversed(halves), *whole)
+    buffer_round = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
+    return (*buffer_round, *halves, *reversed(halves), *buffer_round)
 
 
 def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
@@ -119,22 +119,22 @@ def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
     core = core_size(num_ranks)
     extra = num_ranks - core
 
-    def carried(rank: int, width: int) -> int:
+    def carried_bytes(rank: int, width: int) -> int:
         """Return the bytes of the ``width`` core ranks around ``rank`` and of the extra ranks attached to them."""
         first = rank // width * width
         return (width + max(0, min(first + width, extra) - first)) * part
 
-    def later(path: tuple[int, Rounds], size: int) -> tuple[int, Rounds]:
+    def extend(path: tuple[int, Rounds], size: int) -> tuple[int, Rounds]:
         return path[0] + time(size), (*path[1], (1, size))
 
     widths = [1 << k for k in range(core.bit_length() - 1)]
-    before, after = (part, (num_ranks - 1) * part) if gather else (num_ranks * part, part)
+    first_bytes, last_bytes = (part, (num_ranks - 1) * part) if gather else (num_ranks * part, part)
     start: tuple[int, Rounds] = (0, ())
-    ready = [later(start, before) if rank < extra else start for rank in range(core)]
+    ready = [extend(start, first_bytes) if rank < extra else start for rank in range(core)]
     for width in widths if gather else reversed(widths):
-        sent = [later(ready[rank], carried(rank if gather else rank ^ width, width)) for rank in range(core)]
-        ready = [max(sent[rank], sent[rank ^ width]) for rank in range(core)]
-    return max([*ready, *(later(ready[rank], after) for rank in range(extra))])[1]
+        paths = [extend(ready[rank], carried_bytes(rank if gather else rank ^ width, width)) for rank in range(core)]
+        ready = [max(paths[rank], paths[rank ^ width]) for rank in range(core)]
+    return max([*ready, *(extend(ready[rank], last_bytes) for rank in range(extra))])[1]
 
 
 def _bruck_gather(schedule: Schedule, time: MessageTime) -> Rounds:
@@ -187,12 +187,12 @@ def _levels(schedule: Schedule, time: MessageTime) -> Rounds:
     """Return the rounds of one level after the other; a chunk of an inner level is several chunks of the whole."""
     assert isinstance(schedule.sends_of, LevelSends)
     groups = schedule.num_ranks // schedule.sends_of.group_size
-    each = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
+    multiple = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
     rounds: list[tuple[int, int]] = []
-    for one, inner, _ in schedule.sends_of.phases:
-        if one.num_ranks > 1:
-            sized = replace(one, chunk_bytes=schedule.chunk_bytes * (each if inner else 1))
-            rounds += _FORMS[one.kind, one.algorithm](sized, time)
+    for level, inner, _ in schedule.sends_of.phases:
+        if level.num_ranks > 1:
+            sized = replace(level, chunk_bytes=schedule.chunk_bytes * (multiple if inner else 1))
+            rounds += _FORMS[level.kind, level.algorithm](sized, time)
     return tuple(rounds)
 
 

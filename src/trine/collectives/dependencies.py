@@ -58,9 +58,9 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
     if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
         raise InputError(f"in this schedule a send carries fewer than 1 or more than {schedule.num_chunks} chunks")
     check_units(int(count.sum()))
-    first = _first_of_message(sends, src, dst, step, channel)
-    transfer = np.cumsum(first) - 1
-    starts = np.flatnonzero(first)
+    is_first = _first_of_message(sends, src, dst, step, channel)
+    transfer = np.cumsum(is_first) - 1
+    starts = np.flatnonzero(is_first)
     unit_row = np.repeat(rows, count)
     offset = spans(0, count)
     ptr = np.append(starts, len(src)).astype(np.int64)
@@ -81,12 +81,12 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
 def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
     """Return bool[rows]: whether a row is the first of its transfer."""
     message = np.concatenate([np.arange(len(one.step)) if one.message is None else one.message for one in sends])
-    same = np.zeros(len(src), dtype=np.bool_)
-    same[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
+    continues = np.zeros(len(src), dtype=np.bool_)
+    continues[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
     for name, column in (("receiver", dst), ("step", step), ("channel", channel)):
-        if (same[1:] & (column[1:] != column[:-1])).any():
+        if (continues[1:] & (column[1:] != column[:-1])).any():
             raise InputError(f"in this schedule the parts of one message have more than one {name}")
-    return ~same
+    return ~continues
 
 
 def _check_range(name: str, values: Int32, limit: int) -> None:
@@ -123,19 +123,19 @@ def previous_of_same(*columns: npt.NDArray[np.integer]) -> Int64:
     key = joint_key(*columns)
     previous = np.full(len(key), -1, dtype=np.int64)
     if (key[1:] >= key[:-1]).all():
-        same = np.flatnonzero(key[1:] == key[:-1])
-        previous[same + 1] = same
+        repeats = np.flatnonzero(key[1:] == key[:-1])
+        previous[repeats + 1] = repeats
         return previous
     order = stable_order(key)
-    same = key[order[1:]] == key[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
+    repeats = key[order[1:]] == key[order[:-1]]
+    previous[order[1:][repeats]] = order[:-1][repeats]
     return previous
 
 
 def received_before(
     slot: Int64,
     step: Int32,
-    earlier: Int64,
+    previous_use: Int64,
     arrival_slot: Int64,
     arrival_step: Int32,
     arrival_adds: npt.NDArray[np.bool_],
@@ -143,23 +143,23 @@ def received_before(
     """Return pairs (use, arrival): uses of a slot at a step, and the earlier arrivals in the slot that still matter.
 
     Overwritten arrivals do not matter; the schedule orders them against the overwriting one, and the checker proves it.
-    ``earlier``: for each use, the previous use that has already waited for the arrivals up to then, or -1.
+    ``previous_use``: for each use, the previous use that has already waited for the arrivals up to then, or -1.
     """
     num_steps = int(max(step.max(initial=0), arrival_step.max(initial=0))) + 1
     arrival = arrival_slot * num_steps + arrival_step
     order = stable_order(arrival)
     arrival = arrival[order]
-    since = slot * num_steps + np.where(earlier >= 0, step[earlier], 0)
-    until = slot * num_steps + step
-    overwritten = arrival[~arrival_adds[order]]
-    if len(overwritten):
-        last = overwritten[np.maximum(np.searchsorted(overwritten, until) - 1, 0)]
-        since = np.where(last < until, np.maximum(since, last), since)
-    low = np.searchsorted(arrival, since)
-    count = np.maximum(np.searchsorted(arrival, until) - low, 0)
+    first_key = slot * num_steps + np.where(previous_use >= 0, step[previous_use], 0)
+    end_key = slot * num_steps + step
+    overwrites = arrival[~arrival_adds[order]]
+    if len(overwrites):
+        last_overwrite = overwrites[np.maximum(np.searchsorted(overwrites, end_key) - 1, 0)]
+        first_key = np.where(last_overwrite < end_key, np.maximum(first_key, last_overwrite), first_key)
+    start = np.searchsorted(arrival, first_key)
+    count = np.maximum(np.searchsorted(arrival, end_key) - start, 0)
     check_edges(int(count.sum()))
     uses = np.repeat(np.arange(len(slot), dtype=np.int64), count)
-    return uses, order[spans(low, count)]
+    return uses, order[spans(start, count)]
 
 
 def check_edges(count: int) -> None:

@@ -33,9 +33,9 @@ class WaitPattern:
     """All sends of some positions, and the sends that they wait for, named by position and send number.
 
     src, dst, step, units, entry_src, entry_dst: one entry per send, by position, then in the position's order.
-    ``units``: number of chunks in the send. ``chunk``: the first chunk if chunks are kinds of messages, else 0. user,
-    who, number: send ``user`` (a row of the above) waits for send ``number`` of position ``who``. ended, ended_who,
-    ended_number: the collective ends on position ``ended`` after send ``ended_number`` of position ``ended_who``.
+    ``units``: number of chunks in the send. ``chunk``: the first chunk if chunks are kinds of messages, else 0.
+    user, sender, number: send ``user`` (a row of the above) waits for send ``number`` of position ``sender``.
+    end_*: the collective ends on position ``end_position`` after send ``end_number`` of position ``end_sender``.
     """
 
     src: Int64
@@ -46,11 +46,11 @@ class WaitPattern:
     entry_src: Bool
     entry_dst: Bool
     user: Int64
-    who: Int64
+    sender: Int64
     number: Int64
-    ended: Int64
-    ended_who: Int64
-    ended_number: Int64
+    end_position: Int64
+    end_sender: Int64
+    end_number: Int64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,9 +92,9 @@ class SendPatterns:
     def pattern(self, position: int) -> SendPattern:
         """Return the pattern of a position, as copies of its arrays."""
         sends, waits, ends = self._tables(position)
-        who, number = waits.T.copy()
-        ended_who, ended_number = ends.T.copy()
-        one = RankSends(
+        sender, number = waits.T.copy()
+        end_sender, end_number = ends.T.copy()
+        position_sends = RankSends(
             peers=self.peers[self.peers_ptr[position] : self.peers_ptr[position + 1]].copy(),
             receiver=sends[:, 0].copy(),
             step=sends[:, 1].copy(),
@@ -102,13 +102,13 @@ class SendPatterns:
             entry_src=(sends[:, 3] & 1) != 0,
             entry_dst=(sends[:, 3] & 2) != 0,
             predecessor_ptr=pointers(sends[:, 4]),
-            predecessor_who=who,
+            predecessor_who=sender,
             predecessor_number=number,
-            completion_who=ended_who,
-            completion_number=ended_number,
+            completion_who=end_sender,
+            completion_number=end_number,
             structure_key=self.key(position),
         )
-        return SendPattern(sends=one, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
+        return SendPattern(sends=position_sends, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
 
     def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
         first, last = self.sends_ptr[position], self.sends_ptr[position + 1]
@@ -122,55 +122,55 @@ class SendPatterns:
 def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
     """Return the patterns of ``num_positions`` ranks and switches; ``waits`` may omit positions without sends."""
     m, e = len(waits.src), len(waits.user)
-    of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number)
-    of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number)
-    user, ended = waits.user[of_send], waits.ended[of_end]
+    wait_order = _canonical(waits.user, waits.src[waits.user], waits.sender, waits.number)
+    end_order = _canonical(waits.end_position, waits.end_position, waits.end_sender, waits.end_number)
+    user, end_position = waits.user[wait_order], waits.end_position[end_order]
     sends_ptr = _pointers(waits.src, num_positions)
     # Order of first use: the receiver of each send, then its predecessors; last, the sends that complete a position.
-    order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[ended + 1]]))
-    position = np.concatenate([waits.src, waits.src[user], ended])
-    other = np.concatenate([waits.dst, waits.who[of_send], waits.ended_who[of_end]])
-    in_order, peers_ptr, peers = _numbered(position[order], other[order], num_positions)
-    local = np.empty_like(in_order)
-    local[order] = in_order
+    order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[end_position + 1]]))
+    position = np.concatenate([waits.src, waits.src[user], end_position])
+    peer = np.concatenate([waits.dst, waits.sender[wait_order], waits.end_sender[end_order]])
+    sorted_idx, peers_ptr, peers = _number_peers(position[order], peer[order], num_positions)
+    peer_idx = np.empty_like(sorted_idx)
+    peer_idx[order] = sorted_idx
     counts = np.bincount(user, minlength=m)
     entries = waits.entry_src + 2 * waits.entry_dst.astype(np.int64)
     return SendPatterns(
         sends_ptr=sends_ptr,
-        sends=np.stack([local[:m], waits.step, waits.units, entries, counts, waits.chunk], axis=1).astype(np.int32),
+        sends=np.stack([peer_idx[:m], waits.step, waits.units, entries, counts, waits.chunk], axis=1).astype(np.int32),
         waits_ptr=_pointers(user, m),
-        waits=np.stack([local[m : m + e], waits.number[of_send]], axis=1).astype(np.int32),
-        ends_ptr=_pointers(ended, num_positions),
-        ends=np.stack([local[m + e :], waits.ended_number[of_end]], axis=1).astype(np.int32),
+        waits=np.stack([peer_idx[m : m + e], waits.number[wait_order]], axis=1).astype(np.int32),
+        ends_ptr=_pointers(end_position, num_positions),
+        ends=np.stack([peer_idx[m + e :], waits.end_number[end_order]], axis=1).astype(np.int32),
         peers_ptr=peers_ptr,
         peers=peers,
     )
 
 
-def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
-    """Return the order of pairs (who, number): by row, the position's own sends first, then by number and position."""
-    return np.lexsort((who, number, who != position, row))
+def _canonical(row: Int64, position: Int64, sender: Int64, number: Int64) -> Int64:
+    """Return the order of pairs (sender, number): by row, the position's sends first, then by number and sender."""
+    return np.lexsort((sender, number, sender != position, row))
 
 
 def _pointers(rows: Int64, num_rows: int) -> Int64:
     return pointers(np.bincount(rows, minlength=num_rows))
 
 
-def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
+def _number_peers(position: Int64, peer: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
     """Sort each position's peers by first use; return each entry's peer number (-1: itself), and the peers as CSR.
 
     Entries are sorted by position, then by order of use.
     """
-    is_other = np.flatnonzero(other != position)
+    is_peer = np.flatnonzero(peer != position)
     pairs, first, inverse = np.unique(
-        position[is_other] * num_positions + other[is_other], return_index=True, return_inverse=True
+        position[is_peer] * num_positions + peer[is_peer], return_index=True, return_inverse=True
     )
     by_use = np.argsort(first)
     rank = np.empty_like(by_use)
     rank[by_use] = np.arange(len(pairs))
     ptr = _pointers(pairs // num_positions, num_positions)
-    number = np.full(len(other), -1, dtype=np.int64)
-    number[is_other] = (rank - ptr[pairs // num_positions])[inverse]
+    number = np.full(len(peer), -1, dtype=np.int64)
+    number[is_peer] = (rank - ptr[pairs // num_positions])[inverse]
     return number, ptr, (pairs[by_use] % num_positions).astype(np.int32)
 
 
@@ -180,25 +180,25 @@ Arrivals = tuple[Int64, Int64, npt.NDArray[np.bool_]]
 
 def waits_of_all(schedule: Schedule) -> WaitPattern:
     """Return the waits of every position, by expanding the whole schedule."""
-    whole = structure(schedule)
-    m, src = whole.num_transfers, whole.src.astype(np.int64)
+    expanded = structure(schedule)
+    m, src = expanded.num_transfers, expanded.src.astype(np.int64)
     first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_switches))
     number = np.arange(m) - first[src]
-    ended = row_of(whole.completion_ptr)
+    end_position = row_of(expanded.completion_ptr)
     return WaitPattern(
         src=src,
-        dst=whole.dst.astype(np.int64),
-        step=whole.step,
-        units=_units(whole),
-        chunk=_kinds(schedule, whole.chunk),
-        entry_src=whole.entry_src,
-        entry_dst=whole.entry_dst,
-        user=row_of(whole.predecessor_ptr),
-        who=src[whole.predecessor_idx],
-        number=number[whole.predecessor_idx],
-        ended=ended,
-        ended_who=src[whole.completion_idx],
-        ended_number=number[whole.completion_idx],
+        dst=expanded.dst.astype(np.int64),
+        step=expanded.step,
+        units=_units(expanded),
+        chunk=_kinds(schedule, expanded.chunk),
+        entry_src=expanded.entry_src,
+        entry_dst=expanded.entry_dst,
+        user=row_of(expanded.predecessor_ptr),
+        sender=src[expanded.predecessor_idx],
+        number=number[expanded.predecessor_idx],
+        end_position=end_position,
+        end_sender=src[expanded.completion_idx],
+        end_number=number[expanded.completion_idx],
     )
 
 
@@ -206,11 +206,11 @@ def _kinds(schedule: Schedule, chunk: Int32) -> Int32:
     return np.zeros_like(chunk) if schedule.chunk_caps is None else chunk
 
 
-def _units(whole: ExpandedSchedule) -> Int64:
+def _units(expanded: ExpandedSchedule) -> Int64:
     """Return the number of chunks in each transfer, int64[transfers]."""
-    if whole.chunk_ranges is None:
-        return np.ones(whole.num_transfers, dtype=np.int64)
-    return row_sums(whole.chunk_ranges.count, whole.chunk_ranges.ptr)
+    if expanded.chunk_ranges is None:
+        return np.ones(expanded.num_transfers, dtype=np.int64)
+    return row_sums(expanded.chunk_ranges.count, expanded.chunk_ranges.ptr)
 
 
 def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
@@ -219,75 +219,75 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
     Send k of a position goes to the receiver of position 0's send k, shifted by the position's digits. So exactly one
     position's send k arrives at position 0: the position opposite to the receiver of position 0's send k.
     """
-    own = columns_of(schedule, range(1))
-    sender = opposite(own.dst, symmetry)
-    chunk, arrival, adds = _arrivals(schedule, own, sender, symmetry)
-    step, channel = own.step[own.unit_transfer], own.channel[own.unit_transfer]
-    earlier = previous_of_same(channel, own.unit_chunk)
-    units, received = received_before(own.unit_chunk, step, earlier, chunk, own.step[arrival], adds)
-    before, on_pair = previous_of_same(own.channel), previous_of_same(own.channel, own.dst)
-    user, is_other, number = _pairs(before, own.unit_transfer[units], arrival[received])
-    waits = np.zeros(len(before), dtype=np.bool_)
+    sends = columns_of(schedule, range(1))
+    sender = opposite(sends.dst, symmetry)
+    chunk, arrival, adds = _arrivals(schedule, sends, sender, symmetry)
+    step, channel = sends.step[sends.unit_transfer], sends.channel[sends.unit_transfer]
+    previous_use = previous_of_same(channel, sends.unit_chunk)
+    units, arrivals = received_before(sends.unit_chunk, step, previous_use, chunk, sends.step[arrival], adds)
+    previous, pair_previous = previous_of_same(sends.channel), previous_of_same(sends.channel, sends.dst)
+    user, is_remote, number = _dependencies(previous, sends.unit_transfer[units], arrival[arrivals])
+    waits = np.zeros(len(previous), dtype=np.bool_)
     waits[user] = True
-    ends = last_of_pairs(on_pair)
+    ends = last_of_pairs(pair_previous)
     return WaitPattern(
-        src=own.src.astype(np.int64),
-        dst=own.dst.astype(np.int64),
-        step=own.step,
-        units=np.bincount(own.unit_transfer, minlength=len(own.src)),
-        chunk=_kinds(schedule, own.chunk),
+        src=sends.src.astype(np.int64),
+        dst=sends.dst.astype(np.int64),
+        step=sends.step,
+        units=np.bincount(sends.unit_transfer, minlength=len(sends.src)),
+        chunk=_kinds(schedule, sends.chunk),
         entry_src=~waits,
-        entry_dst=on_pair < 0,
+        entry_dst=pair_previous < 0,
         user=user,
-        who=np.where(is_other, sender[number], 0),
+        sender=np.where(is_remote, sender[number], 0),
         number=number,
-        ended=np.zeros(2 * len(ends), dtype=np.int64),
-        ended_who=np.concatenate([np.zeros_like(ends), sender[ends]]),
-        ended_number=np.concatenate([ends, ends]),
+        end_position=np.zeros(2 * len(ends), dtype=np.int64),
+        end_sender=np.concatenate([np.zeros_like(ends), sender[ends]]),
+        end_number=np.concatenate([ends, ends]),
     )
 
 
-def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
+def _dependencies(previous: Int64, users: Int64, arrivals: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
     """Return each dependency once: waiting send, whether it waits for another position, number of the awaited send."""
-    follows, k = np.flatnonzero(before >= 0), len(before)
-    rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
+    followers, k = np.flatnonzero(previous >= 0), len(previous)
+    rows, columns = np.concatenate([users, followers]), np.concatenate([arrivals + k, previous[followers]])
     ptr, idx = csr(rows, columns, k, 2 * k)
     numbers = idx.astype(np.int64)
     return row_of(ptr), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
 
 
-def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
+def _arrivals(schedule: Schedule, sends: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
     """Return the arrivals at position 0 before its last step; the last step's sends cannot use its arrivals."""
-    last = int(own.step.max(initial=0))
+    last = int(sends.step.max(initial=0))
     if is_shifted(schedule):
-        kept = np.flatnonzero(own.step[own.unit_transfer] < last)
-        number, part = own.unit_transfer[kept], schedule.num_chunks // schedule.num_ranks
-        return (own.unit_chunk[kept] + sender[number] * part) % schedule.num_chunks, number, own.unit_adds[kept]
-    parts = [_arrivals_from(schedule, own, sender, int(one), symmetry) for one in np.unique(sender[own.step < last])]
+        units = np.flatnonzero(sends.step[sends.unit_transfer] < last)
+        number, part = sends.unit_transfer[units], schedule.num_chunks // schedule.num_ranks
+        return (sends.unit_chunk[units] + sender[number] * part) % schedule.num_chunks, number, sends.unit_adds[units]
+    parts = [_arrivals_from(schedule, sends, sender, int(p), symmetry) for p in np.unique(sender[sends.step < last])]
     if not parts:
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing, nothing.astype(np.bool_)
+        empty = np.zeros(0, dtype=np.int64)
+        return empty, empty, empty.astype(np.bool_)
     chunk, number, adds = (np.concatenate(column) for column in zip(*parts, strict=True))
     return chunk, number, adds
 
 
 def _arrivals_from(
-    schedule: Schedule, own: SendColumns, sender: Int64, position: int, symmetry: tuple[int, ...]
+    schedule: Schedule, sends: SendColumns, sender: Int64, position: int, symmetry: tuple[int, ...]
 ) -> Arrivals:
     """Return the arrivals at position 0 from ``position``. Raises InputError if the declared symmetry does not hold."""
-    theirs = columns_of(schedule, range(position, position + 1))
+    peer_sends = columns_of(schedule, range(position, position + 1))
     is_moved = (
-        np.array_equal(theirs.step, own.step)
-        and np.array_equal(theirs.channel, own.channel)
-        and np.array_equal(theirs.dst == 0, sender == position)
+        np.array_equal(peer_sends.step, sends.step)
+        and np.array_equal(peer_sends.channel, sends.channel)
+        and np.array_equal(peer_sends.dst == 0, sender == position)
     )
     if not is_moved:
         raise InputError(
             f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks declares the symmetry "
             f"{symmetry}, but the sends of rank {position} are not the moved sends of rank 0"
         )
-    kept = np.flatnonzero(theirs.dst[theirs.unit_transfer] == 0)
-    return theirs.unit_chunk[kept], theirs.unit_transfer[kept], theirs.unit_adds[kept]
+    units = np.flatnonzero(peer_sends.dst[peer_sends.unit_transfer] == 0)
+    return peer_sends.unit_chunk[units], peer_sends.unit_transfer[units], peer_sends.unit_adds[units]
 
 
 Positions = npt.NDArray[np.integer] | Sequence[int]
@@ -300,18 +300,18 @@ class _Peers(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Moved:
+class _MovedPeers:
     """Peers of a symmetric schedule: position 0's peers, moved by the symmetry."""
 
-    of_first: Int32
+    first_peers: Int32
     symmetry: tuple[int, ...]
 
     def __call__(self, positions: Int64) -> Int32:
-        return moved(self.of_first, positions[:, None], self.symmetry)
+        return moved(self.first_peers, positions[:, None], self.symmetry)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Listed:
+class _ListedPeers:
     """Explicit lists of each position's peers (CSR)."""
 
     ptr: Int64
@@ -358,15 +358,15 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
     """
     if not 0 <= position < schedule.num_ranks + schedule.num_switches:
         raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_switches - 1}, got {position}")
-    kept = _structures(schedule)
-    pattern = kept.patterns[kept.structure_of[position]]
-    peers = kept.peers(np.array([position]))[0]
+    base = _structures(schedule)
+    pattern = base.patterns[base.structure_of[position]]
+    peers = base.peers(np.array([position]))[0]
     if schedule.chunk_sizes is None:
         return dataclasses.replace(_equal_chunks(pattern, schedule.chunk_bytes), peers=peers)
     if schedule.chunk_caps is not None:
-        return dataclasses.replace(_by_kind(pattern, schedule), peers=peers)
-    one = columns_of(schedule, range(position, position + 1))
-    return dataclasses.replace(_own_sizes(pattern, transfer_bytes(schedule, one.chunk, one.chunk_ranges)), peers=peers)
+        return dataclasses.replace(_size_by_kind(pattern, schedule), peers=peers)
+    sends = columns_of(schedule, range(position, position + 1))
+    return dataclasses.replace(_resize(pattern, transfer_bytes(schedule, sends.chunk, sends.chunk_ranges)), peers=peers)
 
 
 def local_structures(schedule: Schedule) -> LocalStructures:
@@ -376,14 +376,14 @@ def local_structures(schedule: Schedule) -> LocalStructures:
 
     Raises InputError: as :func:`trine.collectives.expand`.
     """
-    kept = _structures(schedule)
+    base = _structures(schedule)
     if schedule.chunk_sizes is not None and schedule.chunk_caps is None:
-        return _by_size(schedule, kept)
+        return _distinguish_sizes(schedule, base)
     if schedule.chunk_sizes is not None:
-        structures = tuple(_by_kind(pattern, schedule) for pattern in kept.patterns)
-        return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
-    structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in kept.patterns)
-    return LocalStructures(structure_of=kept.structure_of, structures=structures, _peers=kept.peers)
+        structures = tuple(_size_by_kind(pattern, schedule) for pattern in base.patterns)
+        return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
+    structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in base.patterns)
+    return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
 
 
 # -- structures without sizes ------------------------------------------------------------------------------------------
@@ -400,12 +400,12 @@ def _structures(schedule: Schedule) -> _Structures:
     """Return the cached part of a schedule that does not depend on sizes, as for expansions."""
     key = without_sizes(schedule)
     if symmetry_of(schedule) is not None:
-        return _kept_symmetric(key)
-    return (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(key)
+        return _cached_symmetric(key)
+    return (_cached_structures if schedule.num_ranks <= MANY_RANKS else _cached_large)(key)
 
 
 @lru_cache(maxsize=64)
-def _kept_symmetric(schedule: Schedule) -> _Structures:
+def _cached_symmetric(schedule: Schedule) -> _Structures:
     symmetry = symmetry_of(schedule)
     assert symmetry is not None
     num_ranks = schedule.num_ranks
@@ -413,31 +413,31 @@ def _kept_symmetric(schedule: Schedule) -> _Structures:
     return _Structures(
         structure_of=np.zeros(num_ranks, dtype=np.int32),
         patterns=(pattern,),
-        peers=_Moved(of_first=pattern.sends.peers, symmetry=symmetry),
+        peers=_MovedPeers(first_peers=pattern.sends.peers, symmetry=symmetry),
     )
 
 
 @lru_cache(maxsize=64)
-def _kept(schedule: Schedule) -> _Structures:
-    return _compared(schedule)
+def _cached_structures(schedule: Schedule) -> _Structures:
+    return _compare_positions(schedule)
 
 
 @lru_cache(maxsize=8)
-def _kept_large(schedule: Schedule) -> _Structures:
-    return _compared(schedule)
+def _cached_large(schedule: Schedule) -> _Structures:
+    return _compare_positions(schedule)
 
 
-def _compared(schedule: Schedule) -> _Structures:
+def _compare_positions(schedule: Schedule) -> _Structures:
     """Return the distinct patterns of all positions."""
     num_positions = schedule.num_ranks + schedule.num_switches
     table = patterns_of(waits_of_all(schedule), num_positions)
-    found: dict[bytes, int] = {}
-    structure_of = np.array([found.setdefault(table.key(p), len(found)) for p in range(num_positions)], dtype=np.int32)
+    index: dict[bytes, int] = {}
+    structure_of = np.array([index.setdefault(table.key(p), len(index)) for p in range(num_positions)], dtype=np.int32)
     firsts = np.unique(structure_of, return_index=True)[1]
     return _Structures(
         structure_of=structure_of,
         patterns=tuple(table.pattern(int(position)) for position in firsts),
-        peers=_Listed(ptr=table.peers_ptr, peers=table.peers),
+        peers=_ListedPeers(ptr=table.peers_ptr, peers=table.peers),
     )
 
 
@@ -449,7 +449,7 @@ def _equal_chunks(pattern: SendPattern, chunk_bytes: int) -> RankSends:
     return dataclasses.replace(pattern.sends, size_bytes=pattern.units * chunk_bytes, structure_key=key)
 
 
-def _by_kind(pattern: SendPattern, schedule: Schedule) -> RankSends:
+def _size_by_kind(pattern: SendPattern, schedule: Schedule) -> RankSends:
     """Return sends with sizes and limits for schedules whose chunks are kinds of messages."""
     table = np.array([schedule.chunk_sizes, schedule.chunk_caps], np.int64)
     sizes, caps = table[:, pattern.chunk]
@@ -457,23 +457,23 @@ def _by_kind(pattern: SendPattern, schedule: Schedule) -> RankSends:
     return dataclasses.replace(pattern.sends, size_bytes=sizes, caps=caps, structure_key=key)
 
 
-def _own_sizes(pattern: SendPattern, size_bytes: Int64) -> RankSends:
+def _resize(pattern: SendPattern, size_bytes: Int64) -> RankSends:
     key = pattern.sends.structure_key + b":" + hashlib.blake2b(size_bytes.tobytes(), digest_size=16).digest()
     return dataclasses.replace(pattern.sends, size_bytes=size_bytes, structure_key=key)
 
 
-def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
+def _distinguish_sizes(schedule: Schedule, base: _Structures) -> LocalStructures:
     """Return the structures of all positions, distinguished by sizes as well."""
-    num_positions = len(kept.structure_of)
-    whole = columns_of(schedule, range(num_positions))
-    sizes = transfer_bytes(schedule, whole.chunk, whole.chunk_ranges)
-    ptr = np.searchsorted(whole.src, np.arange(num_positions + 1))
+    num_positions = len(base.structure_of)
+    columns = columns_of(schedule, range(num_positions))
+    sizes = transfer_bytes(schedule, columns.chunk, columns.chunk_ranges)
+    ptr = np.searchsorted(columns.src, np.arange(num_positions + 1))
     number: dict[bytes, int] = {}
     structures: list[RankSends] = []
     structure_of = np.empty(num_positions, dtype=np.int32)
     for position in range(num_positions):
-        one = _own_sizes(kept.patterns[kept.structure_of[position]], sizes[ptr[position] : ptr[position + 1]])
-        structure_of[position] = number.setdefault(one.structure_key, len(number))
+        sends = _resize(base.patterns[base.structure_of[position]], sizes[ptr[position] : ptr[position + 1]])
+        structure_of[position] = number.setdefault(sends.structure_key, len(number))
         if len(structures) < len(number):
-            structures.append(dataclasses.replace(one, peers=kept.peers(np.array([position]))[0]))
-    return LocalStructures(structure_of=structure_of, structures=tuple(structures), _peers=kept.peers)
+            structures.append(dataclasses.replace(sends, peers=base.peers(np.array([position]))[0]))
+    return LocalStructures(structure_of=structure_of, structures=tuple(structures), _peers=base.peers)

@@ -40,7 +40,7 @@ _LOAD_PLAN, _PLAN_SCHEDULE = "trine.gpu.plans:load_checked", "trine.gpu.plans:pl
 
 
 class PlanFile(Protocol):
-    """Facts of a plan of MSCCL++ or MSCCL that decide where it applies."""
+    """Properties of an MSCCL++ or MSCCL plan that decide its use."""
 
     @property
     def collective(self) -> str: ...
@@ -58,7 +58,7 @@ class ScheduleRunner(Protocol):
         schedule: Schedule | ExpandedSchedule,
         cluster: Cluster,
         group: Sequence[int],
-        **how: Unpack[MessageOptions],
+        **options: Unpack[MessageOptions],
     ) -> MessageTotals: ...
 
 
@@ -89,8 +89,8 @@ class MessageLevelRuns:
         self.library: Collectives | None = None
         self._refuse_unused()
         if not self.is_bare:
-            asked = CollectiveOptions(library=options.library, launch=options.launch)
-            self.library = Collectives(cluster, ranks, asked)
+            library_options = CollectiveOptions(library=options.library, launch=options.launch)
+            self.library = Collectives(cluster, ranks, library_options)
             self._check_links(options.protocol)
             if options.algorithm in ("nvls", "sharp") and options.protocol in (LL, LL128):
                 raise InputError("switches that reduce take the protocol simple only", field="protocol")
@@ -121,8 +121,8 @@ class MessageLevelRuns:
     def run(self, op: str, size: int) -> CollectiveTime:
         """Simulate one size. Raises InputError for a collective or algorithm that is unknown or does not fit."""
         algorithm, protocol = self._choice(op, size)
-        done, answer = self._simulate(op, size, algorithm, protocol)
-        self.load = done.link_bytes
+        totals, answer = self._simulate(op, size, algorithm, protocol)
+        self.load = totals.link_bytes
         return answer
 
     def alternatives(self, op: str, size: int) -> list[CollectiveTime]:
@@ -155,45 +155,45 @@ class MessageLevelRuns:
 
     def _choice(self, op: str, size: int) -> tuple[str, str]:
         """Return the algorithm and protocol; by default the library's choice, or the first schedule on bare links."""
-        known = known_algorithms(op)
-        if not known:
+        schedules = known_algorithms(op)
+        if not schedules:
             raise InputError(f"unknown collective {op!r}{nearest(op, known_kinds())}", field="op")
-        asked, protocol = self.options.algorithm, self.options.protocol
+        algorithm, protocol = self.options.algorithm, self.options.protocol
         if self.library is None:
-            return (known[0] if asked == AUTO else asked), "none"
-        if is_plan(asked):
-            return asked, self._protocol_of(self._load(asked), asked)
-        if asked != AUTO:
-            return self._schedule_for(asked), "simple" if protocol == AUTO else protocol
+            return (schedules[0] if algorithm == AUTO else algorithm), "none"
+        if is_plan(algorithm):
+            return algorithm, self._protocol_of(self._load(algorithm), algorithm)
+        if algorithm != AUTO:
+            return self._schedule_for(algorithm), "simple" if protocol == AUTO else protocol
         if op not in OPS:
-            return known[0], "simple" if protocol == AUTO else protocol
-        taken = self.library.predict(op, size)
-        name = self._schedule_for(taken.algorithm)
-        name = name if name.partition(":")[0] in known else known[0]
-        return name, taken.protocol if protocol == AUTO else protocol
+            return schedules[0], "simple" if protocol == AUTO else protocol
+        prediction = self.library.predict(op, size)
+        name = self._schedule_for(prediction.algorithm)
+        name = name if name.partition(":")[0] in schedules else schedules[0]
+        return name, prediction.protocol if protocol == AUTO else protocol
 
     def _schedule_for(self, algorithm: str) -> str:
         """Return trine's schedule for a library's algorithm; tree and nvlstree on several domains are hierarchical."""
         topology = self._context.topology
-        equal = topology.min_per_domain == topology.max_per_domain
+        is_even = topology.min_per_domain == topology.max_per_domain
         if self.options.algorithm == AUTO and algorithm == "tree":
-            if topology.num_domains > 1 and topology.max_per_domain > 1 and equal:
+            if topology.num_domains > 1 and topology.max_per_domain > 1 and is_even:
                 return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}:outer=double-binary-tree"
             return "double-binary-tree"
         if algorithm == "nvlstree":
-            return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if equal else "hierarchical"
+            return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if is_even else "hierarchical"
         return SCHEDULE_OF.get(algorithm, algorithm)
 
     def _simulate(
-        self, op: str, size: int, algorithm: str, protocol: str, most: int | None = None
+        self, op: str, size: int, algorithm: str, protocol: str, max_messages: int | None = None
     ) -> tuple[MessageTotals, CollectiveTime]:
-        """Simulate one size; raise InputError before the simulation if it needs more than ``most`` messages."""
+        """Simulate one size; raise InputError before the simulation if it needs more than ``max_messages``."""
         n = len(self.ranks)
         sent = size if self.matrix is not None else sent_bytes(op, size, n)
         schedule, name = self._schedule(op, sent, algorithm)
-        if most is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > most:
-            raise InputError(f"more than {most} messages")
-        done = self.runner(
+        if max_messages is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > max_messages:
+            raise InputError(f"more than {max_messages} messages")
+        totals = self.runner(
             schedule,
             self.cluster,
             self.group,
@@ -202,11 +202,11 @@ class MessageLevelRuns:
             byte_factor=self._byte_factor(algorithm, protocol),
             reducing_switches=self._reducing_switches(schedule),
         )
-        return done, self._answer(op, size, sent, (name, protocol), done)
+        return totals, self._answer(op, size, sent, (name, protocol), totals)
 
     def _schedule(self, op: str, sent: int, algorithm: str) -> tuple[Schedule | ExpandedSchedule, str]:
         if is_plan(algorithm):
-            return self._from_plan(op, sent, algorithm), Path(algorithm).name
+            return self._plan_transfers(op, sent, algorithm), Path(algorithm).name
         n = len(self.ranks)
         if op == "send_recv" and algorithm in known_algorithms(op):
             return to_the_next(n, sent), algorithm
@@ -222,17 +222,17 @@ class MessageLevelRuns:
 
     def _protocol_of(self, plan: PlanFile, path: str) -> str:
         """Return the protocol for the costs of a plan's steps: the file's, or the user's choice for a Simple plan."""
-        protocol, demanded = plan.protocol.lower(), self.options.protocol
-        if demanded in (AUTO, protocol):
+        protocol, user_protocol = plan.protocol.lower(), self.options.protocol
+        if user_protocol in (AUTO, protocol):
             self._check_links(protocol)
             return protocol
         if protocol != SIMPLE:
             raise InputError(
-                f"is {demanded!r}, but the plan {path} is written for {protocol}: leave --protocol out, or give "
+                f"is {user_protocol!r}, but the plan {path} is written for {protocol}: leave --protocol out, or give "
                 f"{protocol} or none",
                 field="protocol",
             )
-        return demanded
+        return user_protocol
 
     def _byte_factor(self, algorithm: str, protocol: str) -> Fraction:
         """Return the bytes on the wire per byte of message; a plan's messages already include its protocol's flags."""
@@ -243,7 +243,7 @@ class MessageLevelRuns:
         if protocol == LL128 and self.library is not None and not ll128_allowed(self.library.topology):
             raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
 
-    def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
+    def _plan_transfers(self, op: str, sent: int, path: str) -> ExpandedSchedule:
         """Return the transfers of the plan."""
         plan = self._load(path)
         if plan.collective != op:
@@ -258,22 +258,22 @@ class MessageLevelRuns:
         count = schedule.num_switches
         if not count:
             return []
-        near = {link.target for gpu in self.group for link in self.cluster.links_from(gpu)}
-        found = [i for i, device in enumerate(self.cluster.devices) if device.reduces]
-        found.sort(key=lambda i: (i not in near, i))
+        neighbours = {link.target for gpu in self.group for link in self.cluster.links_from(gpu)}
+        switches = [i for i, device in enumerate(self.cluster.devices) if device.reduces]
+        switches.sort(key=lambda i: (i not in neighbours, i))
         name = "the plan" if is_plan(self.options.algorithm) else self.options.algorithm
-        if len(found) < count:
-            some = f"{count} switches that reduce" if count > 1 else "a switch that reduces"
+        if len(switches) < count:
+            needs = f"{count} switches that reduce" if count > 1 else "a switch that reduces"
             raise InputError(
-                f"{name} needs {some} (NVSwitches from Hopper on, fabrics with SHARP: 'reduces: true'), and "
-                f"{self.cluster.name!r} has {len(found) or 'none'}",
+                f"{name} needs {needs} (NVSwitches from Hopper on, fabrics with SHARP: 'reduces: true'), and "
+                f"{self.cluster.name!r} has {len(switches) or 'none'}",
                 field="algorithm",
             )
         if count == 1:
-            return [self._reached_by_all(found, name)]
-        return found[:count]
+            return [self._common_switch(switches, name)]
+        return switches[:count]
 
-    def _reached_by_all(self, switches: Sequence[int], name: str) -> int:
+    def _common_switch(self, switches: Sequence[int], name: str) -> int:
         """Return the first switch that all ranks have a route to."""
         for switch in switches:
             try:
@@ -302,17 +302,17 @@ class MessageLevelRuns:
         inner, outer = (round(medium.step_us[protocol] * 1e6) for medium in (self._context.inner, self._context.outer))
         return DomainSteps(self.cluster, inner, outer)
 
-    def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], done: MessageTotals) -> CollectiveTime:
+    def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], run: MessageTotals) -> CollectiveTime:
         parts = []
         if self.library is not None:
             context = self._context
             parts.append(TimePart(name="launch", time_ps=round(context.launch_us * 1e6), why="starting the kernels"))
-        parts.append(TimePart(name="messages", time_ps=done.end_ps, why=f"{done.num_messages} messages on the links"))
+        parts.append(TimePart(name="messages", time_ps=run.end_ps, why=f"{run.num_messages} messages on the links"))
         time_ps = sum(part.time_ps for part in parts)
         low = high = 1.0
         if self.library is not None:
             _, low, high = self.library.library.bands["assumed"][0 if sent < 1 << 20 else -1]
-        busy_ps = done.link_busy_ps
+        busy_ps = run.link_busy_ps
         busiest = busy_ps.argmax() if busy_ps.any() else None
         return CollectiveTime(
             op=op,
@@ -335,8 +335,8 @@ class MessageLevelRuns:
         """Return busbw / algbw; with a matrix, the largest row's share that leaves its rank, (n - 1) / n if uniform."""
         if self.matrix is None or not sent:
             return bus_factor(op, len(self.ranks))
-        leaves = (sum(row) - row[rank] for rank, row in enumerate(self.matrix))
-        return int(max(leaves)) / sent
+        outgoing = (sum(row) - row[rank] for rank, row in enumerate(self.matrix))
+        return int(max(outgoing)) / sent
 
 
 def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:

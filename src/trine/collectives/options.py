@@ -43,7 +43,7 @@ class CollectiveOptions(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimePart:
-    """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...) and the reason for it."""
+    """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...) and its reason."""
 
     name: str
     time_ps: int
@@ -54,10 +54,10 @@ class TimePart:
 class CollectiveTime(OneLine):
     """The time of one collective of one size; parts add up to ``time_ps``. Ordered by it; ``float()`` is in seconds.
 
-    ``size_bytes``: the requested size; ``sent_bytes``: rounded as in nccl-tests to whole elements a rank. ``low_ps``
+    ``size_bytes``: the requested size; ``sent_bytes``: rounded as in nccl-tests to whole elements per rank. ``low_ps``
     and ``high_ps``: the band that should hold 80 % of measurements. ``channels``: 0 if not applicable. ``bus_factor``:
     busbw / algbw as nccl-tests defines it. ``evidence``: measured, interpolated, modelled or assumed. ``limit``: the
-    link or resource that bounds it at this size. ``notes``: effects that are not modelled, one a line.
+    link or resource that bounds it at this size. ``notes``: effects that are not modelled, one per line.
     """
 
     op: str

@@ -138,27 +138,27 @@ def known_name(kind: str, algorithm: str | None) -> str:
 
 def _default(kind: str) -> str:
     """Return the first algorithm of ``kind``, or an unknown name if the kind has no algorithm."""
-    own = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
-    return next(own, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"
+    names = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
+    return next(names, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"
 
 
-def _parameters(name: str, make: Algorithm, text: str, given: dict[str, object]) -> dict[str, object]:
-    """Return the parameters in ``text``, such as ``2x8:inner=ring``, and those given by keyword."""
-    known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    found = dict(given)
+def _parameters(name: str, make: Algorithm, text: str, keywords: dict[str, object]) -> dict[str, object]:
+    """Return the parameters in ``text``, such as ``2x8:inner=ring``, and those passed by keyword."""
+    names = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    values = dict(keywords)
     for i, item in enumerate(text.split(":") if text else ()):
         key, equals, value = item.partition("=")
         if not equals:
-            if i >= len(known):
-                raise InputError(f"{name} takes {len(known)} parameters ({', '.join(known)}), got {text!r}")
-            key, value = known[i], item
-        if key in found:
+            if i >= len(names):
+                raise InputError(f"{name} takes {len(names)} parameters ({', '.join(names)}), got {text!r}")
+            key, value = names[i], item
+        if key in values:
             raise InputError(f"{name} is given {key!r} twice")
-        found[key] = _value(value)
-    for key in found:
-        if key not in known:
-            raise InputError(f"{name} has no parameter {key!r}{nearest(key, known)}")
-    return found
+        values[key] = _value(value)
+    for key in values:
+        if key not in names:
+            raise InputError(f"{name} has no parameter {key!r}{nearest(key, names)}")
+    return values
 
 
 def _value(text: str) -> Parameter:
@@ -171,7 +171,7 @@ def _value(text: str) -> Parameter:
 
 
 def check_sent_by_ranks(schedule: Schedule) -> None:
-    """Raise PlanError for a schedule in which switches take part: a training step has messages of ranks alone."""
+    """Raise PlanError for a schedule with switches: in a training step only ranks send messages."""
     if schedule.num_switches:
         raise PlanError(
             f"{schedule.kind} by {schedule.algorithm} needs switches that reduce: a step has them on a library's links "

@@ -25,14 +25,14 @@ def size_axis(axis: Any, sizes: list[int]) -> None:
     """Make the x axis logarithmic, in bytes with K, M and G at its ticks."""
     axis.set_xscale("log", base=2)
     step = max(1, -(-len(sizes) // 10))
-    shown = sizes[::step]
-    axis.set_xticks(shown, [format_size(size) for size in shown])
+    ticks = sizes[::step]
+    axis.set_xticks(ticks, [format_size(size) for size in ticks])
     axis.xaxis.minorticks_off()
     axis.set_xlabel("size (bytes)")
 
 
 def check_plot(path: str, sizes: Sequence[int]) -> None:
-    """Refuse before any work what cannot be drawn: InputError for fewer than two sizes or another kind of file."""
+    """Raise InputError before the simulation for fewer than two sizes or an unsupported file ending."""
     _check_sizes(sizes)
     check_ending(path)
 
@@ -42,13 +42,13 @@ def _check_sizes(sizes: Sequence[int]) -> None:
         raise InputError("a picture needs at least two sizes, such as --size 1K:1G", field="plot")
 
 
-def draw_sizes(answered: Sequence[CollectiveTime], title: str) -> Any:
+def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     """Draw time and bus bandwidth over the size, with the band; return the figure.
 
     Raises InputError for fewer than two positive sizes.
     """
-    _check_sizes([row.size_bytes for row in answered])
-    rows = [row for row in answered if row.size_bytes > 0]
+    _check_sizes([row.size_bytes for row in answers])
+    rows = [row for row in answers if row.size_bytes > 0]
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.4))
     sizes = [row.size_bytes for row in rows]
     if any(row.low_ps < row.high_ps for row in rows):
@@ -60,11 +60,11 @@ def draw_sizes(answered: Sequence[CollectiveTime], title: str) -> Any:
     rates.plot(sizes, [row.busbw_bytes_per_s / 1e9 for row in rows], color="black", lw=1, zorder=2)
     names = list(dict.fromkeys((row.algorithm, row.protocol) for row in rows))
     for name, colour in zip(names, COLOURS * (1 + len(names) // len(COLOURS)), strict=False):
-        mine = [row for row in rows if (row.algorithm, row.protocol) == name]
-        where = [row.size_bytes for row in mine]
+        points = [row for row in rows if (row.algorithm, row.protocol) == name]
+        x = [row.size_bytes for row in points]
         style = {"s": 22, "color": colour, "zorder": 3, "label": "/".join(name)}
-        times.scatter(where, [row.time_ps / 1e6 for row in mine], **style)
-        rates.scatter(where, [row.busbw_bytes_per_s / 1e9 for row in mine], **style)
+        times.scatter(x, [row.time_ps / 1e6 for row in points], **style)
+        rates.scatter(x, [row.busbw_bytes_per_s / 1e9 for row in points], **style)
     times.set_ylabel("time (µs)")
     rates.set_ylabel("bus bandwidth (GB/s)")
     rates.set_ylim(bottom=0)
@@ -145,7 +145,7 @@ class CollectiveResult(Report):
         return tuple(self.cluster.sources.values())
 
     def summary(self) -> str:
-        """Return one row a size: time with its likely range, bandwidth, choice and evidence; then notes."""
+        """Return one row per size: time with its likely range, bandwidth, choice and evidence; then notes."""
         nodes = f"{self.num_nodes} node{'s' if self.num_nodes > 1 else ''}"
         rows: list[tuple[str, ...]] = [
             ("size (B)", "time (us)", "low", "high", "algbw", "busbw (GB/s)", "choice", "chan", "evidence")
@@ -156,7 +156,7 @@ class CollectiveResult(Report):
             choice = f"{row.algorithm}/{row.protocol}"
             rows.append((str(row.size_bytes), *times, *rates, choice, str(row.channels or "-"), row.evidence))
         lines = [
-            *wrapped_at("", f"{self.op} of {len(self.group)} ranks on {nodes}, {self.cluster.name}; {self._how()}", 0),
+            *wrapped_at("", f"{self.op} of {len(self.group)} ranks on {nodes}, {self.cluster.name}; {self._mode()}", 0),
             "",
             *columns(rows, spare=(7, 4, 8, 6)),
             "",
@@ -169,9 +169,9 @@ class CollectiveResult(Report):
             lines += wrapped_at("link", f"{busiest}; links of the tier: {top.count}", 7)
         return "\n".join([*lines, *wrapped_at("next", "--explain; --details; --plot FILE; trine help collectives", 7)])
 
-    def _how(self) -> str:
-        how = f"links shared {self.network}, step by step" if self.network else f"{self.library} {self.version}"
-        return f"{how}; launch {self.launch}"
+    def _mode(self) -> str:
+        mode = f"links shared {self.network}, step by step" if self.network else f"{self.library} {self.version}"
+        return f"{mode}; launch {self.launch}"
 
     def details(self) -> str:
         """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
@@ -201,10 +201,10 @@ class CollectiveResult(Report):
                 {
                     "size_bytes": row.size_bytes,
                     "parts": to_rows(row.parts, "name time_us why"),
-                    "fastest": to_row(others[0], _PAIR_COLUMNS),
-                    "alternatives": to_rows(others, _PAIR_COLUMNS),
+                    "fastest": to_row(candidates[0], _PAIR_COLUMNS),
+                    "alternatives": to_rows(candidates, _PAIR_COLUMNS),
                 }
-                for row, others in zip(self.rows, self.alternatives, strict=True)
+                for row, candidates in zip(self.rows, self.alternatives, strict=True)
             ]
             data["crossovers"] = [
                 {"from_bytes": first, "algorithm": algorithm, "protocol": protocol}
@@ -213,7 +213,7 @@ class CollectiveResult(Report):
         return data
 
     def tables(self) -> dict[str, Table]:
-        """Return ``rows`` (one a size), ``links`` and ``tiers`` at the last size."""
+        """Return ``rows`` (one per size), ``links`` and ``tiers`` at the last size."""
         return {"rows": to_rows(self.rows, _ROW_COLUMNS), "links": _link_rows(self), "tiers": _tier_rows(self)}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -225,7 +225,7 @@ class CollectiveResult(Report):
         """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
         lines = [
             f"# {self.op} of {len(self.group)} ranks on {self.num_nodes} node{'s' if self.num_nodes > 1 else ''}, "
-            f"{self.cluster.name}; {self._how()}",
+            f"{self.cluster.name}; {self._mode()}",
             f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'algorithm':16} {'protocol':8} {'chan':>4} "
             f"{'low':>11} {'high':>11}  evidence",
             f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}  {'':16} {'':8} {'':>4} {'(us)':>11} {'(us)':>11}",
@@ -246,11 +246,11 @@ class CollectiveResult(Report):
     def explain(self) -> str:
         """Explain each time by its parts, the alternatives, and the sizes at which the choice changes."""
         lines: list[str] = []
-        chosen = _spread(len(self.rows), MAX_EXPLAINED)
-        for index in chosen:
+        indices = _spread_indices(len(self.rows), MAX_EXPLAINED)
+        for index in indices:
             lines += _explain_row(self.rows[index], self.alternatives[index] if self.alternatives else ())
-        if len(chosen) < len(self.rows):
-            lines.append(f"({len(self.rows) - len(chosen)} other sizes are explained in the JSON)")
+        if len(indices) < len(self.rows):
+            lines.append(f"({len(self.rows) - len(indices)} other sizes are explained in the JSON)")
         if self.crossovers:
             lines.append(f"{self.library} would choose:")
             for first, algorithm, protocol in self.crossovers:
@@ -287,21 +287,21 @@ def _us(ps: int) -> str:
 
 
 def _busiest(result: CollectiveResult) -> str:
-    shown = [
+    entries = [
         f"{load.link} {format_bytes(load.size_bytes)} ({load.tier}, {load.count} link{'s' if load.count > 1 else ''})"
         for load in result.tiers[:MAX_TEXT_TIERS]
     ]
-    more = len(result.tiers) - len(shown)
-    return ", ".join(shown) + (f" and {more} more tiers" if more > 0 else "")
+    remainder = len(result.tiers) - len(entries)
+    return ", ".join(entries) + (f" and {remainder} more tiers" if remainder > 0 else "")
 
 
-def _spread(count: int, most: int) -> list[int]:
-    if count <= most:
+def _spread_indices(count: int, limit: int) -> list[int]:
+    if count <= limit:
         return list(range(count))
-    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+    return sorted({round(i * (count - 1) / (limit - 1)) for i in range(limit)})
 
 
-def _explain_row(row: CollectiveTime, others: Sequence[CollectiveTime]) -> list[str]:
+def _explain_row(row: CollectiveTime, candidates: Sequence[CollectiveTime]) -> list[str]:
     lines = [
         f"{format_size(row.size_bytes)}: {format_time(row.time_ps)} with {row.algorithm}/{row.protocol}"
         + (f", {format_bandwidth(row.busbw_bytes_per_s)} on the bus" if row.busbw_bytes_per_s else "")
@@ -309,11 +309,11 @@ def _explain_row(row: CollectiveTime, others: Sequence[CollectiveTime]) -> list[
     for part in row.parts:
         share = 100 * part.time_ps / row.time_ps if row.time_ps else 0
         lines.append(f"  {part.name:10} {format_time(part.time_ps):>10} {share:5.1f} %  {part.why}")
-    if others:
-        shown = ", ".join(f"{o.algorithm}/{o.protocol} {format_time(o.time_ps)}" for o in others)
-        lines.append(f"  would take: {shown}")
-        best = others[0]
+    if candidates:
+        text = ", ".join(f"{o.algorithm}/{o.protocol} {format_time(o.time_ps)}" for o in candidates)
+        lines.append(f"  would take: {text}")
+        best = candidates[0]
         if (best.algorithm, best.protocol) != (row.algorithm, row.protocol) and best.time_ps < row.time_ps:
-            saved = 100 * (1 - best.time_ps / row.time_ps)
-            lines.append(f"  fastest: {best.algorithm}/{best.protocol}, {saved:.0f} % less than the choice")
+            saving = 100 * (1 - best.time_ps / row.time_ps)
+            lines.append(f"  fastest: {best.algorithm}/{best.protocol}, {saving:.0f} % less than the choice")
     return lines

@@ -32,7 +32,7 @@ MAX_PAIR_TABLE = 4096 * 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MessageTotals:
-    """Totals of a run in which all ranks enter at 0, without single messages.
+    """Totals of a run in which all ranks enter at 0, without its messages.
 
     end_ps: end of the last rank. rank_end_ps: int64[ranks], end of each; 0 for a rank that neither sends nor receives.
     link_bytes: int64[links of the cluster], bytes over each; link_bytes_per_s: their bandwidth. num_messages:
@@ -49,10 +49,10 @@ class MessageTotals:
     def link_busy_ps(self) -> Int64:
         """Busy time of each link, its bytes at full bandwidth: int64[links]."""
         busy = np.zeros(len(self.link_bytes), np.int64)
-        used = np.flatnonzero(self.link_bytes)
-        kinds = np.stack([self.link_bytes[used], self.link_bytes_per_s[used]])
-        pairs, which = np.unique(kinds, axis=1, return_inverse=True)
-        busy[used] = np.array([transfer_ps(*pair) for pair in pairs.T.tolist()], np.int64)[which.ravel()]
+        links = np.flatnonzero(self.link_bytes)
+        kinds = np.stack([self.link_bytes[links], self.link_bytes_per_s[links]])
+        pairs, inverse = np.unique(kinds, axis=1, return_inverse=True)
+        busy[links] = np.array([transfer_ps(*pair) for pair in pairs.T.tolist()], np.int64)[inverse.ravel()]
         return busy
 
 
@@ -76,8 +76,8 @@ class DomainSteps:
 
     def __call__(self, source: int, target: int) -> int:
         route, _ = self.cluster.paths(source, target)[0]
-        leaves = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
-        return self.outer_ps if leaves else self.inner_ps
+        is_outer = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
+        return self.outer_ps if is_outer else self.inner_ps
 
 
 class _PairRoutes(NamedTuple):
@@ -117,7 +117,7 @@ def run_schedule(
     network, engine: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster with circuits, else
         ``fair``.
     step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
-        device, target device), called once a pair.
+        device, target device), called once per pair.
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
     reducing_switches: the device index of each reducing switch, in the order of the positions after the ranks.
 
@@ -200,8 +200,8 @@ def _devices(
         if not 0 <= device < len(cluster.devices):
             raise InputError(f"cluster {cluster.name!r} has no device {device}, it has {len(cluster.devices)}")
     if len(set(devices)) != len(devices):
-        twice = next(device for device in devices if devices.count(device) > 1)
-        raise InputError(f"device {cluster.devices[twice].name!r} is in the group twice")
+        duplicate = next(device for device in devices if devices.count(device) > 1)
+        raise InputError(f"device {cluster.devices[duplicate].name!r} is in the group twice")
     num_ranks, num_switches = len(expanded.completion_ptr) - 1, expanded.num_switches
     if (num_ranks, num_switches) != (len(group), len(reducing_switches)):
         raise InputError(
@@ -220,10 +220,10 @@ def _distinct_pairs(src: Int32, dst: Int32, num_devices: int) -> tuple[Int64, In
     if num_devices * num_devices > MAX_PAIR_TABLE:
         pairs, pair = np.unique(key, return_inverse=True)
         return pairs, pair
-    occurs = np.zeros(num_devices * num_devices, np.bool_)
-    occurs[key] = True
-    pairs = np.flatnonzero(occurs)
-    number = np.empty(len(occurs), np.int64)
+    is_used = np.zeros(num_devices * num_devices, np.bool_)
+    is_used[key] = True
+    pairs = np.flatnonzero(is_used)
+    number = np.empty(len(is_used), np.int64)
     number[pairs] = np.arange(len(pairs))
     return pairs, number[key]
 
@@ -234,35 +234,35 @@ def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | S
     latency_ps: list[int] = []
     share: list[float] = []
     first = [0]
-    here, there = np.divmod(pairs, len(devices))
+    sources, targets = np.divmod(pairs, len(devices))
     numbers = np.array(devices, np.int64)
-    known = cluster.ways(numbers[here], numbers[there])
-    for pair, paths in zip(pairs.tolist(), known, strict=True):
+    ways = cluster.ways(numbers[sources], numbers[targets])
+    for pair, paths in zip(pairs.tolist(), ways, strict=True):
         source, target = devices[pair // len(devices)], devices[pair % len(devices)]
         software_ps = step_ps if isinstance(step_ps, int) else step_ps(source, target)
         if software_ps < 0:
             raise InputError(f"the cost of a step must not be negative, got {software_ps} ps", field="step_ps")
-        so_far = 0.0
+        total = 0.0
         for route, fraction in paths:
-            so_far += fraction
+            total += fraction
             links.append(route)
             latency_ps.append(cluster.route_latency_ps(route) + software_ps)
-            share.append(so_far)
+            share.append(total)
         first.append(len(links))
     return _PairRoutes(links, latency_ps, np.array(first, np.int64), np.array(share))
 
 
 def wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
     """Return bytes on the wire, rounded up; a float factor becomes the nearest fraction of up to 1/10000."""
-    exact = Fraction(factor).limit_denominator(10_000)
-    if exact < 1:
+    ratio = Fraction(factor).limit_denominator(10_000)
+    if ratio < 1:
         raise InputError(f"bytes on the wire must be at least the payload's bytes, got {factor}", field="byte_factor")
-    if exact == 1:
+    if ratio == 1:
         return size_bytes
-    sizes, which = np.unique(size_bytes, return_inverse=True)
-    numerator, denominator = exact.numerator, exact.denominator
+    sizes, inverse = np.unique(size_bytes, return_inverse=True)
+    numerator, denominator = ratio.numerator, ratio.denominator
     wire = [-(-int(size) * numerator // denominator) for size in sizes.tolist()]
-    return np.array(wire, np.int64)[which]
+    return np.array(wire, np.int64)[inverse]
 
 
 def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: Int64) -> _TransferColumns:
@@ -270,47 +270,47 @@ def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: I
     count = (routes.first[pair[split] + 1] - routes.first[pair[split]]).astype(np.int64)
     owner = np.repeat(split, count)  # owner of each part
     ends = np.cumsum(count)
-    nth = spans(0, count)
-    route = routes.first[pair[owner]] + nth
-    upto = np.rint(columns.size_bytes[owner] * routes.share[route]).astype(np.int64)
-    upto[ends - 1] = columns.size_bytes[split]
-    before = np.where(nth > 0, np.concatenate(([0], upto[:-1])), 0)
+    part_number = spans(0, count)
+    route = routes.first[pair[owner]] + part_number
+    end_bytes = np.rint(columns.size_bytes[owner] * routes.share[route]).astype(np.int64)
+    end_bytes[ends - 1] = columns.size_bytes[split]
+    start_bytes = np.where(part_number > 0, np.concatenate(([0], end_bytes[:-1])), 0)
     total = len(columns.kind)
     rows = np.diff(columns.predecessor_ptr)
-    into_parts = columns.predecessor_idx[spans(columns.predecessor_ptr[owner], rows[owner])]
+    part_idx = columns.predecessor_idx[spans(columns.predecessor_ptr[owner], rows[owner])]
     is_split = np.zeros(total, np.bool_)
     is_split[split] = True
-    kept = columns.predecessor_idx[~np.repeat(is_split, rows)]
-    into_joins = np.arange(total, total + len(owner), dtype=np.int32)
-    own_rows = np.where(is_split, 0, rows)
-    join_rows = own_rows.copy()
+    other_idx = columns.predecessor_idx[~np.repeat(is_split, rows)]
+    join_idx = np.arange(total, total + len(owner), dtype=np.int32)
+    task_rows = np.where(is_split, 0, rows)
+    join_rows = task_rows.copy()
     join_rows[split] = count
     ptr = pointers(np.concatenate((join_rows, rows[owner])))
     idx = np.empty(ptr[total], np.int32)
-    of_split = np.repeat(is_split, join_rows)
-    idx[of_split], idx[~of_split] = into_joins, kept
-    kind, size_bytes, own_route, peer = (
+    is_join_row = np.repeat(is_split, join_rows)
+    idx[is_join_row], idx[~is_join_row] = join_idx, other_idx
+    kind, size_bytes, task_route, peer = (
         array.copy() for array in (columns.kind, columns.size_bytes, columns.route, columns.peer)
     )
-    kind[split], size_bytes[split], own_route[split], peer[split] = JOIN, 0, -1, -1
+    kind[split], size_bytes[split], task_route[split], peer[split] = JOIN, 0, -1, -1
     return _TransferColumns(
         kind=np.concatenate((kind, np.full(len(owner), TRANSFER, np.int8))),
-        size_bytes=np.concatenate((size_bytes, upto - before)),
-        route=np.concatenate((own_route, route.astype(np.int32))),
+        size_bytes=np.concatenate((size_bytes, end_bytes - start_bytes)),
+        route=np.concatenate((task_route, route.astype(np.int32))),
         rank=np.concatenate((columns.rank, columns.rank[owner])),
         peer=np.concatenate((peer, columns.peer[owner])),
         predecessor_ptr=ptr,
-        predecessor_idx=np.concatenate((idx, into_parts)),
+        predecessor_idx=np.concatenate((idx, part_idx)),
     )
 
 
 def _rank_ends(expanded: ExpandedSchedule, end_ps: Int64) -> Int64:
     """Return the end of the last transfer that each rank waits for: int64[ranks]."""
     ends = np.zeros(len(expanded.completion_ptr) - 1, np.int64)
-    busy = np.flatnonzero(np.diff(expanded.completion_ptr))
-    if len(busy):
-        starts = expanded.completion_ptr[busy]
-        ends[busy] = np.maximum.reduceat(end_ps[expanded.completion_idx], starts)
+    active = np.flatnonzero(np.diff(expanded.completion_ptr))
+    if len(active):
+        starts = expanded.completion_ptr[active]
+        ends[active] = np.maximum.reduceat(end_ps[expanded.completion_idx], starts)
     return ends
 
 
@@ -325,14 +325,14 @@ def append_transfers(
     assembler: PlacedAssembler,
     schedule: Schedule,
     ranks: Sequence[int],
-    entered: Int64,
+    entry_tasks: Int64,
     software_ps: int,
     **labels: int,
 ) -> None:
     """Append the transfers of ``schedule`` among ``ranks``, in the order of the expanded schedule.
 
-    entered: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: before each message.
-    labels: purpose of the transfers.
+    entry_tasks: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: time before each
+    message. labels: purpose of the transfers.
     """
     transfers = expand(schedule)
     count = transfers.num_transfers
@@ -343,9 +343,9 @@ def append_transfers(
     has_software = is_sent if schedule.timed_step < 0 else is_sent & ((transfers.size_bytes == 0) | (caps > 0))
     route = np.full(count, -1, np.int32)
     for cap in np.unique(caps[is_sent]).tolist():
-        for chosen, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
-            own = chosen & (caps == cap)
-            route[own] = assembler.between_all(source[own], target[own], extra_ps, cap)
+        for selection, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
+            rows = selection & (caps == cap)
+            route[rows] = assembler.between_all(source[rows], target[rows], extra_ps, cap)
     first = assembler.tasks(
         count,
         kind=np.where(is_sent, TRANSFER, JOIN),
@@ -355,22 +355,22 @@ def append_transfers(
         route=route,
         **labels,
     )
-    own = np.arange(first, first + count, dtype=np.int64)
-    assembler.connect(np.repeat(own, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx + np.int64(first))
-    assembler.connect(own[transfers.entry_src], entered[transfers.src[transfers.entry_src]])
-    assembler.connect(own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]])
-    ended = np.repeat(entered + 1, np.diff(transfers.completion_ptr))
-    assembler.connect(ended, transfers.completion_idx + np.int64(first))
+    rows = np.arange(first, first + count, dtype=np.int64)
+    assembler.connect(np.repeat(rows, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx + np.int64(first))
+    assembler.connect(rows[transfers.entry_src], entry_tasks[transfers.src[transfers.entry_src]])
+    assembler.connect(rows[transfers.entry_dst], entry_tasks[transfers.dst[transfers.entry_dst]])
+    end_tasks = np.repeat(entry_tasks + 1, np.diff(transfers.completion_ptr))
+    assembler.connect(end_tasks, transfers.completion_idx + np.int64(first))
 
 
 def link_bytes(graph: TaskGraph) -> Int64:
     """Return the bytes over each link in the whole run, including all flows behind a transfer: int64[links]."""
     transfers = graph.kind == TRANSFER
-    per_route = np.zeros(len(graph.route_latency_ps), np.int64)
-    np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])
-    crossing = np.repeat(per_route, np.diff(graph.route_ptr))
+    route_bytes = np.zeros(len(graph.route_latency_ps), np.int64)
+    np.add.at(route_bytes, graph.route[transfers], graph.size_bytes[transfers])
+    crossing_bytes = np.repeat(route_bytes, np.diff(graph.route_ptr))
     if graph.route_counts is not None:
-        crossing *= graph.route_counts
+        crossing_bytes *= graph.route_counts
     total = np.zeros(len(graph.link_bytes_per_s), np.int64)
-    np.add.at(total, graph.route_links, crossing)
+    np.add.at(total, graph.route_links, crossing_bytes)
     return total

@@ -185,17 +185,17 @@ def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
     Raises InputError if ``symmetry`` does not multiply to the number of ranks, has a radix below 1, or is combined
     with switches or ``shift_symmetric``.
     """
-    n, stated = schedule.num_ranks, schedule.symmetry
-    if stated is not None:
+    n, radices = schedule.num_ranks, schedule.symmetry
+    if radices is not None:
         if schedule.shift_symmetric:
             raise InputError("states both symmetry and shift_symmetric, which is (n,)", field="symmetry")
         if schedule.num_switches:
             raise InputError("is stated of ranks only, but this schedule has switches", field="symmetry")
-        if any(values < 1 for values in stated):
-            raise InputError(f"a digit of {stated} has fewer than 1 value", field="symmetry")
-        if prod(stated) != n:
-            raise InputError(f"the digits {stated} are {prod(stated)} positions, not {n} ranks", field="symmetry")
-        return stated
+        if any(radix < 1 for radix in radices):
+            raise InputError(f"a digit of {radices} has fewer than 1 value", field="symmetry")
+        if prod(radices) != n:
+            raise InputError(f"the digits {radices} are {prod(radices)} positions, not {n} ranks", field="symmetry")
+        return radices
     if schedule.num_switches or (n > 1 and not is_shifted(schedule)):
         return None
     return (n,)
@@ -206,25 +206,25 @@ def is_shifted(schedule: Schedule) -> bool:
     return schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0
 
 
-def moved(positions: Positions, by: Positions, symmetry: tuple[int, ...]) -> Int32:
-    """Return ``positions`` with the digits of ``by`` added; arguments broadcast."""
-    positions, by = positions.astype(np.int32), by.astype(np.int32)
+def moved(positions: Positions, offsets: Positions, symmetry: tuple[int, ...]) -> Int32:
+    """Return ``positions`` with the digits of ``offsets`` added; arguments broadcast."""
+    positions, offsets = positions.astype(np.int32), offsets.astype(np.int32)
     if set(symmetry) <= {2}:
-        return positions ^ by
-    total, weight = np.zeros(np.broadcast_shapes(positions.shape, by.shape), dtype=np.int32), 1
-    for values in symmetry:
-        digit = positions // weight % values + by // weight % values
-        np.subtract(digit, values, out=digit, where=digit >= values)
+        return positions ^ offsets
+    total, weight = np.zeros(np.broadcast_shapes(positions.shape, offsets.shape), dtype=np.int32), 1
+    for radix in symmetry:
+        digit = positions // weight % radix + offsets // weight % radix
+        np.subtract(digit, radix, out=digit, where=digit >= radix)
         digit *= weight
         total += digit
-        weight *= values
+        weight *= radix
     return total
 
 
 def opposite(positions: Positions, symmetry: tuple[int, ...]) -> Int64:
     """Return the offsets that take ``positions`` back to position 0."""
     total, weight = np.zeros(positions.shape, dtype=np.int64), 1
-    for values in symmetry:
-        total += -(positions.astype(np.int64) // weight) % values * weight
-        weight *= values
+    for radix in symmetry:
+        total += -(positions.astype(np.int64) // weight) % radix * weight
+        weight *= radix
     return total

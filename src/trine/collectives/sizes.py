@@ -22,49 +22,49 @@ MAX_SIZES = 4096
 MAX_MATRIX_BYTES = 16 << 20
 
 
-def parse_size(text: str, what: str = "--size") -> int:
+def parse_size(text: str, label: str = "--size") -> int:
     """Parse ``"64M"``, ``"64MiB"`` or ``"67108864"`` to bytes. Raises UnitError for invalid text."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return parse_bytes(text, what)
+        return parse_bytes(text, label)
     return int(match[1]) << _POWER[match[2].lower()]
 
 
-def parse_sizes(text: str, what: str = "--size") -> list[int]:
+def parse_sizes(text: str, label: str = "--size") -> list[int]:
     """Parse ``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (steps), ascending.
 
     Raises UnitError for invalid text, an empty or endless range, or more than MAX_SIZES sizes.
     """
     sizes: list[int] = []
     for item in text.split(","):
-        sizes.extend(_range(item, what) if ":" in item else [parse_size(item, what)])
+        sizes.extend(_range(item, label) if ":" in item else [parse_size(item, label)])
         if len(sizes) > MAX_SIZES:
-            raise UnitError(f"{what} {text!r} has more than {MAX_SIZES} sizes")
+            raise UnitError(f"{label} {text!r} has more than {MAX_SIZES} sizes")
     return sorted(set(sizes))
 
 
-def _range(text: str, what: str) -> list[int]:
+def _range(text: str, label: str) -> list[int]:
     parts = text.split(":")
     if len(parts) > 3 or not all(part.strip() for part in parts):
-        raise UnitError(f"{what} takes FIRST:LAST, FIRST:LAST:xFACTOR or FIRST:LAST:STEP, got {text!r}")
-    first, last = parse_size(parts[0], what), parse_size(parts[1], what)
+        raise UnitError(f"{label} takes FIRST:LAST, FIRST:LAST:xFACTOR or FIRST:LAST:STEP, got {text!r}")
+    first, last = parse_size(parts[0], label), parse_size(parts[1], label)
     if first > last:
-        raise UnitError(f"{what} {text!r} ends before it begins")
+        raise UnitError(f"{label} {text!r} ends before it begins")
     step = parts[2].strip() if len(parts) == 3 else "x2"
     if step[0] in "xX*":
-        return _factors(first, last, step, text, what)
-    width = parse_size(step, what)
+        return _factors(first, last, step, text, label)
+    width = parse_size(step, label)
     if width < 1 or (last - first) // width >= MAX_SIZES:
-        raise UnitError(f"{what} {text!r}: the step must be positive and give at most {MAX_SIZES} sizes")
+        raise UnitError(f"{label} {text!r}: the step must be positive and give at most {MAX_SIZES} sizes")
     return list(range(first, last + 1, width))
 
 
-def _factors(first: int, last: int, step: str, text: str, what: str) -> list[int]:
+def _factors(first: int, last: int, step: str, text: str, label: str) -> list[int]:
     factor = whole_number(step[1:], 2)
     if factor is None:
-        raise UnitError(f"{what} {text!r}: the factor is a whole number from 2, such as x2")
+        raise UnitError(f"{label} {text!r}: the factor is a whole number from 2, such as x2")
     if first < 1:
-        raise UnitError(f"{what} {text!r}: a range with a factor begins at 1 byte or more")
+        raise UnitError(f"{label} {text!r}: a range with a factor begins at 1 byte or more")
     sizes = []
     while first <= last:
         sizes.append(first)
@@ -90,15 +90,15 @@ def as_sizes(sizes: object) -> list[int]:
         raise InputError("no sizes were given", field="sizes")
     if len(sizes) > MAX_SIZES:
         raise InputError(f"at most {MAX_SIZES} sizes, got {len(sizes)}", field="sizes")
-    found = []
+    values = []
     for number, size in enumerate(sizes):
         if isinstance(size, str):
-            found.append(parse_size(size, f"sizes[{number}]"))
+            values.append(parse_size(size, f"sizes[{number}]"))
         elif isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 0:
             raise InputError(f"must be a whole number of bytes, got {size!r:.80}", field=f"sizes[{number}]")
         else:
-            found.append(operator.index(size))
-    return found
+            values.append(operator.index(size))
+    return values
 
 
 def format_size(size_bytes: int) -> str:
