@@ -56,12 +56,12 @@ class InputError(TrineError, ValueError):
 
     def _text(self) -> str:
         message, field = self._message, self.field
-        where = "".join(f"{part}: " for part in (self.file, field) if part)
-        if len(where) + len(message) > _MAX_TEXT:
+        prefix = "".join(f"{part}: " for part in (self.file, field) if part)
+        if len(prefix) + len(message) > _MAX_TEXT:
             file = self.file and (self.file if len(self.file) <= _MAX_FILE else f"...{self.file[3 - _MAX_FILE :]}")
-            where = "".join(f"{part}: " for part in (file, field and one_line(field, _MAX_FIELD)) if part)
-            message = one_line(message, _MAX_TEXT - len(where))
-        return one_line(where + message)
+            prefix = "".join(f"{part}: " for part in (file, field and one_line(field, _MAX_FIELD)) if part)
+            message = one_line(message, _MAX_TEXT - len(prefix))
+        return one_line(prefix + message)
 
     def at(self, file: object) -> None:
         """Set the file of the error unless it already names one."""
@@ -75,10 +75,10 @@ class InputError(TrineError, ValueError):
             return
         if self.field is not None:
             self.field = names.get(self.field, self.field)
-        known = [name for name in names if "_" in name]
-        if known:
-            words = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, known))})(?![\w=(-])")
-            self._message = words.sub(lambda found: names[found[1]], self._message)
+        fields = [name for name in names if "_" in name]
+        if fields:
+            words = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, fields))})(?![\w=(-])")
+            self._message = words.sub(lambda match: names[match[1]], self._message)
         self.args = (self._text(),)
 
 
@@ -107,11 +107,11 @@ class TooManyTasksError(PlanError):
     num_classes, num_ranks, num_tasks = 0, 0, 0
 
     @classmethod
-    def of(cls, num_classes: int, num_ranks: int, num_tasks: int, most: int) -> TooManyTasksError:
-        """Return the error of a job with more than ``most`` tasks."""
+    def of(cls, num_classes: int, num_ranks: int, num_tasks: int, limit: int) -> TooManyTasksError:
+        """Return the error of a job with more than ``limit`` tasks."""
         error = cls(
             f"{num_classes} of {num_ranks} ranks behave differently, which makes {num_tasks:,} tasks, more than the "
-            f"{most:,} that fit into memory: take fewer GPUs, larger buckets "
+            f"{limit:,} that fit into memory: take fewer GPUs, larger buckets "
             '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
         )
         error.num_classes, error.num_ranks, error.num_tasks = num_classes, num_ranks, num_tasks
@@ -143,27 +143,27 @@ def about(file: object) -> Iterator[None]:
         raise
 
 
-def one_line(text: str, most: int = _MAX_TEXT) -> str:
-    """Return ``text`` as one line of at most ``most`` characters: middle left out, unprintable characters escaped."""
-    text = _shortened(text, most)
-    return text if text.isprintable() else _shortened(safe(text, ""), most)
+def one_line(text: str, limit: int = _MAX_TEXT) -> str:
+    """Return ``text`` as one line of at most ``limit`` characters: middle left out, unprintable characters escaped."""
+    text = _shortened(text, limit)
+    return text if text.isprintable() else _shortened(safe(text, ""), limit)
 
 
-def safe(text: str, kept: str = "\n\t") -> str:
+def safe(text: str, allowed: str = "\n\t") -> str:
     """Escape characters that could control a terminal: control and bidirectional characters in names from files.
 
-    kept: characters to leave unescaped.
+    allowed: characters to leave unescaped.
     """
     if text.isprintable():
         return text
-    return "".join(each if each in kept or each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(char if char in allowed or char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
         return text
-    end = (most - len(_LEFT_OUT)) * 2 // 5
-    return f"{text[: most - len(_LEFT_OUT) - end]}{_LEFT_OUT}{text[len(text) - end :]}"
+    end = (limit - len(_LEFT_OUT)) * 2 // 5
+    return f"{text[: limit - len(_LEFT_OUT) - end]}{_LEFT_OUT}{text[len(text) - end :]}"
 
 
 def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> str:
@@ -174,9 +174,9 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
     names = sorted(known)
     text, by_lower = (
         str(name)[:_MAX_COMPARED].lower(),
-        {each.lower(): each for each in reversed(names[:_MOST_COMPARED])},
+        {word.lower(): word for word in reversed(names[:_MOST_COMPARED])},
     )
-    longer = [each for each in by_lower if len(text) > 2 and each.startswith(text)]
+    longer = [word for word in by_lower if len(text) > 2 and word.startswith(text)]
     close = difflib.get_close_matches(text, longer or by_lower, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {by_lower[close[0]]!r}?"
@@ -184,10 +184,10 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
         return ""
     near = difflib.get_close_matches(text, by_lower, n=_MOST_SHOWN, cutoff=0.3) if len(names) > _MOST_SHOWN else []
     if near:
-        return f"; nearest of {len(names)} known: {', '.join(by_lower[each] for each in near)}"
+        return f"; nearest of {len(names)} known: {', '.join(by_lower[word] for word in near)}"
     return f"; known: {', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
 
 
 def as_known(name: str, known: Collection[str]) -> str:
     """Return the known name that equals ``name`` except for case; otherwise ``name``."""
-    return name if name in known else next((each for each in known if each.lower() == str(name).lower()), name)
+    return name if name in known else next((word for word in known if word.lower() == str(name).lower()), name)

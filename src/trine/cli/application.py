@@ -48,17 +48,17 @@ VALUES = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("
 _RECOMPUTE, _STAGES = ("none", "selective", "full"), {"--sharding zero0": "--sharding none"}
 
 
-def correct(words: Sequence[str], known: Collection[str]) -> str | None:
+def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
     """Return the command line in trine's words, quoted for a shell; None if trine has no such option.
 
-    words: without ``trine``. known: options of the command.
+    words: without ``trine``. valid: options of the command.
     """
     remaining, corrected, extras, is_changed = list(words), list[str](), list[str](), False
     while remaining:
         word = remaining.pop(0)
         name, equals, value = word.partition("=")
         ours = (
-            (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if name.startswith("--") and name not in known else None
+            (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if name.startswith("--") and name not in valid else None
         )
         if not equals and remaining and not remaining[0].startswith("-"):
             value = remaining[0]
@@ -81,7 +81,7 @@ def correct(words: Sequence[str], known: Collection[str]) -> str | None:
         ours = _STAGES.get(ours, ours)
         if ours.startswith("workload"):
             extras.append(ours.removeprefix("workload"))
-        elif ours.split()[0] not in known:
+        elif ours.split()[0] not in valid:
             return None
         else:
             corrected += ours.split()
@@ -174,8 +174,8 @@ def _options(ctx: click.Context | None) -> list[str]:
 def _refuse(error: click.UsageError, message: str) -> None:
     """Print the error in a command line and the command for help, then exit with code 2."""
     help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
-    most = 400 + len(message.partition("; try: ")[2])  # a command to copy is not cut
-    print(f"error: {one_line(message.rstrip('.') + help_, most)}", file=sys.stderr, flush=True)
+    limit = 400 + len(message.partition("; try: ")[2])  # a command to copy is not cut
+    print(f"error: {one_line(message.rstrip('.') + help_, limit)}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 
@@ -217,10 +217,10 @@ class _Page(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line. Raises UsageError for an option with one value that is given twice."""
         if not ctx.resilient_parsing:
-            used = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
-            twice = next((each for each in used if not each.multiple and used.count(each) > 1), None)
-            if twice is not None:
-                raise click.UsageError(f"{'/'.join((*twice.opts, *twice.secondary_opts))} is given twice", ctx)
+            opts = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
+            repeated = next((each for each in opts if not each.multiple and opts.count(each) > 1), None)
+            if repeated is not None:
+                raise click.UsageError(f"{'/'.join((*repeated.opts, *repeated.secondary_opts))} is given twice", ctx)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -233,10 +233,10 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     parameters = all_parameters(function)
     run = reports_errors(runner(function), words_of(function))
 
-    def called(**typed: Any) -> None:
+    def invoke(**typed: Any) -> None:
         run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
-    page = _Page(words.split()[-1], callback=called, params=[_parameter(parameter) for parameter in parameters],
+    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(parameter) for parameter in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function)
 
@@ -255,15 +255,15 @@ def _value_or_default(parameter: CommandParameter, typed: Any) -> Any:
     return parameter.default if typed is None or typed == [] else typed
 
 
-def _parameter(each: CommandParameter) -> click.Parameter:
+def _parameter(entry: CommandParameter) -> click.Parameter:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(value) for value in each.values() if value.startswith(incomplete)]
+        return [CompletionItem(value) for value in entry.values() if value.startswith(incomplete)]
 
-    kind = NumberText(each.kind) if each.kind in (int, float) else click.STRING
-    if each.option.is_argument:
-        count = -1 if each.is_many else 1
-        return click.Argument([each.name], type=kind, nargs=count, required=each.is_required, shell_complete=complete)
-    if each.kind is bool:
-        return click.Option([*each.names, each.name], is_flag=True, default=None, help=each.option.help)
-    return click.Option([*each.names, each.name], type=kind, multiple=each.is_many, required=each.is_required,
-                        metavar=each.option.metavar, help=each.option.help, shell_complete=complete)  # fmt: skip
+    kind = NumberText(entry.kind) if entry.kind in (int, float) else click.STRING
+    if entry.option.is_argument:
+        count = -1 if entry.is_many else 1
+        return click.Argument([entry.name], type=kind, nargs=count, required=entry.is_required, shell_complete=complete)
+    if entry.kind is bool:
+        return click.Option([*entry.names, entry.name], is_flag=True, default=None, help=entry.option.help)
+    return click.Option([*entry.names, entry.name], type=kind, multiple=entry.is_many, required=entry.is_required,
+                        metavar=entry.option.metavar, help=entry.option.help, shell_complete=complete)  # fmt: skip

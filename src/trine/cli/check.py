@@ -29,7 +29,7 @@ def check(
             },
         ),
     ],
-    given: Annotated[
+    choices: Annotated[
         Given[CollectiveOptions],
         Fields(
             only=("launch", "nvls"),
@@ -59,9 +59,9 @@ def check(
 
     run_log = read_log(log, op, run)
     options, _ = options_of(run_log)
-    options = replace(options, **given.values)
-    if "launch" in given:
-        run_log = replace(run_log, launch=given["launch"])
+    options = replace(options, **choices.values)
+    if "launch" in choices:
+        run_log = replace(run_log, launch=choices["launch"])
     if machine.gpus is not None and run_log.ranks_from == "busbw / algbw":
         run_log = replace(run_log, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
     cluster = _machine(run_log, machine)

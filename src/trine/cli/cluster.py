@@ -36,7 +36,7 @@ def list_clusters(json: Json = None) -> None:
             }
         )  # fmt: skip
         description = machine.notes.split(": ", 1)[-1].split(". ")[0]
-        cells.append((name, len(machine.gpus), fabric or "-", _short(description, 90)))
+        cells.append((name, len(machine.gpus), fabric or "-", _clip(description, 90)))
     titles = ("name", "GPUs", "usual fabric", "what it is")
     show_table("{:18} {:3} GPUs  {:22} {}", titles, cells, json, has_head=False)
     write_json({"clusters": rows}, json, "cluster list")
@@ -116,7 +116,7 @@ def show_cluster(
     written(yaml, lambda path: FILES.get("write")(described, path, "yaml"), "written to {}")
 
 
-def _short(text: str, width: int) -> str:
+def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 

@@ -45,7 +45,7 @@ class Question:
         with watched():
             answer = self._predict(machine, options, self.explain)
             if self.network is None or len(machine.gpus) <= CHEAP_GPUS:
-                idle = idle_links(described, lambda other: self._predict(group_machine(other)[0], options, False))
+                idle = idle_links(described, lambda variant: self._predict(group_machine(variant)[0], options, False))
                 warnings = [*warnings, *idle]
         return answer, warnings
 
@@ -62,8 +62,8 @@ def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], Collecti
     """Yield a sentence for each link or route option without effect, both beside the others and alone."""
     default = replace(machine, routing=None, slow_link=(), link_down=())
 
-    def is_same(one: MachineOptions, other: MachineOptions) -> bool:
-        first, second = ask(one), ask(other)
+    def is_same(base: MachineOptions, variant: MachineOptions) -> bool:
+        first, second = ask(base), ask(variant)
         notes = [[row.notes for row in answer.rows] for answer in (first, second)]
         return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
@@ -84,7 +84,7 @@ def _only_option(machine: MachineOptions, without: MachineOptions, default: Mach
 
 def alias(op: str) -> str:
     """Return trine's name of a collective for nccl-tests' names: ``alltoall``, ``all_reduce_perf``, ``allreduce``."""
-    plain = op.lower().replace("-", "_").removesuffix("_perf")
+    name = op.lower().replace("-", "_").removesuffix("_perf")
     names = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv",
              "reducescatter": "reduce_scatter", "alltoallv": "all_to_all_v"}  # fmt: skip
-    return names.get(plain, plain)
+    return names.get(name, name)

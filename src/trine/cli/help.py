@@ -60,14 +60,14 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
 
     parameters = all_parameters(function)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
-    usage = " ".join(_usage(each) for each in parameters if each.option.is_argument)
+    usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, "").split()
     listed = [
-        each
-        for each in parameters
-        if is_all or len(parameters) <= MOST_LISTED or each.option.is_argument or each.long.removeprefix("--") in common
+        item
+        for item in parameters
+        if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
     ]
-    rows = [_row(each) for each in listed]
+    rows = [_row(item) for item in listed]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if len(listed) < len(parameters):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
@@ -120,9 +120,9 @@ def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterato
     top = f"{corner[0]}{edge} {title} "
     yield painted(top + edge * (width - len(top) - 1) + corner[1], DIM, colour)
     for row in rows:
-        for number, (one, two) in enumerate(_cells(row, left, inner - left - 2)):
-            shown = _paint_names(one, row, colour) if number == 0 else one
-            yield f"{painted(side, DIM, colour)} {shown}{' ' * (left - len(one))}  {two:{inner - left - 2}} " + painted(
+        for number, (key, text) in enumerate(_cells(row, left, inner - left - 2)):
+            cell = _paint_names(key, row, colour) if number == 0 else key
+            yield f"{painted(side, DIM, colour)} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} " + painted(
                 side, DIM, colour
             )
     yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)

@@ -29,28 +29,28 @@ class LayoutOptions:
     global_batch: int | None = option(None, "Set the samples per step of all replicas together.")
 
 
-def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:
+def plan_from(layout: LayoutOptions, options: Given[Plan]) -> Plan:
     """Return the plan that the options describe. Raises PlanError for contradictions and options without effect."""
-    ways = _ways(layout, given)
-    _refuse_unused(given, ways)
-    fields: dict[str, Any] = {**ways, "batch": _replica_batch(layout, given, ways.get("dp", 1))}
-    if "bucket_bytes" in given:
-        fields["first_bucket_bytes"] = given["bucket_bytes"]
-    if "expert_imbalance" in given:
-        fields |= imbalance_fields(given["expert_imbalance"])
-    return given.make(**fields)
+    ways = _ways(layout, options)
+    _refuse_unused(options, ways)
+    fields: dict[str, Any] = {**ways, "batch": _replica_batch(layout, options, ways.get("dp", 1))}
+    if "bucket_bytes" in options:
+        fields["first_bucket_bytes"] = options["bucket_bytes"]
+    if "expert_imbalance" in options:
+        fields |= imbalance_fields(options["expert_imbalance"])
+    return options.make(**fields)
 
 
-def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
+def _ways(layout: LayoutOptions, options: Given[Plan]) -> dict[str, Any]:
     """Return the degree of each axis, and the kind of data parallelism."""
-    axes = {name: given[name] for name in ("dp", "cp", "tp", "pp") if name in given}
+    axes = {name: options[name] for name in ("dp", "cp", "tp", "pp") if name in options}
     for name, number in (("gpus", layout.gpus), *axes.items()):
         if number is not None and number < 1:
             raise PlanError(f"--{name} must be at least 1, got {number}")
     if layout.parallel is not None:
-        return _on_one_axis(layout, axes, given["sharding"])
+        return _on_one_axis(layout, axes, options["sharding"])
     product = prod(axes.values())
-    if not axes and layout.gpus not in (None, 1) and not {"sharding", "ep"} & given.values.keys():
+    if not axes and layout.gpus not in (None, 1) and not {"sharding", "ep"} & options.values.keys():
         raise PlanError(f"{layout.gpus} GPUs need a parallelism: --parallel dp|ddp|fsdp|tp|pp, or --dp, --tp and --pp")
     if layout.gpus is not None and "dp" not in axes and layout.gpus > product and layout.gpus % product == 0:
         return {"dp": layout.gpus // product, **axes}  # replicas fill the remaining GPUs
@@ -80,33 +80,33 @@ def _on_one_axis(layout: LayoutOptions, axes: dict[str, int], sharding: str | No
     return {parallel: layout.gpus}
 
 
-def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
+def _refuse_unused(options: Given[Plan], ways: dict[str, Any]) -> None:
     """Raise PlanError for options that need an axis, replicas or sharding that the layout lacks."""
-    is_ddp = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
+    is_ddp = "cp" in options or ("dp" in ways and ways.get("data") != "dp")
     cp, tp, dp = (ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp"))
-    for names, is_there, needed in (
+    for names, is_there, remedy in (
         (("bucket_bytes",), is_ddp, "DDP: add --parallel ddp or --dp N"),
         (("tp_style",), "tp" in ways, "tensor parallelism: add --tp N"),
         (("schedule", "cuts", "virtual_stages", "balance"), "pp" in ways, "a pipeline: add --pp N"),
         (("cp_style",), cp, "context parallelism: add --cp N"),
-        (("expert_imbalance", "capacity_factor"), (given["ep"] or 1) > 1, "expert parallelism: add --ep N"),
+        (("expert_imbalance", "capacity_factor"), (options["ep"] or 1) > 1, "expert parallelism: add --ep N"),
         (("tp_overlap",), tp, "tensor parallelism: add --tp N"),
         (("buffers", "dp_overlap", "sync_every", "replica_batches"), dp or cp, "replicas: add --dp N"),
     ):
         for name in names:
-            if name in given and not is_there:
-                raise PlanError(f"--{name.removesuffix('_bytes').replace('_', '-')} needs {needed}")
-    if "reshard" in given and ways.get("sharding", given["sharding"]) != "fsdp":
+            if name in options and not is_there:
+                raise PlanError(f"--{name.removesuffix('_bytes').replace('_', '-')} needs {remedy}")
+    if "reshard" in options and ways.get("sharding", options["sharding"]) != "fsdp":
         raise PlanError("--reshard is about parameters that are gathered: --sharding fsdp")
-    if "tp_overlap" in given and given["tp_overlap"] < 2:
-        raise PlanError(f"--tp-overlap cuts products into pieces, at least 2; got {given['tp_overlap']}")
+    if "tp_overlap" in options and options["tp_overlap"] < 2:
+        raise PlanError(f"--tp-overlap cuts products into pieces, at least 2; got {options['tp_overlap']}")
 
 
-def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> int | None:
-    batch: int | None = given["batch"]
+def _replica_batch(layout: LayoutOptions, options: Given[Plan], replicas: int) -> int | None:
+    batch: int | None = options["batch"]
     if layout.global_batch is None:
         return batch
-    if "replica_batches" in given and given["replica_batches"] != TIME:
+    if "replica_batches" in options and options["replica_batches"] != TIME:
         raise PlanError("--global-batch and --replica-batches contradict each other: give one")
     if batch is not None:
         raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")

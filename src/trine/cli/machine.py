@@ -120,13 +120,13 @@ def _refuse_idle_links(
 ) -> None:
     """Raise InputError for options about links and routes that change no message's path or speed."""
     paths = None
-    for given, without in options_of_links(options):
+    for flag, without in options_of_links(options):
         changed = build(without)
         if changed is None or (changed.routing == options.routing and without.routing != options.routing):
             continue  # the option names the default
         paths = _ways(machine) if paths is None else paths
         if _ways(changed) == paths:
-            raise InputError(f"{given} changes nothing: no message between GPUs, or from a host, goes another way")
+            raise InputError(f"{flag} changes nothing: no message between GPUs, or from a host, goes another way")
 
 
 def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
@@ -134,10 +134,10 @@ def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOpti
     if options.routing is not None:
         yield f"--routing {options.routing}", replace(options, routing=None)
     for text in options.slow_link:
-        remaining = tuple(other for other in options.slow_link if other != text)
+        remaining = tuple(name for name in options.slow_link if name != text)
         yield f"--slow-link {text}", replace(options, slow_link=remaining)
     for text in options.link_down:
-        remaining = tuple(other for other in options.link_down if other != text)
+        remaining = tuple(name for name in options.link_down if name != text)
         yield f"--link-down {text}", replace(options, link_down=remaining)
 
 
@@ -146,17 +146,17 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
     hosts = ((gpu, host) for gpu in machine.gpus if (host := machine.host_of(gpu)) is not None)
     ends = [(a, b) for a in machine.gpus for b in machine.gpus if a != b]
     ends += [end for gpu, host in hosts for end in ((gpu, host), (host, gpu))]
-    met: list[tuple[object, ...]] = []
+    ways: list[tuple[object, ...]] = []
     for source, target in ends:
         try:
             paths = machine.paths(source, target)
         except SpecError:  # no path: only jobs that need it fail
             paths = ()
-        met.append((source, target))
+        ways.append((source, target))
         for route, share in paths:
             links = [machine.links[link] for link in route]
-            met.append((share, *((link.name, link.bytes_per_s, link.latency_ps) for link in links)))
-    return met
+            ways.append((share, *((link.name, link.bytes_per_s, link.latency_ps) for link in links)))
+    return ways
 
 
 def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
@@ -206,10 +206,10 @@ def slow_link(text: str) -> tuple[str, str]:
     return name.strip(), rate.strip()
 
 
-def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
+def _refuse(options: MachineOptions, names: tuple[str, ...], reason: str) -> None:
     for name in names:
         if getattr(options, name) not in (None, ()):
-            raise InputError(f"--{name.replace('_', '-')} is about the machine, {why}")
+            raise InputError(f"--{name.replace('_', '-')} is about the machine, {reason}")
 
 
 def _with_circuits(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
@@ -243,18 +243,18 @@ def _circuits(options: MachineOptions, defaults: Circuits | None) -> tuple[Circu
 
     if options.circuit_ports is not None and options.circuit_ports < 1:
         raise InputError(f"--circuit-ports must be at least 1, got {options.circuit_ports}")
-    read: dict[str, tuple[str, Callable[[str, str], int]]] = {
+    parsers: dict[str, tuple[str, Callable[[str, str], int]]] = {
         "setup_ps": ("setup", parse_time), "bytes_per_s": ("bandwidth", parse_bandwidth),
         "latency_ps": ("latency", parse_time), "buffer_bytes": ("buffer", parse_bytes),
     }  # fmt: skip
-    given = {} if options.circuit_ports is None else {"ports": options.circuit_ports}
-    for field, (word, parse) in read.items():
+    values = {} if options.circuit_ports is None else {"ports": options.circuit_ports}
+    for field, (word, parse) in parsers.items():
         if (text := getattr(options, f"circuit_{word}")) is not None:
-            given[field] = parse(text, f"--circuit-{word}")
+            values[field] = parse(text, f"--circuit-{word}")
     if defaults is not None:
-        return replace(defaults, **given), []
+        return replace(defaults, **values), []
     for field, word in (("setup_ps", "setup"), ("ports", "ports"), ("bytes_per_s", "bandwidth")):
-        if field not in given:
+        if field not in values:
             raise InputError(f"--circuit-{word} is missing, and the cluster has no circuits to take it from")
     warnings = [] if options.circuit_latency is not None else ["circuits have no latency: --circuit-latency sets it"]
-    return Circuits(**{"latency_ps": 0, **given}), warnings
+    return Circuits(**{"latency_ps": 0, **values}), warnings

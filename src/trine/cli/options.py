@@ -190,7 +190,7 @@ def _straggler(text: str) -> tuple[int, str]:
     return int(rank), late
 
 
-def _plain(algorithm: str) -> str:
+def _normalise(algorithm: str) -> str:
     """Return NCCL_ALGO's spelling in lower case, and the path of a plan unchanged."""
     return algorithm.lower() if algorithm.isalpha() else algorithm
 
@@ -263,7 +263,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     }),
     "CollectiveOptions": (HOW, {
         "library": word("auto|nccl|rccl"),
-        "algorithm": Option(values=algorithms, read=_plain),
+        "algorithm": Option(values=algorithms, read=_normalise),
         "protocol": word("auto|ll|ll128|simple|none"),
         "launch": Option(metavar="process-per-gpu|single-process|graph"),
     }),

@@ -49,7 +49,7 @@ MAX_COUNT = MAX_GPUS
 _NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
 
 
-def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
+def check_given(options: Mapping[str, object], words: Mapping[str, str]) -> None:
     """Refuse counts beyond any machine, and texts that cannot be names, before the command runs.
 
     words: as of :func:`reports_errors`.
@@ -58,9 +58,9 @@ def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
     ------
     InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
     """
-    if given.get("brief") and given.get("details"):
+    if options.get("brief") and options.get("details"):
         raise InputError("--brief and --details contradict each other")
-    for name, value in given.items():
+    for name, value in options.items():
         option = words.get(name, f"--{name.replace('_', '-')}")
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, int) and item > MAX_COUNT and name not in _NO_COUNTS:
@@ -76,13 +76,13 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
     errors name the option.
     """
 
-    def wrapped(**given: Any) -> R:
+    def wrapped(**options: Any) -> R:
         try:
             _missing.clear()
             forget_inputs()
-            check_given(given, words)
-            check_outputs(given)
-            answer = command(**given)
+            check_given(options, words)
+            check_outputs(options)
+            answer = command(**options)
         except InputError as error:
             error.rename(words)
             say(f"error: {error}")
@@ -138,9 +138,9 @@ def keep_input(path: str) -> None:
         raise InputError("is an input of this command and is not overwritten", file=path)
 
 
-def drawn(path: str | None, answer: Report, what: str | None = None, said: str = "drawn in {}") -> None:
+def drawn(path: str | None, answer: Report, picture: str | None = None, message: str = "drawn in {}") -> None:
     """Draw a picture of an answer if ``path`` is given, and print the path."""
-    written(path, lambda file: answer.plot(what, path=file), said)
+    written(path, lambda file: answer.plot(picture, path=file), message)
 
 
 def all_written() -> bool:
@@ -295,7 +295,7 @@ DRAWN = (*PICTURES, "report")
 STDOUT = "-"
 
 
-def check_outputs(given: Mapping[str, object]) -> None:
+def check_outputs(options: Mapping[str, object]) -> None:
     """Check all output files that the parameters of a command name.
 
     Raises
@@ -305,11 +305,11 @@ def check_outputs(given: Mapping[str, object]) -> None:
     """
     option_of: dict[str, str] = {}
     outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
-    values = (given[name] for name in given if name not in outputs)
+    values = (options[name] for name in options if name not in outputs)
     words = (word for value in values for word in (value if isinstance(value, list | tuple) else (value,)))
     inputs = [word for word in words if isinstance(word, str) and is_file(word)]
     for name in outputs:
-        target = given.get(name)
+        target = options.get(name)
         if not isinstance(target, str) or (name == "json" and target == STDOUT):
             continue
         option = f"--{name.replace('_', '-')}"
@@ -374,7 +374,7 @@ def _try_file(path: Path) -> None:
 
 def _try_folder(path: Path, is_made: bool = True) -> None:
     """Check a folder. is_made: trine creates it, with its parents, if it does not exist."""
-    folder = next((each for each in (path, *path.parents) if each.exists()), path) if is_made else path
+    folder = next((parent for parent in (path, *path.parents) if parent.exists()), path) if is_made else path
     os.listdir(folder)  # there, and no file
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(13, "Permission denied", str(folder))

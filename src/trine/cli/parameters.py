@@ -51,9 +51,9 @@ class Given(Generic[T]):
         """Return the value of an option, or None if it was not given."""
         return self.values.get(name)
 
-    def make(self, **more: Any) -> T:
-        """Return the dataclass built from the given options; ``more`` overrides them."""
-        return self.kind(**{**self.values, **more})
+    def make(self, **overrides: Any) -> T:
+        """Return the dataclass built from the given options; ``overrides`` replace them."""
+        return self.kind(**{**self.values, **overrides})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class CommandParameter:
             return False
         if self.option.read is not None:
             return self.option.read(typed)
-        unit = next((each for each in _UNITS if self.field.endswith(each)), None)
+        unit = next((ending for ending in _UNITS if self.field.endswith(ending)), None)
         if unit is not None and isinstance(typed, str):
             from trine.common.units import parse_bandwidth, parse_bytes, parse_time
 
-            read = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time}[unit]
-            return read(typed, self.long)
+            parse = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time}[unit]
+            return parse(typed, self.long)
         return tuple(typed) if self.is_many else typed
 
     def is_given(self, typed: Any) -> bool:
@@ -114,7 +114,7 @@ class Group:
     is_given: bool
     parameters: tuple[CommandParameter, ...]
 
-    def made(self, typed: dict[str, Any]) -> Any:
+    def build(self, typed: dict[str, Any]) -> Any:
         """Return the dataclass, or a ``Given`` of it; remove its options from ``typed``."""
         values = {
             parameter.field: parameter.value(value)
@@ -214,7 +214,7 @@ def runner(function: Callable[..., Any]) -> Callable[..., Any]:
     parts = read(function)
 
     def run(**typed: Any) -> Any:
-        call = {part.name: part.made(typed) for part in parts if isinstance(part, Group)}
+        call = {part.name: part.build(typed) for part in parts if isinstance(part, Group)}
         return function(**typed, **call)
 
     return run
@@ -228,7 +228,7 @@ def words_of(function: Callable[..., Any]) -> dict[str, str]:
 def given(kind: type[T], **typed: Any) -> Given[T]:
     """Return the ``Given`` that a command line with these options would produce for ``kind``; keywords are options."""
     group = Group("", kind, True, tuple(_of_fields(kind, Fields())))
-    values: Given[T] = group.made(typed)
+    values: Given[T] = group.build(typed)
     if typed:
         raise InputError(f"{kind.__name__} has no option {next(iter(typed))!r}")
     return values

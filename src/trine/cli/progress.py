@@ -56,10 +56,10 @@ class ProgressLine:
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         from trine.common.units import format_time
 
-        of_what = "the work" if self._things is None else f"{total:,} {self._things}"
+        subject = "the work" if self._things is None else f"{total:,} {self._things}"
         left_s = self._left_s(total)
         estimate = "" if left_s is None else f"; about {left_s:.0f} s left"
-        return f"simulated {100 * done / total:.1f} % of {of_what}, up to {format_time(now_ps)}{estimate}"
+        return f"simulated {100 * done / total:.1f} % of {subject}, up to {format_time(now_ps)}{estimate}"
 
     def _left_s(self, total: int) -> float | None:
         """Return the remaining time at the speed since the window began, or None if the window is too short."""
@@ -79,9 +79,9 @@ class ProgressLine:
     def stage(self, sentence: str) -> None:
         """Announce the next stage of a run; each stage has a separate estimate."""
         self._history.clear()
-        self.told(sentence)
+        self.queue(sentence)
 
-    def told(self, sentence: str) -> None:
+    def queue(self, sentence: str) -> None:
         """Queue a sentence about completed work; it is printed if the run takes long or is interrupted."""
         self._stages.append(sentence)
         if time.monotonic() - self._began >= self.SILENT_S:

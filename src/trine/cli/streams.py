@@ -94,9 +94,9 @@ def _is_open(number: int) -> bool:
 
 def _replacement(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
     if is_closed or not isinstance(stream, io.TextIOWrapper):
-        kept = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
-        kept.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
-        return kept
+        sink = Stream(cast(BinaryIO, open(number, "wb", closefd=False)), encoding="utf-8", errors="replace")  # noqa: SIM115
+        sink.failure = OSError(EBADF, os.strerror(EBADF)) if is_closed else None
+        return sink
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
     return Stream(stream.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
 

@@ -72,8 +72,8 @@ class RankOptions:
         if self.no_fold and self.verify_fold:
             raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
         if (self.no_fold or self.verify_fold) and num_ranks == 1:
-            given = "--no-fold" if self.no_fold else "--verify-fold"
-            raise InputError(f"{given} is about several ranks, and there is one")
+            flag = "--no-fold" if self.no_fold else "--verify-fold"
+            raise InputError(f"{flag} is about several ranks, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
@@ -126,27 +126,27 @@ class TrainAnswer:
         self._range: OverlapRange | None = None
         self._ensemble: StepEnsemble | None = None
 
-    def simulate(self, workload: str, plan: Plan, how: SimulateOptions) -> Result:
+    def simulate(self, workload: str, plan: Plan, options: SimulateOptions) -> Result:
         """Return the result of :func:`trine.simulate`; with ``--repeat``, the first run's."""
-        repeat, shown = self._options.repeat, self._options.show_rank
+        repeat, ranks = self._options.repeat, self._options.show_rank
         if repeat is not None:
             from trine.training.ensemble import step_ensemble
 
             self._ensemble = step_ensemble(
-                workload, plan, repeats=repeat, first_seed=self._options.seed or 0, options=how
+                workload, plan, repeats=repeat, first_seed=self._options.seed or 0, options=options
             )
             result = self._ensemble.result
         elif self._is_range:
             from trine.training.overlap import overlap_range
 
-            self._range = overlap_range(workload, plan, options=how)
+            self._range = overlap_range(workload, plan, options=options)
             result = self._range.modelled
         else:
             from trine.training import simulate
 
-            result = simulate(workload, plan, options=how)
+            result = simulate(workload, plan, options=options)
         self.whole = result
-        return result.of_ranks(shown) if shown else result
+        return result.of_ranks(ranks) if ranks else result
 
     @property
     def finished(self) -> bool:
@@ -157,11 +157,11 @@ class TrainAnswer:
         """Return the result as text, below the range or the ensemble."""
         from trine.results.summary import screen
 
-        studies = [each for each in (self._ensemble, self._range) if each is not None]
+        studies = [study for study in (self._ensemble, self._range) if study is not None]
         if details:
-            return "\n".join([*(each.details() for each in studies), result.details()])
-        above = [line for each in studies for line in each.summary().splitlines()]
-        return "\n".join([*above, screen(result).text(MAX_LINES - len(above))])
+            return "\n".join([*(study.details() for study in studies), result.details()])
+        header = [line for study in studies for line in study.summary().splitlines()]
+        return "\n".join([*header, screen(result).text(MAX_LINES - len(header))])
 
     def headline(self, result: Result) -> str:
         """Return the headline of the ensemble or the range, or else of the result."""
@@ -187,7 +187,7 @@ def train(
     ],
     layout: LayoutOptions,
     plan: Given[Plan],
-    how: Given[SimulateOptions],
+    choices: Given[SimulateOptions],
     machine: Annotated[MachineOptions, Fields(without=("gpus",))],
     ranks: RankOptions,
     brief: Brief = False,
@@ -224,33 +224,33 @@ def train(
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
-    inside = load_target(_DETAIL)(detail, detail_perfetto)
+    kernel = load_target(_DETAIL)(detail, detail_perfetto)
     if detail is not None and ranks.repeat is not None:
         raise InputError("--detail is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
-    cluster, warnings = job_machine(job.num_ranks, replace(machine, gpu=how["gpu"]))
-    asked = ("network", "collective_costs", "placement")
+    cluster, warnings = job_machine(job.num_ranks, replace(machine, gpu=choices["gpu"]))
+    names = ("network", "collective_costs", "placement")
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
-    refuse_without_machine(cluster, **options, **{name: how[name] for name in asked})
+    refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
     fold = ranks.checked(job.num_ranks)
     exported = load_target(_CHAKRA)(chakra, chakra_target)
-    if exported.leaves_launches_out and how["cpu"] is None and how["launch_cost_ps"] is None:
-        how.values["cpu"] = False
+    if exported.leaves_launches_out and choices["cpu"] is None and choices["launch_cost_ps"] is None:
+        choices.values["cpu"] = False
         warnings = [
             *warnings,
             "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
         ]
     with watched(), observing(on_job=None if chakra is None else exported.export):
-        step_options = how.make(
+        step_options = choices.make(
             cluster=cluster,
-            engine="compiled" if how["network"] is None or is_compiled(how["network"]) else "reference",
+            engine="compiled" if choices["network"] is None or is_compiled(choices["network"]) else "reference",
             fold=fold,
             stragglers=ranks.stragglers(),
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, step_options)
     step = (workload, job, step_options)
-    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), inside, exported)
+    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported)
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):

@@ -169,14 +169,14 @@ def _kinds(context: JobContext) -> tuple[list[list[int]], tuple[int, ...]]:
     plan, mixed = context.plan, context.mixed
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
-    none = np.zeros(len(ranks), np.int64)
+    zeros = np.zeros(len(ranks), np.int64)
     columns = [
         grid.coordinates(ranks, "pp"),
-        none if context.expert_load.is_even else grid.coordinates(ranks, plan.groups.experts),
-        none if mixed is None else mixed.of_rank,
-        np.array(context.replica_batches)[replica_of(plan)] if context.replica_batches else none,
+        zeros if context.expert_load.is_even else grid.coordinates(ranks, plan.groups.experts),
+        zeros if mixed is None else mixed.of_rank,
+        np.array(context.replica_batches)[replica_of(plan)] if context.replica_batches else zeros,
     ]
-    number = none
+    number = zeros
     for column in columns:
         number = np.unique(number * (int(column.max()) + 1) + column, return_inverse=True)[1].astype(np.int64)
     first = np.unique(number, return_index=True)[1]
@@ -195,11 +195,11 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
     if not plan.algorithm:
         return
     steps = [step for program in job.programs for step in program.steps]
-    used = {step.kind for step in steps if isinstance(step, Collective)}
-    used |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
+    present = {step.kind for step in steps if isinstance(step, Collective)}
+    present |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
     for kind, name in plan.algorithm:
-        if kind not in used:
-            has = ", ".join(sorted(used)) or "no communication"
+        if kind not in present:
+            has = ", ".join(sorted(present)) or "no communication"
             raise PlanError(f"algorithm {kind}={name} cannot matter: the job has no {kind}; it has {has}")
 
 
@@ -259,17 +259,17 @@ def wide_crossings(context: JobContext) -> tuple[str, ...]:
     widest: dict[int, Crossing] = {}  # target -> crossing
     for crossing in context.stages.crossings:
         size = tensors[crossing.tensor].size_bytes
-        known = widest.get(crossing.target)
-        if size > limit.get(crossing.producer, size) and (known is None or size > tensors[known.tensor].size_bytes):
+        best = widest.get(crossing.target)
+        if size > limit.get(crossing.producer, size) and (best is None or size > tensors[best.tensor].size_bytes):
             widest[crossing.target] = crossing
     batch, sentences = max(context.micro_batches), []
     for target, crossing in list(widest.items())[:MAX_NAMED]:
-        sent = context.rank_bytes(crossing.tensor, batch)
-        whole = tensors[crossing.tensor].size_bytes
+        message_bytes = context.rank_bytes(crossing.tensor, batch)
+        tensor_bytes = tensors[crossing.tensor].size_bytes
         sentences.append(
             f"the cut at {context.stages.cuts[target - 1]!r} lies inside a layer: of each micro-batch tensor "
             f"{crossing.tensor}, the output of {context.operators[crossing.producer].layer!r}, crosses it with "
-            f"{format_bytes(sent)}, {whole / limit[crossing.producer]:.3g} times the layer's output"
+            f"{format_bytes(message_bytes)}, {tensor_bytes / limit[crossing.producer]:.3g} times the layer's output"
         )
     if len(widest) > MAX_NAMED:
         sentences.append(f"{len(widest) - MAX_NAMED} more cuts lie inside layers and send more than these put out")
@@ -293,8 +293,8 @@ def _layer_outputs(context: JobContext) -> Mapping[int, int]:
         for tensor_id in op.inputs:
             read_last[tensors[tensor_id].storage] = layer_of[op.id]
     for number, layer in enumerate(layers):
-        made = [tensors[t] for op in layer for t in op.outputs if tensors[t].role == "activation"]
-        leaving = [tensor.size_bytes for tensor in made if read_last.get(tensor.storage, number) > number]
+        activations = [tensors[t] for op in layer for t in op.outputs if tensors[t].role == "activation"]
+        leaving = [tensor.size_bytes for tensor in activations if read_last.get(tensor.storage, number) > number]
         last = [tensors[t].size_bytes for t in layer[-1].outputs]
         size = max(leaving, default=max(last, default=0))
         if size:

@@ -100,14 +100,14 @@ class Chunk:
         """Return the runs of a backward pass, or of one part of it; ``begun``: segments already recomputed."""
         runs: list[OperatorRun] = []
         for op in self.backward:
-            own_part = self._parts.get(op.id, INPUT_PART)
-            if part not in (BOTH, own_part) and own_part != BOTH:
+            op_part = self._parts.get(op.id, INPUT_PART)
+            if part not in (BOTH, op_part) and op_part != BOTH:
                 continue
             segment = self._segment_of.get(op.forward_id, -1) if op.forward_id is not None else -1
             if segment >= 0 and segment not in begun:
                 begun.add(segment)
-                runs += [OperatorRun(again, rerun=True, adds=False) for again in self._segments[segment]]
-            is_half = part != BOTH and own_part == BOTH
+                runs += [OperatorRun(forward, rerun=True, adds=False) for forward in self._segments[segment]]
+            is_half = part != BOTH and op_part == BOTH
             runs.append(OperatorRun(op, part if is_half else BOTH, adds=not (is_half and part == INPUT_PART)))
         return tuple(runs)
 
@@ -121,17 +121,17 @@ class Chunk:
         run_of = {run.op.id: i for i, run in enumerate(runs)}
         of_reader = {run.op.forward_id: i for i, run in enumerate(runs) if run.op.forward_id is not None}
 
-        def made_by(crossing: Crossing) -> int:
+        def last_producer(crossing: Crossing) -> int:
             reader = reader_of.get(crossing.gradient_after)
             return run_of.get(crossing.gradient_after, last if reader is None else of_reader.get(reader, last))
 
         gradients = [c for c in stages.crossings if c.has_gradient]
-        arriving = [(_needed(runs, c), c) for c in gradients if c.source == self.number]
-        leaving = [(made_by(c), c) for c in gradients if c.target == self.number]
+        arriving = [(_first_use(runs, c), c) for c in gradients if c.source == self.number]
+        leaving = [(last_producer(c), c) for c in gradients if c.target == self.number]
         return ChunkPass(runs, _grouped(arriving), _grouped(leaving))
 
 
-def _needed(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
+def _first_use(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
     """Return the first run that needs the gradient of the crossing tensor, or a recomputation just before it."""
     if crossing.gradient_before < 0:
         return 0

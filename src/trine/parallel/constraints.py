@@ -92,7 +92,7 @@ class LayoutFacts:
 
 
 class _Values(dict[str, Value]):
-    """Values of the names in conditions, for a plan and one kind of heads; those of the workload on first use."""
+    """Values of the names in conditions, for a plan and one kind of heads; the workload's are computed on first use."""
 
     def __init__(self, plan: Plan, facts: LayoutFacts, heads: Heads | None) -> None:
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
@@ -130,20 +130,20 @@ def resolve_layout(plan: Plan, software: Software | None, facts: LayoutFacts) ->
     for default in () if software is None else software.constraints.defaults:
         if getattr(plan, default.field) is None and evaluate(default.when, _Values(plan, facts, None)):
             fields[default.field] = default.value
-            words = f"{default.field.replace('_', ' ')} {_shown(default.value)}"
+            words = f"{default.field.replace('_', ' ')} {_value_text(default.value)}"
             assert software is not None
             notes.append(f"{words}, the default of {software.name}: {default.reason} ({default.source})")
     return plan.filled(fields), tuple(notes)
 
 
-def ignored_options(asked: Plan, plan: Plan) -> tuple[str, ...]:
+def ignored_options(request: Plan, plan: Plan) -> tuple[str, ...]:
     """Return a sentence for each option of a plan that has no effect, as the filled-in plan shows."""
-    found = []
-    if asked.sequence_parallel and not plan.sequence_parallel:
-        found.append("sequence parallelism is ignored: with tp = 1 there is nothing to divide")
-    if asked.sharding != plan.sharding:
-        found.append(f"sharding {asked.sharding} is ignored: a single replica holds everything")
-    return tuple(found)
+    notes = []
+    if request.sequence_parallel and not plan.sequence_parallel:
+        notes.append("sequence parallelism is ignored: with tp = 1 there is nothing to divide")
+    if request.sharding != plan.sharding:
+        notes.append(f"sharding {request.sharding} is ignored: a single replica holds everything")
+    return tuple(notes)
 
 
 def why_not(plan: Plan, software: Software | None, facts: LayoutFacts) -> tuple[Violation, ...]:
@@ -153,45 +153,45 @@ def why_not(plan: Plan, software: Software | None, facts: LayoutFacts) -> tuple[
 
 def met_with_settings(plan: Plan, software: Software | None, facts: LayoutFacts) -> tuple[str, ...]:
     """Return a sentence for each rule that a layout meets only with further settings of the software."""
-    return tuple(f"{one.software}: {one}" for one in _unmet(plan, software, facts, "note"))
+    return tuple(f"{violation.software}: {violation}" for violation in _unmet(plan, software, facts, "note"))
 
 
-def check_layout(asked: Plan, plan: Plan, software: Software | None, facts: LayoutFacts) -> None:
-    """Raise PlanError if ``software`` cannot run ``plan``; the message names profiles that run ``asked``."""
+def check_layout(request: Plan, plan: Plan, software: Software | None, facts: LayoutFacts) -> None:
+    """Raise PlanError if ``software`` cannot run ``plan``; the message names profiles that run ``request``."""
     if plan.tp > 1:
         check_heads(facts.attention, plan.tp, are_divided=False)
     violations = why_not(plan, software, facts)
     if violations:
-        runs = profiles_that_run(asked, facts)
+        runs = profiles_that_run(request, facts)
         hint = f"; --software {' or '.join(runs[:2])} can" if runs else ""
         raise PlanError(f"{violations[0].software} cannot run this layout: {violations[0]}{hint}")
 
 
-def profiles_that_run(asked: Plan, facts: LayoutFacts) -> list[str]:
+def profiles_that_run(request: Plan, facts: LayoutFacts) -> list[str]:
     """Return the proposed profiles that run a plan as the user gave it."""
-    found = []
+    names = []
     for name in usual_software().proposals:
         profile = load_software(name)
         try:
-            plan, _ = resolve_layout(asked, profile, facts)
+            plan, _ = resolve_layout(request, profile, facts)
         except PlanError:
             continue
         if not why_not(plan, profile, facts):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _unmet(plan: Plan, software: Software | None, facts: LayoutFacts, effect: str) -> tuple[Violation, ...]:
     if software is None:
         return ()
-    found = []
+    unmet = []
     for rule in (rule for rule in software.constraints.rules if rule.effect == effect):
         for values in _cases(rule, plan, facts):
             if not _is_met(rule, values):
-                named = ", ".join(f"{name} = {_shown(values[name])}" for name in names_of(rule.require))
-                found.append(Violation(software=software.name, rule=rule, values=named, nearest=_nearest(rule, values)))
+                pairs = ", ".join(f"{name} = {_value_text(values[name])}" for name in names_of(rule.require))
+                unmet.append(Violation(software=software.name, rule=rule, values=pairs, nearest=_nearest(rule, values)))
                 break
-    return tuple(found)
+    return tuple(unmet)
 
 
 def _cases(rule: LayoutRule, plan: Plan, facts: LayoutFacts) -> list[_Values]:
@@ -210,19 +210,19 @@ def _nearest(rule: LayoutRule, values: _Values) -> str:
     """Return the nearest number below and above for the first degree that can meet the rule by itself."""
     names = names_of(rule.require)
     for name in (name for name in _DEGREES if name in names and "micro_batches" not in names):
-        own = values[name]
-        assert isinstance(own, int)
+        degree = values[name]
+        assert isinstance(degree, int)
         valid = []
-        for number in range(1, own * _MOST_TIMES + 1):
+        for number in range(1, degree * _MOST_TIMES + 1):
             values[name] = number
             if _is_met(rule, values):
                 valid.append(number)
-        values[name] = own
-        near = [*[n for n in valid if n < own][-1:], *[n for n in valid if n > own][:1]]
+        values[name] = degree
+        near = [*[n for n in valid if n < degree][-1:], *[n for n in valid if n > degree][:1]]
         if near:
             return f"{name} that can be is {' or '.join(map(str, near))}"
     return ""
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

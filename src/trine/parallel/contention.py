@@ -82,7 +82,7 @@ class Bound(NamedTuple):
 
     memory: operators that take longer for their bytes than for their FLOPs at the GPU's peaks (Williams et al.,
     Roofline, CACM 2009). waves: other products whose kernels launch as many blocks as the GPU has SMs, each block
-    processing one tile after the other.
+    processing one tile at a time.
     """
 
     memory: float = 0.0
@@ -174,17 +174,16 @@ class CommunicationKernels:
 
     def product_ps(self, step: Compute) -> int:
         """Return the duration of a step if it is a product of a persistent kernel, else 0."""
-        at = step.label.operator
-        return step.duration_ps if 0 <= at < len(self.persistent) and self.persistent[at] else 0
+        operator = step.label.operator
+        return step.duration_ps if 0 <= operator < len(self.persistent) and self.persistent[operator] else 0
 
     def describe(self) -> str:
         """Return the basis of the answers as a sentence."""
-        whose = "collective" if self.costs is None else self.costs.library.upper()
+        name = "collective" if self.costs is None else self.costs.library.upper()
         waves = f", {self.bound.waves:.0%} GEMMs with one block per SM" if self.bound.waves else ""
         return (
-            f"{whose} kernels take SMs and memory bandwidth of the {self.gpu.name} ({self.gpu.num_compute_units} SMs); "
-            f"{self.bound.memory:.0%} of the compute time is memory bound"
-            f"{waves} (trine help contention)"
+            f"{name} kernels take SMs and memory bandwidth of the {self.gpu.name} ({self.gpu.num_compute_units} SMs); "
+            f"{self.bound.memory:.0%} of the compute time is memory bound{waves} (trine help contention)"
         )
 
     def _route(self, sources: Int64, targets: Int64) -> tuple[int, bool]:
@@ -193,9 +192,9 @@ class CommunicationKernels:
         _, links = self.cluster.routes(gpus[sources], gpus[targets])
         if not len(links):
             return 0, False
-        used = np.unique(links)
-        outside = any(self.cluster.links[link].link_class == SCALE_OUT for link in used.tolist())
-        return int(self.cluster.link_bytes_per_s[used].min()), outside
+        crossed = np.unique(links)
+        is_outside = any(self.cluster.links[link].link_class == SCALE_OUT for link in crossed.tolist())
+        return int(self.cluster.link_bytes_per_s[crossed].min()), is_outside
 
 
 def _predicted(answer: CollectiveTime) -> ChannelUse:
@@ -206,11 +205,11 @@ def _predicted(answer: CollectiveTime) -> ChannelUse:
 
 
 def under_pressure(
-    job: Job, kernels: CommunicationKernels, *others: CommunicationKernels, of_rank: Int64 | None = None
+    job: Job, kernels: CommunicationKernels, *other_kernels: CommunicationKernels, of_rank: Int64 | None = None
 ) -> Job:
     """Return the job with the pressure of every collective and sent message on the compute stream of its rank.
 
-    others: kernels on further GPU models, if ranks run on several; of_rank: int64[ranks], index of each rank's kernels.
+    other_kernels: on further GPU models, if ranks run on several; of_rank: int64[ranks], index of each rank's kernels.
     If groups of one axis differ (some within a node, some across), the largest pressure among them applies to all.
     Receiving kernels do not count: the programs do not record when they start to wait.
     """
@@ -220,30 +219,30 @@ def under_pressure(
     for number, program in enumerate(job.programs):
         ranks = np.flatnonzero(program_of == number)
         if len(ranks):
-            own = kernels if of_rank is None else (kernels, *others)[int(of_rank[ranks[0]])]
-            program = _Pressing(own, grid, ranks).program(program)
+            rank_kernels = kernels if of_rank is None else (kernels, *other_kernels)[int(of_rank[ranks[0]])]
+            program = _PressureWriter(rank_kernels, grid, ranks).program(program)
         programs.append(program)
     return replace(job, programs=tuple(programs))
 
 
-class _Pressing:
+class _PressureWriter:
     """Pressures of one program; each kind of step is computed once."""
 
     def __init__(self, kernels: CommunicationKernels, grid: RankGrid, ranks: Int64) -> None:
         self.kernels = kernels
         self.grid = grid
         self.ranks = ranks
-        self._known: dict[tuple[object, ...], list[ChannelUse]] = {}
+        self._cache: dict[tuple[object, ...], list[ChannelUse]] = {}
         self._groups: dict[str, Int64] = {}
 
     def program(self, program: RankProgram) -> RankProgram:
-        steps, beside = list(program.steps), 0
+        steps, product_ps = list(program.steps), 0
         for number in reversed(range(len(steps))):
             step = steps[number]
             if isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
-                beside = self.kernels.product_ps(step)
+                product_ps = self.kernels.product_ps(step)
             else:
-                steps[number] = self._step(step, beside)
+                steps[number] = self._step(step, product_ps)
         return replace(program, steps=tuple(steps))
 
     def _step(self, step: Step, product_ps: int) -> Step:
@@ -257,9 +256,9 @@ class _Pressing:
         return step
 
     def _once(self, key: tuple[object, ...], find: Callable[[], list[ChannelUse]]) -> list[ChannelUse]:
-        if key not in self._known:
-            self._known[key] = find()
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = find()
+        return self._cache[key]
 
     def _collective(self, step: Collective) -> list[ChannelUse]:
         if step.axis not in self._groups:
@@ -300,19 +299,19 @@ def in_sequence(program: RankProgram) -> RankProgram:
     """
     steps: list[Step] = []
     last_compute: tuple[int, ...] = ()
-    since: list[int] = []
+    pending: list[int] = []
     for number, step in enumerate(program.steps):
         if not isinstance(step, Compute):
-            steps.append(_after(step, last_compute))
-            since.append(number)
+            steps.append(_wait_for(step, last_compute))
+            pending.append(number)
         elif step.stream == COMPUTE_STREAM:
-            steps.append(_after(step, tuple(since)))
+            steps.append(_wait_for(step, tuple(pending)))
             last_compute = (number,)
-            since.clear()
+            pending.clear()
         else:
             steps.append(step)
     return replace(program, steps=tuple(steps))
 
 
-def _after(step: Step, more: tuple[int, ...]) -> Step:
-    return replace(step, after=tuple(dict.fromkeys((*step.after, *more)))) if more else step
+def _wait_for(step: Step, dependencies: tuple[int, ...]) -> Step:
+    return replace(step, after=tuple(dict.fromkeys((*step.after, *dependencies)))) if dependencies else step

@@ -106,10 +106,10 @@ class ContextAttention(Extension):
         ready, first, done, step = self.writer.last_compute_and_waits(), -1, -1, -1
         for i, block_ps in enumerate(parts(duration_ps, self._degree)):
             is_last = i == self._degree - 1
-            arrived, sent = step, size * ((not is_last) + (backward and i > 0))
-            if sent:
+            arrived, num_bytes = step, size * ((not is_last) + (backward and i > 0))
+            if num_bytes:
                 after = ready if i == 0 else (arrived, done) if backward else (arrived,)
-                step = self._collective("shift", sent, op, place, i, after)
+                step = self._collective("shift", num_bytes, op, place, i, after)
                 first = step if first < 0 else first
             if arrived >= 0:
                 self.writer.wait(arrived)

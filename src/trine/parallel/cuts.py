@@ -1,7 +1,7 @@
 """Pipeline cuts: at named layers, after equal times, or after equal numbers of layers.
 
 Cuts that trine chooses lie between layers, as in the frameworks: only the output of a layer crosses, once.
-A cut inside a layer may send many times as much (the features of an MLP, the logits of a vocabulary).
+A cut inside a layer may send many times more (the features of an MLP, the logits of a vocabulary).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def layer_starts(forward: Sequence[Operator]) -> list[int]:
     Operators between two blocks belong to the earlier block. A model without blocks is one unit.
     """
     blocks = [layer_of(op.layer) for op in forward]
-    inside = [i for i, block in enumerate(blocks) if block]
-    if not inside:
+    places = [i for i, block in enumerate(blocks) if block]
+    if not places:
         return [0]
-    starts = [i for before, i in zip([-1, *inside], inside, strict=False) if before < 0 or blocks[before] != blocks[i]]
-    after = inside[-1] + 1
-    return [*([0] if starts[0] else []), *starts, *([after] if after < len(forward) else [])]
+    starts = [i for before, i in zip([-1, *places], places, strict=False) if before < 0 or blocks[before] != blocks[i]]
+    epilogue = places[-1] + 1
+    return [*([0] if starts[0] else []), *starts, *([epilogue] if epilogue < len(forward) else [])]
 
 
 #: End of the last stage placed -> the minimised cost (bytes sent across the cuts, then the sum of squares of stage
@@ -134,13 +134,13 @@ def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages:
 
 def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
     """Return the first positions of the model's blocks. Raises PlanError if names contain fewer blocks than stages."""
-    found = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
-    if len(found) < num_stages:
+    places = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
+    if len(places) < num_stages:
         raise PlanError(
-            f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(found)} by its operators' names: "
+            f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(places)} by its operators' names: "
             "use fewer stages, --balance time, or --cuts"
         )
-    return found
+    return places
 
 
 def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
@@ -155,16 +155,16 @@ def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
     return sum(weights.values())
 
 
-def _require_places(found: int, num_stages: int, tells_layers: bool) -> None:
-    if found >= num_stages:
+def _require_places(count: int, num_stages: int, tells_layers: bool) -> None:
+    if count >= num_stages:
         return
     if tells_layers:
         raise PlanError(
-            f"{num_stages} pipeline stages need {num_stages} layers; the model has {found} with embedding and head: "
+            f"{num_stages} pipeline stages need {num_stages} layers; the model has {count} with embedding and head: "
             "use fewer stages, or name cuts inside layers"
         )
     raise PlanError(
-        f"{num_stages} pipeline stages need {num_stages} layers; the operators name {found} (as 'layers.3.mlp.up' "
+        f"{num_stages} pipeline stages need {num_stages} layers; the operators name {count} (as 'layers.3.mlp.up' "
         "does): use --balance time, or name the cuts"
     )
 
@@ -183,8 +183,8 @@ def balanced_starts(
     after possible. of_stage: as in :func:`trine.parallel.stages.cut_into_stages`. Raises PlanError if there are
     fewer places than stages.
     """
-    sent = _bytes_across(workload, forward)
-    places = [i for i in places_of(workload, forward) if not i or sent[i] or sendable(workload, forward[i - 1])]
+    traffic = _bytes_across(workload, forward)
+    places = [i for i in places_of(workload, forward) if not i or traffic[i] or sendable(workload, forward[i - 1])]
     if has_layers(forward):
         _require_places(len(places), num_stages, True)
     elif len(places) < num_stages:
@@ -192,17 +192,17 @@ def balanced_starts(
             f"{num_stages} pipeline stages need {num_stages} operators up to the head where a stage can begin; "
             f"the trace has {len(places)}"
         )
-    known: dict[int, list[int]] = {}
+    cache: dict[int, list[int]] = {}
 
     def total(times: Mapping[int, int]) -> list[int]:
         """Return the time before each place, and at the end."""
-        if id(times) not in known:
+        if id(times) not in cache:
             time = [0, *accumulate(_linked_time(workload, forward, times))]
-            known[id(times)] = [*(time[place] for place in places), time[-1]]
-        return known[id(times)]
+            cache[id(times)] = [*(time[place] for place in places), time[-1]]
+        return cache[id(times)]
 
-    stages = [[total(times) for times in each] for each in of_stage] or [[total(duration_ps)]] * num_stages
-    return [places[start] for start in _least_starts(stages, [sent[place] for place in places])]
+    stages = [[total(times) for times in models] for models in of_stage] or [[total(duration_ps)]] * num_stages
+    return [places[start] for start in _least_starts(stages, [traffic[place] for place in places])]
 
 
 def sendable(workload: Workload, op: Operator) -> list[int]:
@@ -230,11 +230,11 @@ def _least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
     row: Row = {0: ((0, 0), -1)}
     rows: list[Row] = []
     for stage in range(1, num_stages + 1):
-        least, most = stage, n - (num_stages - stage)
+        low, high = stage, n - (num_stages - stage)
         if is_even:
-            least = max(least, bisect_left(total, total[-1] - (num_stages - stage) * limit))
-            most = min(most, bisect_right(total, stage * limit) - 1)
-        row = _next_row(row, range(least, most + 1), stages[stage - 1], across, limit, stage)
+            low = max(low, bisect_left(total, total[-1] - (num_stages - stage) * limit))
+            high = min(high, bisect_right(total, stage * limit) - 1)
+        row = _next_row(row, range(low, high + 1), stages[stage - 1], across, limit, stage)
         rows.append(row)
     starts, position = [], n
     for row in reversed(rows):
@@ -248,19 +248,19 @@ def _is_even(stages: Sequence[Totals]) -> bool:
     return all(len(totals) == 1 and totals[0] is stages[0][0] for totals in stages)
 
 
-def _next_row(before: Row, ends: range, totals: Totals, across: Sequence[int], limit: int, stage: int) -> Row:
+def _next_row(previous: Row, ends: range, totals: Totals, across: Sequence[int], limit: int, stage: int) -> Row:
     """Return the best cost for each end of one more stage, over the positions at which that stage may begin.
 
     These positions form a window that slides with the end; a position leaves it if a later one sends fewer bytes.
     """
     window: list[tuple[int, int, int]] = []  # bytes sent, position, sum of squares before it; rising
     head = 0
-    begins = iter(sorted(before))
+    begins = iter(sorted(previous))
     begin = next(begins, None)
     row: Row = {}
     for end in ends:
         while begin is not None and begin < end:
-            sent, squares = before[begin][0]
+            sent, squares = previous[begin][0]
             sent += across[begin] if begin else 0
             while len(window) > head and window[-1][0] > sent:
                 window.pop()
@@ -284,8 +284,8 @@ def _most_equal(
         middle = bisect_left(window, even, head, last, key=lambda option: total[option[1]])
         head = max(head, min(middle, last - MAX_OPTIONS // 2) - MAX_OPTIONS // 2)
         last = head + MAX_OPTIONS
-    squares, at = min((squares + _span(totals, at, end) ** 2, at) for _, at, squares in window[head:last])
-    return (least, squares), at
+    squares, start = min((squares + _span(totals, start, end) ** 2, start) for _, start, squares in window[head:last])
+    return (least, squares), start
 
 
 def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: Mapping[int, int]) -> list[int]:

@@ -82,9 +82,9 @@ class BucketReductions(Extension):
         self.buckets = self.make_buckets()
         self.reductions: list[int] = []
         self.reduced: list[tuple[Bucket, int]] = []  # since the consumer (offload) last cleared it
-        self._ready: dict[int, list[int]] = {}
+        self._ready_buckets: dict[int, list[int]] = {}
         for number, bucket in enumerate(self.buckets):
-            self._ready.setdefault(bucket.ready_after, []).append(number)
+            self._ready_buckets.setdefault(bucket.ready_after, []).append(number)
         self._late: list[tuple[int, Label, Place]] = []
 
     def make_buckets(self) -> tuple[Bucket, ...]:
@@ -107,7 +107,7 @@ class BucketReductions(Extension):
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         if place.phase != Phase.BACKWARD or not place.is_last:
             return
-        for number in self._ready.get(op.id, ()):
+        for number in self._ready_buckets.get(op.id, ()):
             label = self.label(op, place)
             if self.context.plan.dp_overlap:
                 self._reduce(number, label, place)
@@ -177,17 +177,17 @@ def ready_gradients(program: StageProgram, weights: Iterable[OwnedWeight]) -> li
     order = {op.id: i for i, op in enumerate(program.backward)}
     # Gradients of one operator become ready in the order the trace created them (by id), as autograd accumulates a
     # linear's bias before its weight; without ids, in registration order.
-    ready = sorted(
+    rows = sorted(
         (order[w.gradient_operator], context.gradient_of.get(w.weight, 0), i, w)
         for i, w in enumerate(weights)
         if w.gradient_operator is not None
     )
     return [
         Gradient(
-            weight=owned.weight,
-            size_bytes=context.gradient_bytes(owned.weight),
-            dtype=context.gradient_dtype(owned.weight),
+            weight=parameter.weight,
+            size_bytes=context.gradient_bytes(parameter.weight),
+            dtype=context.gradient_dtype(parameter.weight),
             ready_after=program.backward[position].id,
         )
-        for position, _, _, owned in ready
+        for position, _, _, parameter in rows
     ]

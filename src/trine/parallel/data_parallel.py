@@ -83,7 +83,7 @@ class _Rewriting:
             raise PlanError(f"the steps of program {program.name!r} are not one after the other")
         self.steps: list[Step] = []
         self.new: list[tuple[int, ...]] = []
-        self.before: tuple[int, ...] = ()
+        self.barrier: tuple[int, ...] = ()
 
     def step(self, number: int) -> None:
         """Copy one training step, and append an average if a round ends."""
@@ -95,8 +95,8 @@ class _Rewriting:
             if _is_on_dp(step, GRADIENTS) or (_is_on_dp(step, BUFFERS) and not first_buffers):
                 self.new.append(after)
                 continue
-            if self.before and isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
-                after, self.before = tuple(dict.fromkeys((*after, *self.before))), ()
+            if self.barrier and isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
+                after, self.barrier = tuple(dict.fromkeys((*after, *self.barrier))), ()
             self.new.append((len(self.steps),))
             self.steps.append(replace(step, after=after))
         if average is not None and (number + 1) % self.every == 0:
@@ -108,20 +108,20 @@ class _Rewriting:
             i for i, step in enumerate(self.steps) if isinstance(step, Compute) and step.stream == COMPUTE_STREAM
         )
         label = average.label._replace(phase=self.steps[last].label.phase)
-        self.before = (len(self.steps),)
+        self.barrier = (len(self.steps),)
         on_host = (i for i in range(last + 1, len(self.steps)) if isinstance(self.steps[i], Compute | HostCopy))
         after = (last, *on_host)  # for an offloaded optimizer: its updates and copies
         self.steps.append(replace(average, after=after, label=label))
 
     def _average(self, number: int) -> Collective | None:
         """Return the average that replaces DDP's reductions of a step; None for a stage without trained weights."""
-        found = [self.program.steps[i] for i in self.of_step[number]]
-        over_dp = [s for s in found if isinstance(s, Collective) and "dp" in s.axis.split("+")]
-        other = [s for s in over_dp if not self._is_of_ddp(s)]
-        if other:
+        steps = [self.program.steps[i] for i in self.of_step[number]]
+        over_dp = [s for s in steps if isinstance(s, Collective) and "dp" in s.axis.split("+")]
+        foreign = [s for s in over_dp if not self._is_of_ddp(s)]
+        if foreign:
             raise PlanError(
-                f"local SGD keeps whole replicas: it takes the place of DDP's reductions, not of {other[0].kind} "
-                f"{other[0].key}"
+                f"local SGD keeps whole replicas: it takes the place of DDP's reductions, not of {foreign[0].kind} "
+                f"{foreign[0].key}"
             )
         reductions = [s for s in over_dp if _is_on_dp(s, GRADIENTS)]
         if not reductions:
@@ -135,10 +135,10 @@ class _Rewriting:
         return step.axis == "dp" and (step.kind, step.key[0]) in kinds
 
     def finish(self) -> RankProgram:
-        memory = tuple(self._moved(change) for change in self.program.memory)
+        memory = tuple(self._move_change(change) for change in self.program.memory)
         return replace(self.program, steps=tuple(self.steps), memory=memory)
 
-    def _moved(self, change: MemoryChange) -> MemoryChange:
+    def _move_change(self, change: MemoryChange) -> MemoryChange:
         new = self.new[change.step]
         if len(new) != 1 or _is_on_dp(self.program.steps[change.step], GRADIENTS):
             raise PlanError(f"program {self.program.name!r} changes memory at a step that local SGD leaves out")
@@ -194,8 +194,8 @@ class _DataParallelProgram:
             self._run(self.model, step)
             tensors = self.context.workload.tensors
             candidates = self.loss[0].inputs if self.loss else self.model[-1].outputs
-            found = [t for t in candidates if tensors[t].role == "activation"]
-            outputs = sum(self.context.scaled_bytes(t, self.context.batch) for t in found[:1])
+            activations = [t for t in candidates if tensors[t].role == "activation"]
+            outputs = sum(self.context.scaled_bytes(t, self.context.batch) for t in activations[:1])
             self._gather("outputs", outputs, Phase.FORWARD, step)
             if self.is_first:
                 self._run(self.loss, step, replicas)
@@ -211,7 +211,7 @@ class _DataParallelProgram:
         resident = self.memory.resident(context.weights[0], self.optimizer if self.is_first else (), 0)
         return self.writer.finish("first GPU" if self.is_first else "other GPUs", resident)
 
-    def _others(self) -> range:
+    def _peers(self) -> range:
         return range(1, self.context.plan.dp)
 
     def _scatter_inputs(self, step: int) -> None:
@@ -224,23 +224,23 @@ class _DataParallelProgram:
             self.writer.wait(self.writer.add(copy))
         self._scatter("inputs", size, Phase.INPUT, step)
 
-    def _scatter(self, what: str, size: int, phase: int, step: int) -> None:
+    def _scatter(self, payload: str, size: int, phase: int, step: int) -> None:
         label = Label(phase=phase, stage=0, step=step)
         if not self.is_first:
-            self.writer.wait(self.writer.add(Recv(Peer("dp", 0), (what, step), (), label)))
+            self.writer.wait(self.writer.add(Recv(Peer("dp", 0), (payload, step), (), label)))
             return
         after = self.writer.last_compute_and_waits()
-        for other in self._others():
-            self.writer.add(Send(Peer("dp", other), size, (what, step), after, label))
+        for peer in self._peers():
+            self.writer.add(Send(Peer("dp", peer), size, (payload, step), after, label))
 
-    def _gather(self, what: str, size: int, phase: int, step: int) -> None:
+    def _gather(self, payload: str, size: int, phase: int, step: int) -> None:
         label = Label(phase=phase, stage=0, step=step)
         if not self.is_first:
             after = self.writer.last_compute_and_waits()
-            self.writer.add(Send(Peer("dp", 0), size, (what, step), after, label))
+            self.writer.add(Send(Peer("dp", 0), size, (payload, step), after, label))
             return
-        for other in self._others():
-            received = self.writer.add(Recv(Peer("dp", other), (what, step), (), label))
+        for peer in self._peers():
+            received = self.writer.add(Recv(Peer("dp", peer), (payload, step), (), label))
             self.memory.gathered(size, received)
             self.writer.wait(received)
 

@@ -48,23 +48,23 @@ def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float64:
     Each pair makes its own attempts, so that its number does not depend on the others'.
     """
     rank, index = np.broadcast_arrays(np.asarray(rank), np.asarray(index))
-    found = np.zeros(rank.size)
-    left = np.arange(rank.size)
+    draws = np.zeros(rank.size)
+    pending = np.arange(rank.size)
     ranks, indices = rank.ravel(), index.ravel()
     d = shape - 1.0 / 3.0
     for attempt in range(MAX_ATTEMPTS):
-        z = normal(seed, ranks[left], indices[left], 3 * attempt)
+        z = normal(seed, ranks[pending], indices[pending], 3 * attempt)
         root = 1.0 + z / math.sqrt(9.0 * d)
         v = np.maximum(root, 0.0) ** 2 * root
         safe = np.where(v > 0, v, 1.0)
-        u = uniform(seed, ranks[left], indices[left], 3 * attempt + 2)
+        u = uniform(seed, ranks[pending], indices[pending], 3 * attempt + 2)
         good = (v > 0) & (log(u) < 0.5 * z * z + d - d * v + d * log(safe))
-        found[left[good]] = d * v[good]
-        left = left[~good]
-        if not len(left):
+        draws[pending[good]] = d * v[good]
+        pending = pending[~good]
+        if not len(pending):
             break
-    found[left] = shape  # one in 20**64
-    return found.reshape(rank.shape)
+    draws[pending] = shape  # one in 20**64
+    return draws.reshape(rank.shape)
 
 
 def log(x: Float64) -> Float64:

@@ -29,7 +29,7 @@ class Completion(NamedTuple):
     inputs: bool
     weights: bool
 
-    def of(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
+    def covers(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
         """Return whether the gradients that ``run`` adds to are complete after it."""
         if not run.adds or run.op.phase != BACKWARD:
             return False
@@ -54,14 +54,14 @@ class RankActions:
                 self.groups[-1] = (*self.groups[-1], action)
             else:
                 self.groups.append((action,))
-        self._last: dict[tuple[bool, int], int] = {}
+        self._last_passes: dict[tuple[bool, int], int] = {}
         self._end: dict[int, PipelineAction] = {action.microbatch: action for action in self.passes}
         for i, action in enumerate(self.passes):
             if action.kind in (BACKWARD_PASS, INPUT_PASS):
-                self._last[False, action.chunk] = i
+                self._last_passes[False, action.chunk] = i
             if action.kind in (BACKWARD_PASS, WEIGHT_PASS):
-                self._last[True, action.chunk] = i
-        self._each = context.plan.reduces_each
+                self._last_passes[True, action.chunk] = i
+        self._per_microbatch = context.plan.reduces_each
         self._index = {action: i for i, action in enumerate(self.passes)}
         chunks = [context.chunks[number] for number in context.schedule.chunks_of(rank, context.pipeline)]
         self.forward = [op for chunk in chunks for op in chunk.forward]
@@ -73,10 +73,10 @@ class RankActions:
         """Return the gradients that ``action`` completes (for its micro-batch alone if each is reduced separately)."""
         has_inputs = action.kind in (BACKWARD_PASS, INPUT_PASS)
         has_weights = action.kind in (BACKWARD_PASS, WEIGHT_PASS)
-        if self._each:
+        if self._per_microbatch:
             return Completion(has_inputs, has_weights)
         index = self._index[action]
-        ends_inputs, ends_weights = (self._last.get((part, action.chunk)) == index for part in (False, True))
+        ends_inputs, ends_weights = (self._last_passes.get((part, action.chunk)) == index for part in (False, True))
         return Completion(has_inputs and ends_inputs, has_weights and ends_weights)
 
     def is_end_of_microbatch(self, action: PipelineAction) -> bool:
@@ -107,7 +107,7 @@ class RankActions:
             ends = self.completes(action)
             if any(ends):
                 runs, index = self.context.chunks[action.chunk].passes[action.kind].runs, self._index[action]
-                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.of(run, parts)]
+                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.covers(run, parts)]
         last = {op.id: (index, i, op) for index, i, op in ready}
         return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
 

@@ -64,7 +64,7 @@ def attention_of(workload: Workload) -> Attention:
     softmax of scores, (batch, heads, tokens, tokens) or (batch x heads, ...), after a product of activations. Keys and
     values copied for each query head show in the projections of one tensor: two are narrower.
     """
-    found: dict[tuple[int, int, int, bool], Heads] = {}
+    kinds: dict[tuple[int, int, int, bool], Heads] = {}
     unknown: dict[str, None] = {}
     narrower = _narrower_projections(workload)
     scores: dict[int, int] = {}  # storage of a product of activations, or of a tensor derived from it -> head size
@@ -73,7 +73,7 @@ def attention_of(workload: Workload) -> Attention:
             continue
         family, size = family_of(kind_of(op)), next((scores[s] for s in _storages(workload, op) if s in scores), 0)
         if multiplies_activations(workload, op):
-            size = _last(workload.tensors[op.inputs[0]])
+            size = _width(workload.tensors[op.inputs[0]])
         if size and family in ("matmul", *_KEEPS_SCORES):
             scores.update((workload.tensors[t].storage, size) for t in op.outputs)
         if family != "attention" and not (family == "softmax" and size):
@@ -82,11 +82,11 @@ def attention_of(workload: Workload) -> Attention:
         if heads is None:
             unknown[op.layer] = None
             continue
-        made = narrower.get(heads.queries * heads.size, 0)
-        if heads.size and made % heads.size == 0 and 0 < made // heads.size < heads.keys:
-            heads = Heads(heads.queries, made // heads.size, heads.size, heads.layer)
-        found.setdefault((heads.queries, heads.keys, heads.size, heads.as_made), heads)
-    return Attention(tuple(found.values()), tuple(unknown))
+        features = narrower.get(heads.queries * heads.size, 0)
+        if heads.size and features % heads.size == 0 and 0 < features // heads.size < heads.keys:
+            heads = Heads(heads.queries, features // heads.size, heads.size, heads.layer)
+        kinds.setdefault((heads.queries, heads.keys, heads.size, heads.as_made), heads)
+    return Attention(tuple(kinds.values()), tuple(unknown))
 
 
 def _storages(workload: Workload, op: Operator) -> list[int]:
@@ -103,14 +103,14 @@ def fused_heads(workload: Workload, op: Operator) -> Heads | None:
     """Return the heads of fused attention; None if neither attributes nor shapes show them."""
     tensors = [t for i in op.inputs[:3] if len((t := workload.tensors[i]).shape) == 4]
     queries, keys = op.attributes.get("num_heads"), op.attributes.get("num_kv_heads")
-    said = isinstance(queries, int) and isinstance(keys, int) and queries > 0 and keys > 0
+    has_counts = isinstance(queries, int) and isinstance(keys, int) and queries > 0 and keys > 0
     if len(tensors) < 3:
-        return Heads(queries, keys, 0, op.layer) if said else None  # type: ignore[arg-type]
+        return Heads(queries, keys, 0, op.layer) if has_counts else None  # type: ignore[arg-type]
     by_tokens = op.name.rsplit("::", 1)[-1] in _TOKENS_FIRST
-    shown = [t.shape[2 if by_tokens else 1] for t in tensors[:2]]
-    if not all(shown) or shown[0] % shown[1]:
+    counts = [t.shape[2 if by_tokens else 1] for t in tensors[:2]]
+    if not all(counts) or counts[0] % counts[1]:
         return None
-    return Heads(shown[0], shown[1], _last(tensors[0]), op.layer, as_made=not by_tokens)
+    return Heads(counts[0], counts[1], _width(tensors[0]), op.layer, as_made=not by_tokens)
 
 
 def _scores(workload: Workload, op: Operator, size: int) -> Heads | None:
@@ -130,18 +130,18 @@ def _narrower_projections(workload: Workload) -> dict[int, int]:
     readers: dict[int, list[int]] = {}
     for op in workload.operators:
         if op.phase == FORWARD and family_of(kind_of(op)) == "linear" and op.outputs:
-            read = next((t for t in op.inputs if workload.tensors[t].role == "activation"), None)
-            if read is not None:
-                readers.setdefault(workload.tensors[read].storage, []).append(_last(workload.tensors[op.outputs[0]]))
-    found: dict[int, int] = {}
+            data = next((t for t in op.inputs if workload.tensors[t].role == "activation"), None)
+            if data is not None:
+                readers.setdefault(workload.tensors[data].storage, []).append(_width(workload.tensors[op.outputs[0]]))
+    pairs: dict[int, int] = {}
     for features in readers.values():
-        few, also, many = sorted(features) if len(features) == 3 else (0, 1, 0)
-        if few == also < many:
-            found.setdefault(many, few)
-    return found
+        narrow, second, wide = sorted(features) if len(features) == 3 else (0, 1, 0)
+        if narrow == second < wide:
+            pairs.setdefault(wide, narrow)
+    return pairs
 
 
-def _last(tensor: Tensor) -> int:
+def _width(tensor: Tensor) -> int:
     return tensor.shape[-1] if tensor.shape else 0
 
 
@@ -179,10 +179,10 @@ def check_features(
             )
 
 
-def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], most: int | None = None) -> str:
+def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], limit: int | None = None) -> str:
     """Return a sentence with the nearest degrees, below and above, that all heads and features allow."""
     heads = tuple(heads)
-    top = min(h.queries for h in heads) if most is None else most
+    top = min(h.queries for h in heads) if limit is None else limit
     valid = [n for n in range(1, top + 1) if all(h.takes(n) for h in heads) and not any(f % n for f in features)]
     below = [n for n in valid if n < tp][-1:]
     above = [n for n in valid if n > tp][:1]

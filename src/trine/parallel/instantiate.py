@@ -139,10 +139,10 @@ def memory_events(
     table = np.concatenate([tables[number] for number in program_of], axis=1)
     num_changes = [tables[number].shape[1] for number in program_of]
     programs = [job.programs[number] for number in program_of]
-    held = None
+    clocks = None
     if any(program.clocks for program in programs):
         ranks = zip(programs, program_of, base.tolist(), strict=True)
-        held = np.concatenate([_held_table(program, templates[number], first) for program, number, first in ranks])
+        clocks = np.concatenate([_clock_table(program, templates[number], first) for program, number, first in ranks])
     return MemoryEvents(
         task=(table[0] + np.repeat(base, num_changes)).astype(np.int32),
         at_end=table[1].astype(np.int8),
@@ -151,20 +151,20 @@ def memory_events(
         category=table[3].astype(np.int8),
         resident_bytes=np.array([program.resident_bytes for program in programs], dtype=np.int64),
         block=table[4].copy(),
-        held=held,
+        held=clocks,
     )
 
 
-def _held_table(program: RankProgram, template: ProgramTemplate, base: int) -> Int64:
+def _clock_table(program: RankProgram, template: ProgramTemplate, base: int) -> Int64:
     """Return :attr:`trine.graph.memory.MemoryEvents.held` of one rank, whose first task is ``base``."""
     rows = np.array(program.memory, dtype=np.int64).reshape(-1, 6)
-    held = np.full((len(rows), 4), -1, np.int64)
+    columns = np.full((len(rows), 4), -1, np.int64)
     if program.clocks:
-        held[:, :3], held[:, 3] = np.array(program.clocks, np.int64).reshape(-1, 3)[rows[:, 0]], rows[:, 5]
+        columns[:, :3], columns[:, 3] = np.array(program.clocks, np.int64).reshape(-1, 3)[rows[:, 0]], rows[:, 5]
         for column in (0, 2, 3):
-            steps = held[:, column]
-            held[:, column] = np.where(steps >= 0, template.last_task[steps] + base, -1)
-    return held
+            steps = columns[:, column]
+            columns[:, column] = np.where(steps >= 0, template.last_task[steps] + base, -1)
+    return columns
 
 
 def _memory_table(program: RankProgram, template: ProgramTemplate) -> Int64:
@@ -232,22 +232,22 @@ class _Instantiation:
         stream = np.full(len(self.peer), -1, dtype=np.int32)
         for rank, template in enumerate(templates):
             if template.pressure_ppm is not None:
-                own = slice(self.base[rank], self.base[rank] + self.sizes[rank])
+                tasks = slice(self.base[rank], self.base[rank] + self.sizes[rank])
                 compute = rank * len(self.streams) + self.streams[COMPUTE_STREAM]
-                ppm[own] = template.pressure_ppm
-                stream[own] = np.where(template.pressure_ppm != 0, compute, -1)
+                ppm[tasks] = template.pressure_ppm
+                stream[tasks] = np.where(template.pressure_ppm != 0, compute, -1)
         return {"pressure_ppm": ppm, "pressure_stream": stream}
 
     def messages(self) -> None:
         """Resolve the sends, receives and host copies of every rank."""
-        sent: dict[tuple[int, int, tuple[int | str, ...]], int] = {}
+        send_tasks: dict[tuple[int, int, tuple[int | str, ...]], int] = {}
         for rank, program in enumerate(self.job.program_of):
             for task, send in self.templates[program].sends:
                 target = self.grid.resolve(rank, send.peer)
                 number = int(self.base[rank]) + task
-                if (rank, target, send.tag) in sent:
+                if (rank, target, send.tag) in send_tasks:
                     raise PlanError(f"rank {rank} sends message {send.tag} to rank {target} twice")
-                sent[rank, target, send.tag] = number
+                send_tasks[rank, target, send.tag] = number
                 self.peer[number] = target
                 self._message(rank, target, number)
             copies, stores = self.templates[program].copies, self.templates[program].stores
@@ -255,27 +255,27 @@ class _Instantiation:
                 for task in tasks:
                     self.peer[int(self.base[rank]) + task] = rank
                     self.route[int(self.base[rank]) + task] = route_of(rank)
-        self._received(sent)
+        self._received(send_tasks)
 
     def _message(self, rank: int, target: int, task: int) -> None:
         """Set the route of one message between pipeline stages."""
         size_bytes = int(self.size_bytes[task])
-        sent = message_of(size_bytes, *self.placement.collective("send_recv", size_bytes, (rank, target), None))
-        self.size_bytes[task] = sent.size_bytes
-        self.route[task] = self.assembler.between(rank, target, sent.software_ps, sent.cap)
+        message = message_of(size_bytes, *self.placement.collective("send_recv", size_bytes, (rank, target), None))
+        self.size_bytes[task] = message.size_bytes
+        self.route[task] = self.assembler.between(rank, target, message.software_ps, message.cap)
 
-    def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> None:
+    def _received(self, send_tasks: dict[tuple[int, int, tuple[int | str, ...]], int]) -> None:
         """Connect each receive to its send. Raises PlanError for a message without a sender or receiver."""
         tasks, predecessors = [], []
         for rank, program in enumerate(self.job.program_of):
             for task, receive in self.templates[program].receives:
                 source = self.grid.resolve(rank, receive.peer)
-                if (source, rank, receive.tag) not in sent:
+                if (source, rank, receive.tag) not in send_tasks:
                     raise PlanError(f"rank {rank} waits for message {receive.tag}, which rank {source} never sends")
                 tasks.append(int(self.base[rank]) + task)
-                predecessors.append(sent.pop((source, rank, receive.tag)))
-        if sent:
-            source, target, tag = next(iter(sent))
+                predecessors.append(send_tasks.pop((source, rank, receive.tag)))
+        if send_tasks:
+            source, target, tag = next(iter(send_tasks))
             raise PlanError(f"rank {source} sends message {tag}, which rank {target} never receives")
         self.assembler.connect(tasks, predecessors)
 
@@ -283,9 +283,9 @@ class _Instantiation:
 
     def all_collectives(self) -> None:
         """Add the transfers of every collective, group by group."""
-        used = dict.fromkeys(s.axis for p in self.job.programs for s in p.steps if isinstance(s, Collective))
+        axes = dict.fromkeys(s.axis for p in self.job.programs for s in p.steps if isinstance(s, Collective))
         order = {name: number for number, (name, _) in enumerate(self.job.axes)}
-        for axis in sorted(used, key=lambda axis: [order[name] for name in axis.split("+")]):
+        for axis in sorted(axes, key=lambda axis: [order[name] for name in axis.split("+")]):
             if self.grid.size(axis) > 1:
                 for group in self.grid.groups(axis):
                     for key, step in self._agreed(group, axis).items():
@@ -294,14 +294,14 @@ class _Instantiation:
     def _agreed(self, group: tuple[int, ...], axis: str) -> dict[tuple[int | str, ...], Collective]:
         """Return the collectives of a group, in order. Raises PlanError unless all members have equal ones."""
         first = self._collectives_of(group[0], axis)
-        wanted = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in first.items()]
+        expected = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in first.items()]
         checked = {self.job.program_of[group[0]]}
         for rank in group[1:]:
             if self.job.program_of[rank] in checked:  # ranks of one program agree
                 continue
             checked.add(self.job.program_of[rank])
             steps = self._collectives_of(rank, axis)
-            if [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in steps.items()] != wanted:
+            if [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in steps.items()] != expected:
                 raise PlanError(f"ranks {group[0]} and {rank} disagree on the collectives of axis {axis}")
         return first
 
@@ -340,11 +340,11 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
     graph of more than MAX_TASKS tasks.
     """
     _check_size(job)
-    made = _Instantiation(job, placement)
-    made.ranks()
-    made.messages()
-    made.all_collectives()
-    return made.graph(), memory_events(job, made.templates, job.program_of, made.base)
+    builder = _Instantiation(job, placement)
+    builder.ranks()
+    builder.messages()
+    builder.all_collectives()
+    return builder.graph(), memory_events(job, builder.templates, job.program_of, builder.base)
 
 
 def _check_size(job: Job) -> None:
@@ -352,14 +352,14 @@ def _check_size(job: Job) -> None:
     sizes, grid = dict(job.axes), RankGrid(job.axes)
     per_program = []
     for program in job.programs:
-        unknown = {
+        axes = {
             s.axis: None
             for s in program.steps
             if isinstance(s, Collective) and any(name not in sizes for name in s.axis.split("+"))
         }
-        if unknown:
+        if axes:
             raise PlanError(
-                f"program {program.name!r} has collectives on {', '.join(unknown)}, which is no axis of the grid"
+                f"program {program.name!r} has collectives on {', '.join(axes)}, which is no axis of the grid"
             )
         # A ring all-reduce of n ranks has 2 (n - 1) transfers per rank; no algorithm here has many more.
         rings = sum(2 * (grid.size(step.axis) - 1) for step in program.steps if isinstance(step, Collective))

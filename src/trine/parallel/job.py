@@ -232,9 +232,9 @@ class JobFacts:
         """The parts of the model; a pipeline rank holds one or several."""
         operators, segments = operators_by_chunk(self.workload, self.stages), self._segments_of_chunks
         check_recompute(self.workload, self.plan, segments)
-        left_out = frozenset(op.id for ops in segments for segment in ops for op in segment) - self.runs_again
+        skipped = frozenset(op.id for ops in segments for segment in ops for op in segment) - self.runs_again
         splits = self.schedule.splits_backward
-        return [Chunk(i, self.stages, operators[i], segments[i], splits, left_out) for i in range(len(segments))]
+        return [Chunk(i, self.stages, operators[i], segments[i], splits, skipped) for i in range(len(segments))]
 
     @cached_property
     def weights(self) -> list[list[OwnedWeight]]:
@@ -258,10 +258,10 @@ class JobFacts:
         targets: dict[tuple[int, int], list[int]] = {}
         earlier: dict[Crossing, tuple[int, ...]] = {}
         for crossing in self.stages.crossings:
-            before = targets.setdefault((crossing.producer, crossing.tensor), [])
-            if before:
-                earlier[crossing] = tuple(before)
-            before.append(crossing.target)
+            stages = targets.setdefault((crossing.producer, crossing.tensor), [])
+            if stages:
+                earlier[crossing] = tuple(stages)
+            stages.append(crossing.target)
         return earlier
 
     def _segments_of(self, forward: Sequence[Operator]) -> list[list[Operator]]:
@@ -279,10 +279,10 @@ class JobFacts:
     def _without_left_out(self, segments: Sequence[Sequence[Operator]]) -> list[list[Operator]]:
         """Return the segments without the operators that this software does not recompute."""
         software = self.software
-        left_out = kept_operators(self.workload, self.plan, segments, self.memory_style)
+        skipped = kept_operators(self.workload, self.plan, segments, self.memory_style)
         if software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full":
-            left_out |= left_out_again(self.workload, segments)
-        return [[op for op in segment if op.id not in left_out] for segment in segments]
+            skipped |= left_out_again(self.workload, segments)
+        return [[op for op in segment if op.id not in skipped] for segment in segments]
 
     @cached_property
     def runs_again(self) -> frozenset[int]:
@@ -309,8 +309,8 @@ class JobFacts:
         """Return the bytes of a weight's gradient on one rank, in the dtype of its accumulation and reduction."""
         local, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes
         gradient = self.gradient_of.get(weight)
-        made = whole if gradient is None else self.workload.tensors[gradient].size_bytes
-        return local if made == whole or not whole else -(-local * made // whole)
+        size = whole if gradient is None else self.workload.tensors[gradient].size_bytes
+        return local if size == whole or not whole else -(-local * size // whole)
 
     def gradient_dtype(self, weight: int) -> str:
         """Return the dtype of a weight's gradient, or the weight's dtype if the workload names no gradient."""
@@ -380,10 +380,10 @@ class RankWork:
         """
         # A fraction takes longer to hash than the other parts of the key, and nearly every operator runs whole.
         key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
-        known = self._durations.get(key)
-        if known is None:
-            known = self._durations[key] = self._duration(self.compute, op, batch, share, part)
-        return known
+        cached = self._durations.get(key)
+        if cached is None:
+            cached = self._durations[key] = self._duration(self.compute, op, batch, share, part)
+        return cached
 
     def slowest(self, op: Operator, batch: int, part: str = BOTH) -> int:
         """Return the time on the slowest GPU model: passes that run together alternate in the same way on each."""
@@ -447,18 +447,18 @@ class JobContext(JobFacts):
 
     def for_ranks(self, kind: str = "", *, gpu: int = 0, batch: int = 0, load: Fraction = WHOLE) -> JobContext:
         """Return the context of another kind of ranks. gpu: an index in ``mixed``; batch 0: unchanged."""
-        other = copy.copy(self)
-        other.kind, other.work = kind, self.works[gpu].under(load)
+        context = copy.copy(self)
+        context.kind, context.work = kind, self.works[gpu].under(load)
         if batch:
-            other._set_batch(batch)
-            self.schedule.check(other.pipeline)
-        return other
+            context._set_batch(batch)
+            self.schedule.check(context.pipeline)
+        return context
 
     def with_load(self, load: Fraction) -> JobContext:
         """Return this context for a rank whose experts get ``load`` times an even share of the tokens."""
-        other = copy.copy(self)
-        other.work = self.work.under(load)
-        return other
+        context = copy.copy(self)
+        context.work = self.work.under(load)
+        return context
 
     def duration(self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH) -> int:
         """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence."""

@@ -82,7 +82,7 @@ class StageMemory:
         self._optimizer_touches = self._touches_of(optimizer)
         self._touched = [{s for run in order for s in self._storages([run.op.inputs])} for order in orders]
         self._from_elsewhere = self._made_elsewhere()
-        self._used = self._storages(op.inputs for op in forward.values())
+        self._reads = self._storages(op.inputs for op in forward.values())
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
         self._live: dict[int, dict[int, Block]] = {}  # micro-batch -> storage -> its block
         self._gradients: dict[int, Block] = {}
@@ -92,9 +92,9 @@ class StageMemory:
             trained = [w.weight for w in context.weights[stage] if w.gradient_operator is not None]
             self._lasting = {weight: context.gradient_bytes(weight) for weight in trained}
         self._gradients_of: dict[int, list[int]] = {}
-        for owned in context.weights[stage]:
-            if owned.gradient_operator is not None:
-                self._gradients_of.setdefault(owned.gradient_operator, []).append(owned.weight)
+        for parameter in context.weights[stage]:
+            if parameter.gradient_operator is not None:
+                self._gradients_of.setdefault(parameter.gradient_operator, []).append(parameter.weight)
 
     # -- facts known before the run --------------------------------------------------------------------------------
 
@@ -107,19 +107,19 @@ class StageMemory:
     def _touches_of(self, order: Sequence[OperatorRun]) -> dict[RunKey, Touch]:
         """Return the allocations and frees of each run of ``order``."""
         users: dict[int, list[int]] = {}
-        again: set[tuple[int, int]] = set()  # (storage, run that recomputes it)
+        recomputed: set[tuple[int, int]] = set()  # (storage, run that recomputes it)
         for i, run in enumerate(order):
-            read, made = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
-            extra = self._extras.made(run)
-            made |= extra
-            for storage in self._extras.only_kept(run, {**read, **made, **self._kept_for(run)}):
+            inputs, outputs = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
+            extra = self._extras.new_storages(run)
+            outputs |= extra
+            for storage in self._extras.kept_storages(run, {**inputs, **outputs, **self._kept_for(run)}):
                 users.setdefault(storage, []).append(i)
             if run.rerun:
-                again.update((storage, i) for storage in made if storage not in read)
+                recomputed.update((storage, i) for storage in outputs if storage not in inputs)
         frees: list[list[int]] = [[] for _ in order]
         for storage, uses in users.items():
             for use, later in pairwise(uses):
-                if (storage, later) in again:
+                if (storage, later) in recomputed:
                     frees[use].append(storage)
             frees[uses[-1]].append(storage)
         return {
@@ -132,36 +132,36 @@ class StageMemory:
         forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
         if run.op.phase != BACKWARD or forward is None:
             return {}
-        kept = self._storages([forward.inputs]) if kind_of(forward) in SAVES_INPUT else {}
-        return kept | self._extras.of(forward)
+        storages = self._storages([forward.inputs]) if kind_of(forward) in SAVES_INPUT else {}
+        return storages | self._extras.storages_of(forward)
 
     def _allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
         """Return the storages that ``run`` makes, and the step's input data that it is the first to read."""
         is_optimizer = run.op.phase == OPTIMIZER
         outputs = self._outputs(run)
-        made, read = self._storages([outputs]), self._storages([run.op.inputs])
+        written, read = self._storages([outputs]), self._storages([run.op.inputs])
         allocated: dict[int, tuple[int, int, int]] = {}
         for tensor_id in (*run.op.inputs, *outputs):
             tensor = self._tensors[tensor_id]
             if tensor.storage in allocated or not tensor.size_bytes or tensor.storage in self._logits.in_place:
                 continue
-            made_here = tensor.storage in made and tensor.storage not in read
+            is_new = tensor.storage in written and tensor.storage not in read
             if tensor.role == "input" and not is_optimizer:
                 allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["inputs"])
-            elif made_here and (tensor.role == "activation" or is_optimizer):
+            elif is_new and (tensor.role == "activation" or is_optimizer):
                 allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["activations"])
         return tuple(allocated.values())
 
     def _saved_for_backward(self) -> dict[int, list[int]]:
         """Return forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
-        made = self._context.made_storages
-        read = self._storages(op.inputs for op in self._forward.values())
+        outputs = self._context.made_storages
+        inputs = self._storages(op.inputs for op in self._forward.values())
         saved: dict[int, list[int]] = {}
         for op in self._backward.values():
             if op.forward_id in self._forward:
                 for tensor_id in op.inputs:
                     tensor = self._tensors[tensor_id]
-                    if tensor.role == "activation" and tensor.storage not in made and tensor.storage not in read:
+                    if tensor.role == "activation" and tensor.storage not in outputs and tensor.storage not in inputs:
                         saved.setdefault(op.forward_id, []).append(tensor_id)
         return saved
 
@@ -187,36 +187,36 @@ class StageMemory:
             touch, sizes = self._optimizer_touches[key], self._resolve(self._optimizer_touches[key], batch, share)
         else:
             touch = self._touches[self._order_of[microbatch]][key]
-            known = self._sizes.get((key, batch))
-            if known is None:
-                known = self._sizes[key, batch] = self._resolve(touch, batch, self._context.output_share(op))
-            sizes = known
+            cached = self._sizes.get((key, batch))
+            if cached is None:
+                cached = self._sizes[key, batch] = self._resolve(touch, batch, self._context.output_share(op))
+            sizes = cached
         live = self._live.setdefault(microbatch, {})
         for storage, size, category in sizes:
             if storage not in live:
-                live[storage] = self._take(step, size, category)
+                live[storage] = self._alloc(step, size, category)
         for size in self._logits.missing(op, live, batch):
             self.temporary(size, step, step)
         for storage in touch.frees:
             if storage in live:
-                self._give(live.pop(storage), step)
+                self._free_block(live.pop(storage), step)
         if run.adds and op.id in self._gradients_of:
             for weight in self._gradients_of[op.id]:
-                self._made_gradient(weight, step)
+                self._allocate_gradient(weight, step)
 
-    def _made_gradient(self, weight: int, step: int) -> None:
+    def _allocate_gradient(self, weight: int, step: int) -> None:
         """Allocate a gradient that has no memory yet; in a bucket if part of it is in a persistent buffer."""
-        context, how = self._context, self._style.weight_gradients
-        made = context.local_bytes[weight]
+        context, policy = self._context, self._style.weight_gradients
+        size = context.local_bytes[weight]
         category = CATEGORY["buckets" if weight in self._lasting else "gradients"]
-        if how == "step":
+        if policy == "step":
             if weight not in self._gradients and self._lasting.get(weight, 0) < context.gradient_bytes(weight):
-                self._gradients[weight] = self._take(step, made, category)
-        elif how == "backward":
+                self._gradients[weight] = self._alloc(step, size, category)
+        elif policy == "backward":
             if weight not in self._gradients:
-                self._gradients[weight] = self._take(step, made, CATEGORY["gradients"])
-        elif how == "operator" or weight not in self._extras.fused:
-            self.temporary(made, step, step, "gradients")
+                self._gradients[weight] = self._alloc(step, size, CATEGORY["gradients"])
+        elif policy == "operator" or weight not in self._extras.fused:
+            self.temporary(size, step, step, "gradients")
 
     def keep_gradients(self, sizes: Mapping[int, int]) -> None:
         """Keep this many bytes of each weight's gradient in a buffer that is never freed.
@@ -227,13 +227,13 @@ class StageMemory:
 
     def _resolve(self, touch: Touch, batch: int, share: Fraction) -> tuple[tuple[int, int, int], ...]:
         """Return (storage, bytes, category) of the allocations of ``touch``; inputs are whole on every rank."""
-        found = []
+        rows = []
         for storage, tensor_id, category in touch.allocates:
             size = self._extras.times(storage, self._context.scaled_bytes(tensor_id, batch))
             if category != CATEGORY["inputs"] and not self._extras.is_whole(storage):
                 size = -(-size * share.numerator // share.denominator)
-            found.append((storage, size, category))
-        return tuple(row for row in found if row[1])
+            rows.append((storage, size, category))
+        return tuple(row for row in rows if row[1])
 
     def received(self, tensor_id: int, step: int, microbatch: int) -> None:
         """Record that a forward tensor arrived from another stage at program step ``step``."""
@@ -249,9 +249,9 @@ class StageMemory:
         The gradient uses the storage of a tensor of its size that backward operators here read. If the trace lists
         no such tensor, it gets a separate storage until the pass ends.
         """
-        wanted = self._tensors[crossing.tensor].size_bytes
+        size_bytes = self._tensors[crossing.tensor].size_bytes
         live = self._live.setdefault(microbatch, {})
-        storages = (self._tensors[t].storage for t in self._from_elsewhere if self._tensors[t].size_bytes == wanted)
+        storages = (self._tensors[t].storage for t in self._from_elsewhere if self._tensors[t].size_bytes == size_bytes)
         storage = next((s for s in storages if s not in live), -1 - crossing.tensor)
         if storage not in live:
             size = self._context.rank_bytes(crossing.tensor, self._context.micro_batches[microbatch])
@@ -265,9 +265,9 @@ class StageMemory:
         user: step of a collective that uses it.
         """
         if size_bytes:
-            block = self._take(first, size_bytes, CATEGORY[category], stream=stream)
+            block = self._alloc(first, size_bytes, CATEGORY[category], stream=stream)
             self._users[block.number] = user
-            self._give(block, last)
+            self._free_block(block, last)
 
     def used_by(self, tensors: Iterable[int], microbatch: int, step: int) -> None:
         """Record that the collective ``step`` uses tensors of a micro-batch."""
@@ -279,14 +279,14 @@ class StageMemory:
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """Keep only 1 / ``degree`` of the gradients of ``weights`` at the end of ``step``."""
         for weight in weights:
-            whole = self._gradients.pop(weight, None)
-            if whole is None:
+            block = self._gradients.pop(weight, None)
+            if block is None:
                 continue
-            self._give(whole, step)
+            self._free_block(block, step)
             if weight not in self._parts and weight not in self._lasting:
                 part = -(-self._context.gradient_bytes(weight) // degree)
                 stream = SCATTER_STREAM if self._style.fsdp.pools == "own" else 0
-                self._parts[weight] = self._take(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
+                self._parts[weight] = self._alloc(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
 
     def gathered(self, size_bytes: int, step: int) -> None:
         """Keep the data that other replicas sent to this one at ``step`` until the training step ends."""
@@ -302,13 +302,13 @@ class StageMemory:
         for weight in weights:
             for blocks in (self._gradients, self._parts):
                 if weight in blocks:
-                    self._give(blocks.pop(weight), step)
+                    self._free_block(blocks.pop(weight), step)
 
     def end_of_backward(self) -> None:
         """Free the gradients of a micro-batch after its backward pass, once they are in the common buffer."""
         if self._style.weight_gradients == "backward":
             for block in self._gradients.values():
-                self._give(block, self._writer.last_compute()[0])
+                self._free_block(block, self._writer.last_compute()[0])
             self._gradients.clear()
 
     def end_of_microbatch(self, microbatch: int) -> None:
@@ -323,7 +323,7 @@ class StageMemory:
             return
         for blocks in (self._gradients, self._parts):
             for block in blocks.values():
-                self._give(block, last[0])
+                self._free_block(block, last[0])
             blocks.clear()
         for microbatch, live in self._live.items():
             for storage in list(live):
@@ -338,19 +338,19 @@ class StageMemory:
     ) -> tuple[int, ...]:
         """Return the bytes of each category that persist across steps; ``bucket_bytes``: DDP's buckets."""
         context = self._context
-        kept = (t for t in self._tensors.values() if t.role in ("buffer", "table") and t.storage in self._used)
-        buffers = {t.storage: t.size_bytes for t in kept}
-        read = self._storages(op.inputs for op in optimizer)
-        made_afresh: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
+        fixed = (t for t in self._tensors.values() if t.role in ("buffer", "table") and t.storage in self._reads)
+        buffers = {t.storage: t.size_bytes for t in fixed}
+        inputs = self._storages(op.inputs for op in optimizer)
+        written_first: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
         for op in optimizer:
             for storage in self._storages([op.inputs]):
-                made_afresh.setdefault(storage, False)
+                written_first.setdefault(storage, False)
             for storage in self._storages([op.outputs]):
-                made_afresh.setdefault(storage, True)
+                written_first.setdefault(storage, True)
         state = {
             t.storage: t.size_bytes
             for t in self._tensors.values()
-            if t.role == "optimizer_state" and t.storage in read and not made_afresh.get(t.storage, False)
+            if t.role == "optimizer_state" and t.storage in inputs and not written_first.get(t.storage, False)
         }
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
         sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + sum(buffers.values())
@@ -363,12 +363,12 @@ class StageMemory:
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
     def _allocate(self, storage: int, microbatch: int, step: int, size: int, category: int) -> None:
-        self._live[microbatch][storage] = self._take(step, size, category)
+        self._live[microbatch][storage] = self._alloc(step, size, category)
 
     def _free(self, storage: int, microbatch: int, step: int) -> None:
-        self._give(self._live[microbatch].pop(storage), step)
+        self._free_block(self._live[microbatch].pop(storage), step)
 
-    def _take(self, step: int, size: int, category: int, at_end: bool = False, stream: int = 0) -> Block:
+    def _alloc(self, step: int, size: int, category: int, at_end: bool = False, stream: int = 0) -> Block:
         """Allocate a block in a stream's pool, from the start (or the end) of ``step`` on."""
         self._num_blocks += 1
         number = self._num_blocks + stream * BLOCKS_PER_STREAM
@@ -376,7 +376,7 @@ class StageMemory:
             self._writer.memory.append(MemoryChange(step, at_end, size, category, number))
         return Block(size, category, number, step)
 
-    def _give(self, block: Block, step: int) -> None:
+    def _free_block(self, block: Block, step: int) -> None:
         """Free a block at the end of ``step``, or of the step that allocated it if that is later."""
         if block.size:
             user = self._users.pop(block.number, -1)

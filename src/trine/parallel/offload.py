@@ -46,8 +46,8 @@ def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> flo
     if (hosts < 0).any():
         name = cluster.device_name(int(gpus[np.argmax(hosts < 0)]))
         raise PlanError(f"device {name!r} has no host memory to copy from or to, which offload needs")
-    used, first, counts = np.unique(hosts, return_index=True, return_counts=True)
-    ptr, links = cluster.routes(used, gpus[first])
+    present, first, counts = np.unique(hosts, return_index=True, return_counts=True)
+    ptr, links = cluster.routes(present, gpus[first])
     if (np.diff(ptr) == 0).any():
         raise PlanError("offload needs links between the GPUs and host memory")
     return float((cluster.link_bytes_per_s[links[ptr[:-1]]] / counts).min())
@@ -55,14 +55,14 @@ def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> flo
 
 def check_offload(context: JobContext, has_host: bool) -> None:
     """Raise PlanError if there is nothing to offload, or no host memory for it."""
-    what, workload = context.plan.offload, context.workload
-    if what == "none":
+    target, workload = context.plan.offload, context.workload
+    if target == "none":
         return
     if not has_host:
-        raise PlanError(f"offload of the {what} needs host memory, and the cluster describes no host")
+        raise PlanError(f"offload of the {target} needs host memory, and the cluster describes no host")
     if not workload.is_training:
-        raise PlanError(f"offload of the {what} is about training, and the trace has no backward pass")
-    if what == "optimizer" and not context.total_trained_bytes:
+        raise PlanError(f"offload of the {target} is about training, and the trace has no backward pass")
+    if target == "optimizer" and not context.total_trained_bytes:
         raise PlanError("offload of the optimizer needs weights with gradients, and the trace names none")
 
 
@@ -87,24 +87,24 @@ class GradientsToHost(Extension):
     @cached_property
     def reductions(self) -> BucketReductions | None:
         """The extension that reduces gradients over replicas, if any."""
-        return next((one for one in self.program.extensions if isinstance(one, BucketReductions)), None)
+        return next((ext for ext in self.program.extensions if isinstance(ext, BucketReductions)), None)
 
     @cached_property
-    def _own(self) -> tuple[Bucket, ...]:
+    def _unreduced(self) -> tuple[Bucket, ...]:
         """Buckets of gradients that are not reduced."""
         plan, reduced = self.context.plan, self.reductions.buckets if self.reductions is not None else ()
-        known = {weight for bucket in reduced for weight in bucket.weights}
-        left = ready_gradients(self.program, [one for one in self.program.weights if one.weight not in known])
-        return in_order(self.program, fill_buckets(left, plan.first_bucket_bytes, plan.bucket_bytes))
+        weights = {weight for bucket in reduced for weight in bucket.weights}
+        gradients = ready_gradients(self.program, [w for w in self.program.weights if w.weight not in weights])
+        return in_order(self.program, fill_buckets(gradients, plan.first_bucket_bytes, plan.bucket_bytes))
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         reduced = self.reductions.buckets if self.reductions is not None else ()
-        return in_order(self.program, (*reduced, *self._own))
+        return in_order(self.program, (*reduced, *self._unreduced))
 
     def part_bytes(self, bucket: Bucket) -> int:
         """Return the bytes of a bucket's weights that this rank updates: fewer if replicas share the optimizer."""
-        is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._own
+        is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._unreduced
         degree = shard_degrees(self.program)[bucket.is_expert] if is_shared else 1
         return -(-bucket.size_bytes // degree)
 
@@ -112,7 +112,7 @@ class GradientsToHost(Extension):
         if place.phase != Phase.BACKWARD or not place.is_last:
             return
         self._copy_reduced(place.step)
-        for bucket in self._own:
+        for bucket in self._unreduced:
             if bucket.ready_after == op.id:
                 self._copy(bucket, self.writer.last_compute(), place.step)
 
@@ -148,18 +148,18 @@ class HostOptimizer(Extension):
 
     def after_optimizer(self, step: int) -> None:
         program, writer = self.program, self.writer
-        gradients = next(one for one in program.extensions if isinstance(one, GradientsToHost))
+        gradients = next(extension for extension in program.extensions if isinstance(extension, GradientsToHost))
         sizes = [gradients.part_bytes(bucket) for bucket in gradients.buckets]
         state = self._state_bytes() if sizes else 0
         after = (*gradients.copies, *writer.last_compute_and_waits())
-        back: tuple[int, ...] = ()
+        copies: tuple[int, ...] = ()
         for size in sizes:
-            moved = 3 * size + 2 * state * size // sum(sizes)
+            traffic = 3 * size + 2 * state * size // sum(sizes)
             label = Label(phase=Phase.OPTIMIZER, stage=program.stage, step=step)
-            updated = writer.add(Compute(HOST_STREAM, self._time_ps(moved), after, label))
-            back = (writer.add(HostCopy(size, (updated, *back), label._replace(phase=Phase.OFFLOAD))),)
-        for copied in back:  # copies end in order
-            writer.wait(copied)
+            updated = writer.add(Compute(HOST_STREAM, self._time_ps(traffic), after, label))
+            copies = (writer.add(HostCopy(size, (updated, *copies), label._replace(phase=Phase.OFFLOAD))),)
+        for copy in copies:  # copies end in order
+            writer.wait(copy)
         gradients.copies.clear()
 
     def resident(self, sizes: dict[str, int]) -> None:
@@ -168,9 +168,9 @@ class HostOptimizer(Extension):
 
     def _state_bytes(self) -> int:
         """Return the bytes of optimizer state that this rank would hold."""
-        others = [one.resident for one in self.program.extensions if one is not self]
+        changes = [extension.resident for extension in self.program.extensions if extension is not self]
         program = self.program
-        return program.memory.resident(program.weights, program.optimizer, False, others)[_STATE]
+        return program.memory.resident(program.weights, program.optimizer, False, changes)[_STATE]
 
     def _time_ps(self, num_bytes: int) -> int:
         rate = self.context.host_bytes_per_s
@@ -191,15 +191,15 @@ class ActivationOffload(Extension):
         super().__init__(program)
         self.memory: StageMemory = program.memory
         self._units = {number: _Units(self.context, chunk) for number, chunk in enumerate(self.context.chunks)}
-        self._gone: dict[tuple[int, int, int], tuple[int, int]] = {}  # micro-batch, chunk, unit -> copy, bytes
+        self._offloaded: dict[tuple[int, int, int], tuple[int, int]] = {}  # micro-batch, chunk, unit -> copy, bytes
         self._storages: dict[int, set[int]] = {}  # micro-batch -> storages on the host
-        self._back: dict[tuple[int, int, int], int] = {}
+        self._fetches: dict[tuple[int, int, int], int] = {}
         self._last_out: tuple[int, ...] = ()
         self._last_in: tuple[int, ...] = ()
 
     def begin_step(self, step: int) -> None:
-        self._gone.clear()
-        self._back.clear()
+        self._offloaded.clear()
+        self._fetches.clear()
         self._storages.clear()
 
     def begin_pass(self, place: Place) -> None:
@@ -210,12 +210,12 @@ class ActivationOffload(Extension):
         """Make the operator wait for its unit's activations, and start to fetch the next unit's."""
         if place.phase != Phase.BACKWARD:
             return
-        unit = self._units[place.chunk].of(op)
+        unit = self._units[place.chunk].unit_of(op)
         key = (place.microbatch, place.chunk, unit)
-        if key in self._gone and self._gone[key][1]:
+        if key in self._offloaded and self._offloaded[key][1]:
             self._fetch(key, place)
-            self.writer.wait(self._back[key])
-            self._gone[key] = (self._gone[key][0], 0)  # already waited for
+            self.writer.wait(self._fetches[key])
+            self._offloaded[key] = (self._offloaded[key][0], 0)  # already waited for
             self._fetch_next(place, unit)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
@@ -223,44 +223,44 @@ class ActivationOffload(Extension):
             return
         units = self._units[place.chunk]
         if op.id in units.ends:
-            self._leave((place.microbatch, place.chunk, units.of(op)), op, done, place)
+            self._offload_unit((place.microbatch, place.chunk, units.unit_of(op)), op, done, place)
 
-    def _leave(self, key: tuple[int, int, int], op: Operator, done: int, place: Place) -> None:
+    def _offload_unit(self, key: tuple[int, int, int], op: Operator, done: int, place: Place) -> None:
         units = self._units[place.chunk]
         if units.stays(key[2]):
             return
-        gone = self._storages.setdefault(place.microbatch, set())
+        storages = self._storages.setdefault(place.microbatch, set())
         size = 0
         for storage, (num_bytes, category, *_) in self.memory.live(place.microbatch).items():
             if (
                 category == _ACTIVATIONS
-                and storage not in gone
+                and storage not in storages
                 and units.last_use.get(storage, -1) <= units.place[op.id]
             ):
-                gone.add(storage)
+                storages.add(storage)
                 size += num_bytes
         if size:
-            for before in self._last_out:  # two units at a time, like Transformer Engine's double buffering
-                self.writer.wait(before)
+            for step in self._last_out:  # two units at a time, like Transformer Engine's double buffering
+                self.writer.wait(step)
             copy = HostCopy(size, (done, *self._last_out), self._label(place), to_host=True)
             self._last_out = (self.writer.add(copy),)
-            self._gone[key] = (self._last_out[0], size)
+            self._offloaded[key] = (self._last_out[0], size)
             self.writer.memory.append(MemoryChange(self._last_out[0], True, -size, _ACTIVATIONS))
 
     def _fetch_next(self, place: Place, unit: int) -> None:
         """Start to fetch the activations of the unit before ``unit`` (the next one of the backward pass)."""
         for earlier in reversed(range(unit)):
-            if (place.microbatch, place.chunk, earlier) in self._gone:
+            if (place.microbatch, place.chunk, earlier) in self._offloaded:
                 self._fetch((place.microbatch, place.chunk, earlier), place)
                 return
 
     def _fetch(self, key: tuple[int, int, int], place: Place) -> None:
-        if key not in self._back:
-            copied, size = self._gone[key]
-            after = (copied, *self.writer.last_compute(), *self._last_in)
-            self._back[key] = self.writer.add(HostCopy(size, after, self._label(place)))
-            self._last_in = (self._back[key],)
-            self.writer.memory.append(MemoryChange(self._back[key], False, size, _ACTIVATIONS))
+        if key not in self._fetches:
+            step, size = self._offloaded[key]
+            after = (step, *self.writer.last_compute(), *self._last_in)
+            self._fetches[key] = self.writer.add(HostCopy(size, after, self._label(place)))
+            self._last_in = (self._fetches[key],)
+            self.writer.memory.append(MemoryChange(self._fetches[key], False, size, _ACTIVATIONS))
 
     def _label(self, place: Place) -> Label:
         return Label(phase=Phase.OFFLOAD, stage=self.program.stage, microbatch=place.microbatch, step=place.step)
@@ -287,7 +287,7 @@ class _Units:
             tensors[t].storage: i for i, op in enumerate(forward) for t in (*op.inputs, *op.outputs)
         }  # fmt: skip
 
-    def of(self, op: Operator) -> int:
+    def unit_of(self, op: Operator) -> int:
         """Return the unit of a forward operator, or of a backward operator's forward operator; -1: no unit."""
         forward = op.forward_id if op.phase == BACKWARD else op.id
         return self._unit.get(forward, -1) if forward is not None else -1

@@ -261,8 +261,8 @@ class Plan(OneLine):
     @property
     def ways(self) -> str:
         """The degree of each axis as text."""
-        given = [("dp", self.dp), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp)]
-        return " x ".join(f"{name} {ways}" for name, ways in given if ways > 1 or name != "cp")
+        degrees = [("dp", self.dp), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp)]
+        return " x ".join(f"{name} {ways}" for name, ways in degrees if ways > 1 or name != "cp")
 
     @property
     def splits_gradients(self) -> bool:
@@ -287,9 +287,9 @@ def _check_values(plan: Plan) -> None:
     kinds = [kind for kind, _ in plan.algorithm]
     if len(set(kinds)) < len(kinds):
         raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
-    for name, known in _WORDS.items():
+    for name, allowed in _WORDS.items():
         if (value := getattr(plan, name)) is not None or _DEFAULTS[name] is not None:
-            _require_one_of(name, value, known)
+            _require_one_of(name, value, allowed)
     if plan.schedule is not None and plan.schedule not in SCHEDULES:
         _require_one_of("schedule", plan.schedule, SCHEDULES.names())
     if plan.prefetch is not None and (isinstance(plan.prefetch, bool) or plan.prefetch < 0):
@@ -510,8 +510,8 @@ def _require_positive(name: str, value: object) -> None:
         raise PlanError(f"{name} must be a positive whole number, got {value!r}")
 
 
-def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
+def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
         raise PlanError(
-            f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known, is_listed=True)}"
+            f"{name} must be one of {', '.join(allowed)}; got {value!r}{nearest(str(value), allowed, is_listed=True)}"
         )

@@ -59,16 +59,16 @@ def balanced_batches(samples: int, unit: int, sample_ps: Sequence[float]) -> tup
     sample_ps: time of one sample on each replica. Each unit goes to the replica that ends first with it, which
     minimises the longest time. Raises PlanError if there are fewer units than replicas, or samples are left over.
     """
-    units, rest = divmod(samples, unit)
-    if rest:
-        raise PlanError(f"replica_batches 'time' deals whole micro-batches of {unit}: {samples} samples leave {rest}")
+    units, extra = divmod(samples, unit)
+    if extra:
+        raise PlanError(f"replica_batches 'time' deals whole micro-batches of {unit}: {samples} samples leave {extra}")
     if units < len(sample_ps):
         raise PlanError(
             f"replica_batches 'time' gives each of {len(sample_ps)} replicas at least {unit} samples: {samples} in all "
             "are too few"
         )
     counts = [1] * len(sample_ps)
-    queue = [(2 * each, number) for number, each in enumerate(sample_ps)]
+    queue = [(2 * time_ps, number) for number, time_ps in enumerate(sample_ps)]
     heapify(queue)
     for _ in range(units - len(counts)):
         number = queue[0][1]
@@ -82,11 +82,11 @@ def check_counts(plan: Plan, batches: Sequence[int]) -> None:
     counts = {batch: len(micro_batches(batch, plan.micro_batch)) for batch in dict.fromkeys(batches)}
     exchanges = plan.reduces_each or plan.sharding in PARAMETERS_SHARDED
     if exchanges and len(set(counts.values())) > 1:
-        few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        why = f"sharding {plan.sharding!r}" if plan.sync != "each" else "sync 'each'"
+        low, high = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        mode = f"sharding {plan.sharding!r}" if plan.sync != "each" else "sync 'each'"
         raise PlanError(
-            f"with {why} replicas communicate in each micro-batch, so all need equally many: a batch of {few} has "
-            f"{counts[few]}, one of {many} has {counts[many]}; leave micro_batch out to run each batch whole"
+            f"with {mode} replicas communicate in each micro-batch, so all need equally many: a batch of {low} has "
+            f"{counts[low]}, one of {high} has {counts[high]}; leave micro_batch out to run each batch whole"
         )
 
 
@@ -114,13 +114,13 @@ def places(
     if isinstance(placement, str) and placement.startswith("random"):
         return np.random.default_rng(_seed(placement)).permutation(num_gpus)[:num_ranks].astype(np.int64)
     if isinstance(placement, str | os.PathLike):
-        return _checked(_read(os.fspath(placement)), num_ranks, num_gpus, os.fspath(placement))
+        return _checked(_read_places(os.fspath(placement)), num_ranks, num_gpus, os.fspath(placement))
     return _checked(list(placement), num_ranks, num_gpus)
 
 
 def _round_robin(nodes: Sequence[int] | npt.NDArray[np.int32]) -> Int64:
     node_of = np.asarray(nodes, np.int64)
-    turn = np.zeros(len(node_of), np.int64)  # the how manieth GPU of its node each is
+    turn = np.zeros(len(node_of), np.int64)  # number of each GPU within its node
     order = np.argsort(node_of, kind="stable")
     counts = np.unique(node_of, return_counts=True)[1]
     turn[order] = spans(0, counts)
@@ -135,7 +135,7 @@ def _seed(word: str) -> int:
     return number
 
 
-def _read(path: str) -> list[int]:
+def _read_places(path: str) -> list[int]:
     if not exists(path):
         hint = nearest(path, WORDS)
         raise InputError(

@@ -51,20 +51,20 @@ def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -
     exists (``set_checkpoint_early_stop``, on by default since 2.1). In a transformer layer it skips the last GEMM and
     the residual addition.
     """
-    left = []
+    skipped = []
     of_forward: dict[int, list[Operator]] = {}
     for op in workload.operators:
         if op.phase == BACKWARD and op.forward_id is not None:
             of_forward.setdefault(op.forward_id, []).append(op)
     for ops in segments:
-        read = {
+        inputs = {
             workload.tensors[t].storage for op in ops for backward in of_forward.get(op.id, ()) for t in backward.inputs
         }
         for op in reversed(ops):
-            if any(workload.tensors[t].storage in read for t in op.outputs):
+            if any(workload.tensors[t].storage in inputs for t in op.outputs):
                 break
-            left.append(op.id)
-    return frozenset(left)
+            skipped.append(op.id)
+    return frozenset(skipped)
 
 
 def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fraction:
@@ -92,13 +92,13 @@ def kept_operators(
     tokens, and operators after the last GEMM of a block, whose results no backward operator needs."""
     if plan.recompute != "selective" or style.selective == ATTENTION:
         return frozenset()
-    found: set[int] = set()
+    ids: set[int] = set()
     keeps = style.selective_keeps
     for ops in segments:
         products = [i for i, op in enumerate(ops) if kind_of(op) in ("linear", "matmul")]
-        found.update(op.id for op in ops[products[-1] + 1 if products else len(ops) :])
-        found.update(op.id for op in ops if _is_kept(workload, plan, op, keeps))
-    return frozenset(found)
+        ids.update(op.id for op in ops[products[-1] + 1 if products else len(ops) :])
+        ids.update(op.id for op in ops if _is_kept(workload, plan, op, keeps))
+    return frozenset(ids)
 
 
 def _is_kept(workload: Workload, plan: Plan, op: Operator, keeps: SelectiveStyle) -> bool:
@@ -111,8 +111,8 @@ def _is_kept(workload: Workload, plan: Plan, op: Operator, keeps: SelectiveStyle
 def heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
     """Return the query heads and key-value heads of the attention after a projection; (1, 1) if unknown."""
     place = workload.operators.index(op)
-    for other in workload.operators[place : place + 4]:
-        heads, keys = other.attributes.get("num_heads"), other.attributes.get("num_kv_heads")
+    for candidate in workload.operators[place : place + 4]:
+        heads, keys = candidate.attributes.get("num_heads"), candidate.attributes.get("num_kv_heads")
         if isinstance(heads, int) and isinstance(keys, int):
             return heads, keys
     return 1, 1
@@ -161,7 +161,7 @@ def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple
 
 def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:
     """Return runs of operators without weights, from the first to the last of CORE_KINDS, that are attention."""
-    found = []
+    cores = []
     for has_weight, group in groupby(forward, lambda op: any(workload.tensors[t].role == "weight" for t in op.inputs)):
         ops = list(group)
         core = [i for i, op in enumerate(ops) if kind_of(op) in CORE_KINDS]
@@ -169,5 +169,5 @@ def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[li
             continue
         kinds = {kind_of(ops[i]) for i in core}
         if "attention" in kinds or {"softmax", "matmul"} <= kinds:
-            found.append(ops[core[0] : core[-1] + 1])
-    return found
+            cores.append(ops[core[0] : core[-1] + 1])
+    return cores

@@ -44,7 +44,7 @@ class Extras:
         self._style = context.memory_style
         self._context = context
         self._tensors = context.workload.tensors
-        self._of: dict[int, dict[int, int]] = {}  # forward operator -> storage -> tensor whose size counts
+        self._added: dict[int, dict[int, int]] = {}  # forward operator -> storage -> tensor whose size counts
         self._factor: dict[int, Fraction] = {}
         self._instead: dict[int, int] = {}  # forward operator -> storage of the input that the gathered one replaces
         self._kept: set[int] = set()  # storages that stay allocated although their operators are recomputed
@@ -62,9 +62,9 @@ class Extras:
         """Scale the logits and the loss's tensors to one chunk of tokens; only one chunk is alive at a time."""
         chunks = self._style.loss_chunks
         if chunks > 1:
-            own = [op for op in self._context.workload.operators if op.phase != OPTIMIZER]
-            made = {t for op in own if op.layer.startswith("loss") for t in (*op.inputs, *op.outputs)}
-            logits = (self._tensors[t] for t in made if self._tensors[t].role != "input")
+            operators = [op for op in self._context.workload.operators if op.phase != OPTIMIZER]
+            tensors = {t for op in operators if op.layer.startswith("loss") for t in (*op.inputs, *op.outputs)}
+            logits = (self._tensors[t] for t in tensors if self._tensors[t].role != "input")
             self._factor = {tensor.storage: Fraction(1, chunks) for tensor in logits}
 
     def _add_more(self, op: Operator) -> None:
@@ -74,7 +74,7 @@ class Extras:
         if self._style.keeps and heads is not None and op.attributes.get("num_kv_heads") == heads:
             times, tensor = times + 2 * self._style.keeps.get("key_values", 0), op.inputs[1]
         if times and tensor:
-            self._of.setdefault(op.id, {})[_MORE - op.id] = tensor
+            self._added.setdefault(op.id, {})[_MORE - op.id] = tensor
             self._factor[_MORE - op.id] = Fraction(times).limit_denominator(1000)
 
     def _add_kept(self, op: Operator) -> None:
@@ -88,7 +88,7 @@ class Extras:
             share = Fraction(1)  # the experts' results
         keeps_last = is_last and self._style.selective == "products" and not is_expert
         if (op.id in self._context.runs_again and share) or keeps_last:
-            self._of.setdefault(op.id, {})[_KEPT - op.id] = op.outputs[0]
+            self._added.setdefault(op.id, {})[_KEPT - op.id] = op.outputs[0]
             self._factor[_KEPT - op.id] = share or Fraction(1)
             self._kept.add(_KEPT - op.id)
 
@@ -99,10 +99,10 @@ class Extras:
         if not (self._style.gathered_inputs == "kept" or gathers_first) or not moves_tokens or split is None:
             return
         if gathers_first and split.mode == "row":  # the sums of its ranks are scaled by the router's shares and kept
-            self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.outputs[0]
+            self._added.setdefault(op.id, {})[_GATHERED - op.id] = op.outputs[0]
             self._factor[_GATHERED - op.id] = self._context.token_partition.expert_tokens
         if split.mode == "column" and op.inputs:
-            self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.inputs[0]
+            self._added.setdefault(op.id, {})[_GATHERED - op.id] = op.inputs[0]
             if is_expert(op):
                 self._factor[_GATHERED - op.id] = self._context.token_partition.expert_tokens
             self._instead[op.id] = self._tensors[op.inputs[0]].storage
@@ -113,17 +113,17 @@ class Extras:
             weights = [t for t in op.inputs if self._tensors[t].role == "weight" and len(self._tensors[t].shape) > 1]
             self.fused.update(dict.fromkeys(weights))
 
-    def of(self, forward: Operator) -> dict[int, None]:
+    def storages_of(self, forward: Operator) -> dict[int, None]:
         """Return the added storages of a forward operator."""
-        return dict.fromkeys(self._of.get(forward.id, ()))
+        return dict.fromkeys(self._added.get(forward.id, ()))
 
-    def made(self, run: OperatorRun) -> dict[int, None]:
+    def new_storages(self, run: OperatorRun) -> dict[int, None]:
         """Return the added storages that ``run`` allocates."""
         if run.op.phase != FORWARD:
             return {}
-        return {storage: None for storage in self.of(run.op) if not run.rerun or storage not in self._kept}
+        return {storage: None for storage in self.storages_of(run.op) if not run.rerun or storage not in self._kept}
 
-    def only_kept(self, run: OperatorRun, touched: dict[int, None]) -> dict[int, None]:
+    def kept_storages(self, run: OperatorRun, touched: dict[int, None]) -> dict[int, None]:
         """Return the storages of ``touched`` that are kept for ``run``: not a part if the whole is kept."""
         op = run.op
         part = self._instead.get(op.forward_id, -1) if op.phase == BACKWARD and op.forward_id is not None else -1
@@ -133,8 +133,8 @@ class Extras:
         """Return (storage, tensor whose size counts, category) of the storages that ``run`` allocates."""
         if run.op.phase != FORWARD:
             return ()
-        made, added = self.made(run), self._of.get(run.op.id, {})
-        return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in added.items() if storage in made)
+        storages, added = self.new_storages(run), self._added.get(run.op.id, {})
+        return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in added.items() if storage in storages)
 
     def times(self, storage: int, size: int) -> int:
         """Return the bytes of a storage; ``size``: bytes of the tensor whose size counts."""
@@ -153,19 +153,19 @@ class Logits:
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
         self._context = context
         style = context.memory_style
-        self._wanted = style.logits_bytes
+        self._item_bytes = style.logits_bytes
         if context.plan.tp > 1 and style.parallel_logits_bytes is not None:
-            self._wanted = style.parallel_logits_bytes
+            self._item_bytes = style.parallel_logits_bytes
         self._storages: set[int] = set()
-        self._first: Tensor | None = None
+        self._logits: Tensor | None = None
         self.in_place: set[int] = set()
-        if self._wanted is None:
+        if self._item_bytes is None:
             return
         tensors = context.workload.tensors
         losses = [op for op in forward if profile_family(op) == "loss"]
         logits = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
         if logits is not None:
-            self._first, self._share = logits, context.output_share(losses[0])
+            self._logits, self._share = logits, context.output_share(losses[0])
             of_loss = [op for op in context.workload.operators if op.layer.startswith("loss")]
             touched = (tensors[t] for op in of_loss for t in (*op.inputs, *op.outputs))
             self._storages = {t.storage for t in touched if t.shape[-1:] == logits.shape[-1:] and t.batch_dims}
@@ -175,12 +175,12 @@ class Logits:
 
     def missing(self, op: Operator, live: Mapping[int, tuple[int, ...]], batch: int) -> list[int]:
         """Return the bytes of float32 copies that the trace does not name, at a backward operator of the loss."""
-        if self._first is None or self._wanted is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
+        if self._logits is None or self._item_bytes is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
             return []
-        count = self._context.rank_bytes(self._first.id, batch) // _ITEM.get(self._first.dtype, 4)
+        count = self._context.rank_bytes(self._logits.id, batch) // _ITEM.get(self._logits.dtype, 4)
         count //= self._context.memory_style.loss_chunks
-        known = sum(live[storage][0] for storage in self._storages if storage in live)
-        missing = max(int(count * self._wanted) - known, 0)
+        live_bytes = sum(live[storage][0] for storage in self._storages if storage in live)
+        missing = max(int(count * self._item_bytes) - live_bytes, 0)
         return [4 * count] * (missing // (4 * count)) + [missing % (4 * count)] if missing else []
 
 

@@ -50,8 +50,8 @@ class SequenceCollectives(SplitCollectives):
         self._rotation_passes = Fraction(passes.get("rotary", [1.0])[0])
         self._gathered_part: Fraction | None = None
         self._gathers_heads = software is not None and software.operators.head_norms == "gathered"
-        own = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
-        self._splits = {op.id: split for op in own if (split := self.context.split_of(op)) is not None}
+        operators = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
+        self._splits = {op.id: split for op in operators if (split := self.context.split_of(op)) is not None}
         for op_id, split in self.context.splits.items():
             if split.mode == "column" and split.forward:
                 op = self.context.operators[op_id]
@@ -64,10 +64,10 @@ class SequenceCollectives(SplitCollectives):
 
     def _part(self, op: Operator, place: Place) -> str:
         """Return which gradients this run of a backward operator computes."""
-        own = self.context.stages.parts[op.id]
-        return place.part if own == BOTH and place.part else own
+        part = self.context.stages.parts[op.id]
+        return place.part if part == BOTH and place.part else part
 
-    def _whole_before(self, op: Operator, split: TensorSplit) -> int | None:
+    def _gathered_tensor(self, op: Operator, split: TensorSplit) -> int | None:
         """Return the tensor that must be gathered before ``op``, if any."""
         forward = op if op.phase == FORWARD else self.context.operators[op.forward_id or 0]
         if op.phase == FORWARD:
@@ -78,7 +78,7 @@ class SequenceCollectives(SplitCollectives):
             return next(iter(self.differentiable_input(op)), None)
         return None
 
-    def _scattered_after(self, op: Operator, split: TensorSplit, place: Place) -> tuple[str, int] | None:
+    def _collective_after(self, op: Operator, split: TensorSplit, place: Place) -> tuple[str, int] | None:
         """Return the collective after ``op`` and its tensor, if any."""
         if op.phase == FORWARD and split.mode in ("row", "embedding"):
             return SCATTER, op.outputs[0]
@@ -101,28 +101,28 @@ class SequenceCollectives(SplitCollectives):
         self.let_weights_pass(op)
         if place.phase == Phase.OPTIMIZER:
             return
-        self._give_back(op.forward_id if op.phase == BACKWARD else op.id, place)
+        self._free_gathered(op.forward_id if op.phase == BACKWARD else op.id, place)
         batch = self.context.micro_batches[place.microbatch]
         if self._gathers_heads and op.phase == FORWARD and op.name.startswith(HEAD_NORMS):
             self._gather_heads(op, batch, place)
         split = self._splits.get(op.id)
         if split is None:
             return
-        tensor = self._whole_before(op, split)
+        tensor = self._gathered_tensor(op, split)
         in_pieces = self._overlaps(op, split, place) and (op.phase == FORWARD or split.mode == "row")
         if tensor is None or in_pieces:
             return
-        known = self._gathered.get(self.writer.lane)
-        if known is None:
+        gathered = self._gathered.get(self.writer.lane)
+        if gathered is None:
             after = self.writer.last_compute_and_waits()
             step = self._collective(GATHER, tensor, batch, op, place, after)
-            known = self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
+            gathered = self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
             if self._copies:
                 self.writer.wait(step)
                 self._copy(tensor, batch, op, place)
         # During the input gradient of a column split, the gather for its weight gradient may still be in progress.
         if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
-            self.writer.wait(known.step)
+            self.writer.wait(gathered.step)
 
     def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
         """Write a GEMM and its collective in pieces: each piece is gathered before, or scattered after, its part."""
@@ -131,12 +131,12 @@ class SequenceCollectives(SplitCollectives):
         if split is None or not self._overlaps(op, split, place):
             return None
         gathers = (op.phase == FORWARD and split.mode == "column") or (op.phase == BACKWARD and split.mode == "row")
-        tensor = self._whole_before(op, split) if gathers else None
-        behind = None if gathers else self._scattered_after(op, split, place)
-        if tensor is None and behind is None:
+        tensor = self._gathered_tensor(op, split) if gathers else None
+        scatter = None if gathers else self._collective_after(op, split, place)
+        if tensor is None and scatter is None:
             return None
         ready = self.writer.last_compute_and_waits()
-        sent, done = [], -1
+        scatters, done = [], -1
         for i, piece_ps in enumerate(parts(duration_ps, self._pieces)):
             if tensor is not None:
                 step = self._collective(GATHER, tensor, batch, op, place, ready, i)
@@ -144,34 +144,34 @@ class SequenceCollectives(SplitCollectives):
                 if not i:
                     self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
             done = self.writer.operator(op, piece_ps, label, is_first=not i)
-            if behind is not None:
-                sent.append(self._collective(behind[0], behind[1], batch, op, place, (done,), i))
-        for step in sent:
+            if scatter is not None:
+                scatters.append(self._collective(scatter[0], scatter[1], batch, op, place, (done,), i))
+        for step in scatters:
             self.writer.wait(step)
         return done
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         self.hold_again()
-        known = self._gathered.get(self.writer.lane)
-        if known is not None:
-            known.last = done
+        gathered = self._gathered.get(self.writer.lane)
+        if gathered is not None:
+            gathered.last = done
         split = self._splits.get(op.id)
         if split is None:
             return
-        behind = self._scattered_after(op, split, place)
-        if behind is None or (behind[0] == SCATTER and self._overlaps(op, split, place)):
+        scatter = self._collective_after(op, split, place)
+        if scatter is None or (scatter[0] == SCATTER and self._overlaps(op, split, place)):
             return
-        if behind[0] == SCATTER and self._copies:
-            done = self._copy(behind[1], batch, op, place)
-        step = self._collective(behind[0], behind[1], batch, op, place, (done,))
-        if behind[0] == SCATTER:  # the sum over the ranks stays whole until the reduce-scatter ends
-            size = self.context.gathered_bytes(op, behind[1], batch)
+        if scatter[0] == SCATTER and self._copies:
+            done = self._copy(scatter[1], batch, op, place)
+        step = self._collective(scatter[0], scatter[1], batch, op, place, (done,))
+        if scatter[0] == SCATTER:  # the sum over the ranks stays whole until the reduce-scatter ends
+            size = self.context.gathered_bytes(op, scatter[1], batch)
             self.program.memory.temporary(size, done, step, user=step)
             self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
-        self._give_back(None, place)
+        self._free_gathered(None, place)
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
@@ -207,16 +207,16 @@ class SequenceCollectives(SplitCollectives):
 
     def _keep(self, op: Operator, place: Place, step: int, size_bytes: int) -> _Gathered:
         owner = op.forward_id if op.phase == BACKWARD else op.id
-        found = self._gathered[self.writer.lane] = _Gathered(
+        gathered = self._gathered[self.writer.lane] = _Gathered(
             owner, place._replace(is_last=False), step, size_bytes, step
         )
-        return found
+        return gathered
 
-    def _give_back(self, owner: int | None, place: Place) -> None:
+    def _free_gathered(self, owner: int | None, place: Place) -> None:
         """Free a tensor gathered for another forward operator than ``owner``, or in another pass."""
-        known = self._gathered.get(self.writer.lane)
-        if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
-            self.program.memory.temporary(known.size_bytes, known.step, known.last, user=known.step)
+        gathered = self._gathered.get(self.writer.lane)
+        if gathered is not None and (gathered.owner != owner or gathered.place != place._replace(is_last=False)):
+            self.program.memory.temporary(gathered.size_bytes, gathered.step, gathered.last, user=gathered.step)
             del self._gathered[self.writer.lane]
 
 
@@ -229,19 +229,19 @@ class SequenceGradients(Extension):
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
-        plan, found = self.context.plan, {}
+        plan, sizes = self.context.plan, {}
         storage_of = {self.context.workload.tensors[w.weight].storage: w for w in program.weights}
         for op in (op for op in program.forward if not is_expert(op)):
             split = self.context.split_of(op)
             for tensor_id in op.inputs:
                 tensor = self.context.workload.tensors[tensor_id]
-                owned = storage_of.get(tensor.storage)
-                if owned is None or owned.gradient_operator is None:
+                parameter = storage_of.get(tensor.storage)
+                if parameter is None or parameter.gradient_operator is None:
                     continue
                 if split is None or (split.mode == "row" and len(tensor.shape) == 1):
-                    found[owned.weight] = self.context.gradient_bytes(owned.weight)
+                    sizes[parameter.weight] = self.context.gradient_bytes(parameter.weight)
         degree = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
-        self.size_bytes = -(-sum(found.values()) // degree)
+        self.size_bytes = -(-sum(sizes.values()) // degree)
 
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:

@@ -162,7 +162,7 @@ class ParameterGathers(ShardedReductions):
         plan = self.context.plan
         self._ahead = 1 if plan.prefetch is None else plan.prefetch
         self._keeps = not plan.reshard and self.context.workload.is_training
-        chunks = dict.fromkeys((one.chunk, one.kind) for one in program.actions.passes)
+        chunks = dict.fromkeys((action.chunk, action.kind) for action in program.actions.passes)
         self._walks = {key: self._walk(program.context.chunks[key[0]].passes[key[1]].runs) for key in chunks if
                        key[1] in program.context.chunks[key[0]].passes}  # fmt: skip
         self._count = 0
@@ -312,12 +312,12 @@ def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[lis
     if plan.shard_unit_bytes is None and has_layers(forward):
         starts = layer_starts(forward)
         return [list(forward[a:b]) for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
-    most = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
+    limit = plan.shard_unit_bytes if plan.shard_unit_bytes is not None else DEFAULT_UNIT_BYTES
     storages = {context.workload.tensors[p.weight].storage: p.weight for p in context.workload.parameters}
     units: list[list[Operator]] = [[]]
     size, counted = 0, set[int]()
     for op in forward:
-        if size >= most:
+        if size >= limit:
             units.append([])
             size = 0
         units[-1].append(op)
@@ -370,8 +370,8 @@ class ParameterUpdates(ShardedReductions):
             else:
                 self.writer.wait(done)
         if done >= 0 and self.context.memory_style.parameter_gather == "copy":
-            whole = sum(self._bytes(bucket.weights) for bucket in self.buckets)
-            self.program.memory.temporary(whole, done, done, "workspaces")
+            size = sum(self._bytes(bucket.weights) for bucket in self.buckets)
+            self.program.memory.temporary(size, done, done, "workspaces")
 
     def _bytes(self, weights: Sequence[int]) -> int:
         return sum(self.context.local_bytes[weight] for weight in weights)

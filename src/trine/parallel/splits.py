@@ -118,9 +118,9 @@ def _attempt(
             if kind == "loss":  # each rank has a part of each token's sum; the group adds them up
                 splits[op.id] = TensorSplit("shared", "all_reduce", False)
                 continue
-            found = _groups(workload, op, kind, degree)
-            if found is not None:
-                met.update({origin: found for origin in origins if origin not in groups})
+            head_groups = _groups(workload, op, kind, degree)
+            if head_groups is not None:
+                met.update({origin: head_groups for origin in origins if origin not in groups})
             splits[op.id] = TensorSplit("shared", "", False, groups.get(origins[0]))
             divide(op, origins[0])
         else:
@@ -166,7 +166,7 @@ def _most_rows(workload: Workload) -> int:
 
 
 def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: int) -> None:
-    """Set ``vocabulary`` on the splits of the vocabulary table, of a head with as many features, and of its logits."""
+    """Set ``vocabulary`` on the splits of the vocabulary table, of the output head, and of the logits."""
     logits: set[int] = set()
     tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
     rows = max((_rows(workload, op) for op in tables), default=0)
@@ -177,13 +177,13 @@ def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: 
         split = splits.get(op.id)
         if split is None:
             continue
-        made = [workload.tensors[t] for t in op.outputs if workload.tensors[t].shape[-1:] == (rows,)]
-        is_head = split.mode == "column" and _kind(op) == "linear" and bool(made)
+        outputs = [workload.tensors[t] for t in op.outputs if workload.tensors[t].shape[-1:] == (rows,)]
+        is_head = split.mode == "column" and _kind(op) == "linear" and bool(outputs)
         reads = any(workload.tensors[t].storage in logits for t in op.inputs)
         if split.mode == "embedding" or is_head or (split.mode == "shared" and reads):
             splits[op.id] = replace(split, vocabulary=(rows, padded))
         if is_head or reads:
-            logits.update(tensor.storage for tensor in made)
+            logits.update(tensor.storage for tensor in outputs)
 
 
 # -- properties of operators -------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
 
 def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
     """Return the split features of each GEMM, by operator id, whose column or row split has no gather after it."""
-    found: dict[int, int] = {}
+    features: dict[int, int] = {}
     for op in workload.operators:
         split = splits.get(op.id)
         if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
@@ -289,8 +289,8 @@ def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dic
         tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
         for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
             if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
-                found[op.id] = tensor.shape[dim]
-    return found
+                features[op.id] = tensor.shape[dim]
+    return features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,7 +346,7 @@ def _style(attention: Attention, plan: Plan) -> tuple[str, str]:
 
 def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
     """Return the sizes in bytes of the tensors enlarged by a padded vocabulary."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for op in workload.operators:
         split = splits.get(op.id if op.forward_id is None else op.forward_id)
         if split is None or split.vocabulary is None:
@@ -355,8 +355,8 @@ def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, 
             tensor = workload.tensors[tensor_id]
             size = padded_bytes(tensor, split.vocabulary)
             if size != tensor.size_bytes:
-                found[tensor_id] = size
-    return found
+                sizes[tensor_id] = size
+    return sizes
 
 
 # -- notes and warnings ------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, 
 def _vocabulary_notes(splits: Mapping[int, TensorSplit]) -> tuple[str, ...]:
     padded = dict.fromkeys(split.vocabulary for split in splits.values() if split.vocabulary is not None)
     return tuple(
-        f"the vocabulary of {rows:,} is padded to {most:,}, a multiple of 128 x tp, as Megatron-LM does"
-        for rows, most in padded
+        f"the vocabulary of {rows:,} is padded to {target:,}, a multiple of 128 x tp, as Megatron-LM does"
+        for rows, target in padded
     )
 
 
@@ -398,11 +398,11 @@ def _unknown_heads(workload: Workload, attention: Attention, plan: Plan, style: 
 
 
 def _whole_attention(workload: Workload, splits: Mapping[int, TensorSplit], style: str) -> tuple[str, ...]:
-    whole = [
+    layers = [
         op.layer
         for op in workload.operators
         if op.phase == FORWARD and family_of(kind_of(op)) == "attention" and op.id not in splits
     ]
-    if style != "megatron" or not whole:
+    if style != "megatron" or not layers:
         return ()
-    return (f"attention in {len(whole)} operators ({whole[0]}, ...) is not divided: each rank computes all heads",)
+    return (f"attention in {len(layers)} operators ({layers[0]}, ...) is not divided: each rank computes all heads",)

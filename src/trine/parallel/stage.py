@@ -49,29 +49,29 @@ class ExpertExchange(Extension):
             self._exchange(op, op.outputs[0], True, batch, place, (done,))
 
     def _exchange(
-        self, op: Operator, tensor: int, there: bool, batch: int, place: Place, after: tuple[int, ...]
+        self, op: Operator, tensor: int, to_experts: bool, batch: int, place: Place, after: tuple[int, ...]
     ) -> None:
-        """Send the token copies (``there``: to their experts, else back); the next operator waits for them."""
+        """Send the token copies (``to_experts``: to their experts, else back); the next operator waits for them."""
         size = self._even.rank_bytes(tensor, batch)
         label = self.label(op, place)
         key = ("ep", op.id, *place.key)
-        sent = _part(size, min(self._load.shares) * len(self._load.shares))
-        self.writer.wait(self.writer.collective("all_to_all", self._axis, key, sent, after, label))
+        even_bytes = _part(size, min(self._load.shares) * len(self._load.shares))
+        self.writer.wait(self.writer.collective("all_to_all", self._axis, key, even_bytes, after, label))
         if not self._load.is_even:
-            self._messages(size, there, key, after, label)
+            self._messages(size, to_experts, key, after, label)
 
     def _messages(
-        self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
+        self, size: int, to_experts: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
     ) -> None:
-        """Exchange the bytes to each rank (``there``; else from it) in excess of the smallest share."""
-        position, least = self.program.expert_position, _part(size, min(self._load.shares))
-        rest = [_part(size, share) - least for share in self._load.shares]
+        """Exchange the bytes to each rank (``to_experts``; else from it) in excess of the smallest share."""
+        position, smallest = self.program.expert_position, _part(size, min(self._load.shares))
+        excess = [_part(size, share) - smallest for share in self._load.shares]
         peers = [p for p in range(self.context.plan.ep) if p != position]
         for peer in peers:
-            if num_bytes := rest[peer if there else position]:
+            if num_bytes := excess[peer if to_experts else position]:
                 self.writer.add(Send(Peer(self._axis, peer), num_bytes, (*key, position, peer), after, label))
         for peer in peers:
-            if rest[position if there else peer]:
+            if excess[position if to_experts else peer]:
                 self.writer.wait(self.writer.add(Recv(Peer(self._axis, peer), (*key, peer, position), after, label)))
 
 
@@ -99,7 +99,7 @@ class FixedCosts(Extension):
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
-        self._each = [op for op in self.context.workload.operators if is_each_microbatch(op)]
+        self._microbatch_costs = [op for op in self.context.workload.operators if is_each_microbatch(op)]
 
     def end_pass(self, place: Place) -> None:
         """Run the micro-batch costs after the pass that adds to weight gradients."""
@@ -109,13 +109,13 @@ class FixedCosts(Extension):
         if self.context.plan.splits_gradients:
             for extension in self.program.extensions:
                 part = extension.optimizer_share(part)
-        behind = Place(Phase.OPTIMIZER, place.microbatch, place.step)
-        for op in self._each:
+        cost_place = Place(Phase.OPTIMIZER, place.microbatch, place.step)
+        for op in self._microbatch_costs:
             share = whole if op.attributes.get("whole") is True else part
             if part:
-                self.program.run(OperatorRun(op), behind, share)
+                self.program.run(OperatorRun(op), cost_place, share)
             elif not whole:
-                self.after(op, -1, 0, behind)
+                self.after(op, -1, 0, cost_place)
 
     def optimizer_elsewhere(self, place: Place) -> None:
         """Join the reductions of the other ranks; a rank without weights takes part in them too."""
@@ -141,8 +141,8 @@ class FixedCosts(Extension):
         """
         plan = self.context.plan
         sizes, replica = dict(plan.axes), (*plan.groups.tensor.split("+"), "pp")
-        asked = {"world": list(sizes), "model": [axis for axis in sizes if axis in replica]}
-        return [axis for axis in asked.get(name, name.split("+")) if sizes.get(axis, 1) > 1]
+        named_axes = {"world": list(sizes), "model": [axis for axis in sizes if axis in replica]}
+        return [axis for axis in named_axes.get(name, name.split("+")) if sizes.get(axis, 1) > 1]
 
 
 #: Gradient reductions by ``Plan.sharding``.
@@ -165,9 +165,9 @@ class StageBuilder(StageProgram):
         super().__init__(context, stage, has_host, expert_position)
         self.next_copies: dict[tuple[int, int], int] = {}
         self.extensions += [make(self) for make in extensions_of(context)]
-        self._before = [one.before for one in self.extensions if type(one).before is not Extension.before]
-        self._write = [one.write for one in self.extensions if type(one).write is not Extension.write]
-        self._after = [one.after for one in self.extensions if type(one).after is not Extension.after]
+        self._before = [ext.before for ext in self.extensions if type(ext).before is not Extension.before]
+        self._write = [ext.write for ext in self.extensions if type(ext).write is not Extension.write]
+        self._after = [ext.after for ext in self.extensions if type(ext).after is not Extension.after]
         self._outbox: list[Callable[[], None]] | None = None
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -176,21 +176,21 @@ class StageBuilder(StageProgram):
         """Write all steps and return the program."""
         for step in range(self.context.plan.steps):
             if self.has_host:
-                copied, plan = self._copy_inputs(step), self.context.plan
-                self.copies, self.next_copies = (copied, {}) if plan.inputs == "step" else (self.next_copies, copied)
+                copies, plan = self._copy_inputs(step), self.context.plan
+                self.copies, self.next_copies = (copies, {}) if plan.inputs == "step" else (self.next_copies, copies)
             for extension in self.extensions:
                 extension.begin_step(step)
-            for together in self.actions.groups:
-                if len(together) == 1:
-                    for _ in self._pass(together[0], step):
+            for group in self.actions.groups:
+                if len(group) == 1:
+                    for _ in self._pass(group[0], step):
                         pass
                 else:
-                    self._joined(together, step)
+                    self._joined(group, step)
             self._optimizer_step(step)
-        local, kept = self.context.local_bytes, self.context.memory_style.buckets != "never"
-        bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if kept else 0
+        local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
+        bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if keeps else 0
         resident = self.memory.resident(
-            self.weights, self.optimizer, bucket_bytes, [one.resident for one in self.extensions]
+            self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
         )
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
@@ -241,7 +241,7 @@ class StageBuilder(StageProgram):
         """Exchange the gradients of weights that two ranks share (as Megatron-LM does for embeddings)."""
         shared = [w for w in self.weights if w.tied_to >= 0 and w.gradient_operator is not None]
         for stage, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
-            weights = [owned.weight for owned in group]
+            weights = [parameter.weight for parameter in group]
             label = Label(phase=Phase.BACKWARD, stage=self.stage, step=step)
             tag = ("tied", min(weights), step)
             groups = self.context.plan.groups
@@ -265,11 +265,11 @@ class StageBuilder(StageProgram):
         while open_lanes:
             lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
             self.writer.lane = lane
-            spent = next(walks[lane], None)
-            if spent is None:
+            time_ps = next(walks[lane], None)
+            if time_ps is None:
                 open_lanes.remove(lane)
             else:
-                done[lane] += spent
+                done[lane] += time_ps
         self.writer.join()
         for send in self._outbox:
             send()
@@ -291,7 +291,7 @@ class StageBuilder(StageProgram):
         place = Place(phase, action.microbatch, step, False, action.chunk, _PART.get(action.kind, ""))
         ends = self.actions.completes(action)
         complete = place._replace(is_last=True)
-        again = place._replace(rerun=True)
+        rerun = place._replace(rerun=True)
         if phase == Phase.FORWARD and (action.chunk, action.microbatch) in self.copies:
             self.writer.wait(self.copies[action.chunk, action.microbatch])
         edge = Label(phase=phase, stage=self.stage, microbatch=action.microbatch, step=step)
@@ -302,9 +302,9 @@ class StageBuilder(StageProgram):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
             if run.rerun:
-                yield self.run(run, again)
+                yield self.run(run, rerun)
             else:
-                yield self.run(run, complete if ends.of(run, self.context.stages.parts) else place)
+                yield self.run(run, complete if ends.covers(run, self.context.stages.parts) else place)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:

@@ -248,14 +248,14 @@ def _crossings(
         for tensor_id in op.outputs:
             tensor = tensors[tensor_id]
             if tensor.role == "activation" and tensor.size_bytes:
-                known = writer[tensor.storage][1] if tensor.storage in writer else tensor_id
-                writer[tensor.storage] = (op.id, max(tensor_id, known, key=lambda t: tensors[t].size_bytes))
+                previous = writer[tensor.storage][1] if tensor.storage in writer else tensor_id
+                writer[tensor.storage] = (op.id, max(tensor_id, previous, key=lambda t: tensors[t].size_bytes))
     order = {op.id: i for i, op in enumerate(workload.operators)}
-    found = [_crossing(workload, backward, order, key, ops) for key, ops in readers.items()]
+    crossings = [_crossing(workload, backward, order, key, ops) for key, ops in readers.items()]
     for target, first in enumerate(starts[1:], start=1):
-        if not any(crossing.target == target for crossing in found):
-            found.append(_guess(workload, forward[first - 1], forward[first], target))
-    return tuple(sorted(found, key=lambda c: (c.source, c.target, order[c.producer], c.tensor)))
+        if not any(crossing.target == target for crossing in crossings):
+            crossings.append(_guess(workload, forward[first - 1], forward[first], target))
+    return tuple(sorted(crossings, key=lambda c: (c.source, c.target, order[c.producer], c.tensor)))
 
 
 def _crossing(
@@ -268,7 +268,7 @@ def _crossing(
     """Return the crossing of one storage to its readers in one stage."""
     source, target, producer, tensor_id = key
     linked = [op.id for reader in readers for op in backward.get(reader.id, ())]
-    before = backward.get(producer, ())
+    gradients = backward.get(producer, ())
     return Crossing(
         source=source,
         target=target,
@@ -277,18 +277,18 @@ def _crossing(
         consumer=readers[0].id,
         has_gradient=any(needs_gradient(workload, workload.tensors[tensor_id], op, backward) for op in readers),
         gradient_after=max(linked, key=order.__getitem__, default=-1),
-        gradient_before=before[0].id if before else -1,
+        gradient_before=gradients[0].id if gradients else -1,
     )
 
 
-def _guess(workload: Workload, before: Operator, after: Operator, target: int) -> Crossing:
-    outputs = sendable(workload, before)
+def _guess(workload: Workload, producer: Operator, consumer: Operator, target: int) -> Crossing:
+    outputs = sendable(workload, producer)
     if not outputs:
         raise PlanError(
-            f"the trace has no tensor from {before.layer!r} to {after.layer!r}, so the pipeline "
+            f"the trace has no tensor from {producer.layer!r} to {consumer.layer!r}, so the pipeline "
             "cannot be cut there: name other cuts, or record a trace with tensor shapes"
         )
-    return Crossing(target - 1, target, outputs[0], before.id, after.id, True, guessed=True)
+    return Crossing(target - 1, target, outputs[0], producer.id, consumer.id, True, guessed=True)
 
 
 def needs_gradient(

@@ -53,10 +53,10 @@ class Jitter:
             )
         if not math.isfinite(self.spread) or self.spread <= 0:
             raise InputError(f"a spread is a positive number, got {self.spread!r}", field="jitter")
-        most = {"normal": 1 / NORMAL_CUT, "lognormal": 2.0, "gamma": 1.0, "exponential": 10.0, "pareto": 1e6}
-        if self.spread > most[self.distribution]:
+        limits = {"normal": 1 / NORMAL_CUT, "lognormal": 2.0, "gamma": 1.0, "exponential": 10.0, "pareto": 1e6}
+        if self.spread > limits[self.distribution]:
             raise InputError(
-                f"the spread of {self.distribution} is at most {most[self.distribution]:g}, got {self.spread:g}",
+                f"the spread of {self.distribution} is at most {limits[self.distribution]:g}, got {self.spread:g}",
                 field="jitter",
             )
         if self.distribution == "pareto" and self.spread <= 1:
@@ -118,12 +118,12 @@ class Stragglers(OneLine):
         for field, value in (("seed", self.seed), *(("slow", rank) for rank, _ in self.slow)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(f"must be a whole number, got {value!r}", field=field)
-        seen: set[int] = set()
+        ranks: set[int] = set()
         for rank, factor in self.slow:
-            if not 0 <= rank < MAX_RANK or rank in seen:
-                why = "is given twice" if rank in seen else "is no rank"
-                raise InputError(f"{rank} {why}", field="slow")
-            seen.add(rank)
+            if not 0 <= rank < MAX_RANK or rank in ranks:
+                reason = "is given twice" if rank in ranks else "is no rank"
+                raise InputError(f"{rank} {reason}", field="slow")
+            ranks.add(rank)
             if not math.isfinite(factor) or not 0 < factor <= MAX_FACTOR:
                 raise InputError(
                     f"rank {rank}: a factor is above 0 and at most {MAX_FACTOR:g}, got {factor}", field="slow"
@@ -157,21 +157,21 @@ class Stragglers(OneLine):
         if not self.slow:
             return np.ones(rank.shape)
         slow, factor = (np.array(column) for column in zip(*sorted(self.slow), strict=True))
-        at = np.minimum(np.searchsorted(slow, rank), len(slow) - 1)
-        return np.where(slow[at] == rank, factor[at], 1.0)
+        index = np.minimum(np.searchsorted(slow, rank), len(slow) - 1)
+        return np.where(slow[index] == rank, factor[index], 1.0)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Descriptions of slow ranks and jitter for the result's evidence (``assumed``)."""
-        said = [f"rank {rank}: {factor:g}x compute time" for rank, factor in self.slow[:8]]
+        texts = [f"rank {rank}: {factor:g}x compute time" for rank, factor in self.slow[:8]]
         if len(self.slow) > 8:
-            said.append(f"{len(self.slow) - 8} more ranks are slow")
+            texts.append(f"{len(self.slow) - 8} more ranks are slow")
         if self.jitter is not None:
-            each = "each operator of each rank" if self.per == "operator" else "all operators of a rank in a step"
+            scope = "each operator of each rank" if self.per == "operator" else "all operators of a rank in a step"
             if self.each == "class":
-                each += ", equal on identical ranks"
-            said.append(f"jitter: {each}, {self.jitter.distribution} {self.jitter.spread:g}, seed {self.seed}")
-        return tuple(said)
+                scope += ", equal on identical ranks"
+            texts.append(f"jitter: {scope}, {self.jitter.distribution} {self.jitter.spread:g}, seed {self.seed}")
+        return tuple(texts)
 
 
 def scaled_ps(duration_ps: Int, factors: Float64) -> npt.NDArray[np.int64]:
@@ -186,7 +186,7 @@ def parse_slow(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
 
     Raises InputError with the invalid text.
     """
-    found: list[tuple[int, float]] = []
+    factors: list[tuple[int, float]] = []
     for text in texts:
         match = re.fullmatch(r"\s*rank\s*=\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*:\s*([0-9.eE+-]+)\s*", text)
         factor = _number(match[3]) if match else None
@@ -197,8 +197,8 @@ def parse_slow(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
             raise InputError(
                 f"{text!r}: ranks go from the smaller to the larger, 2**20 of them at most", field="--slow"
             )
-        found += [(rank, factor) for rank in range(first, last + 1)]
-    return tuple(found)
+        factors += [(rank, factor) for rank in range(first, last + 1)]
+    return tuple(factors)
 
 
 def parse_jitter(text: str) -> Jitter:

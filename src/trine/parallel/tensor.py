@@ -26,7 +26,7 @@ class SplitCollectives(Extension):
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._reduced: dict[int, tuple[int | None, int]] = {}  # lane -> forward operator, step of the reduction
-        self._held: dict[int, int] = {}  # lane -> step that the next operator but one waits for
+        self._deferred: dict[int, int] = {}  # lane -> step that the next operator but one waits for
         self.axis = self.context.plan.groups.tensor
 
     def wait_beside_weights(self, op: Operator, step: int) -> None:
@@ -39,11 +39,11 @@ class SplitCollectives(Extension):
         forward, step = self._reduced.pop(self.writer.lane, (None, -1))
         if op.phase == BACKWARD and op.forward_id == forward and self.context.stages.parts[op.id] == WEIGHT_PART:
             self.writer.release(step)
-            self._held[self.writer.lane] = step
+            self._deferred[self.writer.lane] = step
 
     def hold_again(self) -> None:
         """Make the operator after the weight gradient wait for the reduction."""
-        step = self._held.pop(self.writer.lane, None)
+        step = self._deferred.pop(self.writer.lane, None)
         if step is not None:
             self.writer.wait(step)
 
@@ -116,9 +116,9 @@ class HeadGathers(Extension):
         tensors = self.context.workload.tensors
         pending = self._pending.get(self.writer.lane)
         if pending is not None and any(tensors[t].storage == pending[0] for t in op.inputs):
-            self._give_back(done)
+            self._free_gathered(done)
         if op.phase == FORWARD and self._regroups(op):
-            self._give_back(done)
+            self._free_gathered(done)
             step, size = self._collective("all_gather", op, op, place, (done,))
             self.writer.wait(step)
             self._pending[self.writer.lane] = tensors[op.outputs[0]].storage, step, size
@@ -127,13 +127,13 @@ class HeadGathers(Extension):
         """Free the gathered tensor: a stage that ends right after a projection sends only the heads."""
         pending = self._pending.get(self.writer.lane)
         if pending is not None:
-            self._give_back(pending[1])
+            self._free_gathered(pending[1])
 
     def _regroups(self, op: Operator) -> bool:
         split = self.context.split_of(op)
         return split is not None and split.regroups
 
-    def _give_back(self, last: int) -> None:
+    def _free_gathered(self, last: int) -> None:
         pending = self._pending.pop(self.writer.lane, None)
         if pending is not None:
             self.program.memory.temporary(pending[2], pending[1], last, user=pending[1])

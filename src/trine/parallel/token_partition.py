@@ -109,21 +109,21 @@ def expert_weights(workload: Workload) -> list[int]:
 
 def _expert_tensors(workload: Workload) -> frozenset[int]:
     """Return the activations that experts read or compute."""
-    found = {
+    tensors = {
         t
         for op in workload.operators
         if is_expert(op)
         for t in (*op.inputs, *op.outputs)
         if workload.tensors[t].batch_dims
     }
-    return frozenset(found)
+    return frozenset(tensors)
 
 
 def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
-    what = "context parallelism" if plan.cp > 1 else "sequence parallelism"
+    option = "context parallelism" if plan.cp > 1 else "sequence parallelism"
     if length is None:
         raise PlanError(
-            f"{what} divides the tokens of each sample, but {workload.name!r} has no number of tokens: "
+            f"{option} divides the tokens of each sample, but {workload.name!r} has no number of tokens: "
             "synthesise the model (model:NAME), or give the trace the metadata 'sequence'"
         )
     degree = plan.cp * (plan.tp if plan.sequence_parallel else 1)
@@ -133,7 +133,7 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             below = length - length % divisor
             near = f"{below} or {below + divisor}" if below else str(divisor)
             raise PlanError(
-                f"{what}: a sequence of {length} tokens does not divide into {divisor} equal parts: the nearest that "
+                f"{option}: a sequence of {length} tokens does not divide into {divisor} equal parts: the nearest that "
                 f"does has {near}"
             )
     tensors = workload.tensors
@@ -142,10 +142,10 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             continue
         for tensor_id in (*op.inputs, *op.outputs):
             tensor = tensors[tensor_id]
-            one = tensor.batch_dims == (0,) and len(tensor.shape) in (2, 3) and tensor.shape[1] == 1  # a pooled token
-            if tensor.batch_dims and tensor.size_bytes and not one and sequence_dim(tensor, length) is None:
+            is_pooled = tensor.batch_dims == (0,) and len(tensor.shape) in (2, 3) and tensor.shape[1] == 1
+            if tensor.batch_dims and tensor.size_bytes and not is_pooled and sequence_dim(tensor, length) is None:
                 raise PlanError(
-                    f"{what}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
+                    f"{option}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
                     "counts tokens is not known"
                 )
         if plan.cp > 1 and op.phase == FORWARD and multiplies_activations(workload, op):
@@ -214,18 +214,18 @@ def expert_load(workload: Workload, plan: Plan) -> ExpertLoad:
     shares = _shares(plan, count)
     factor = plan.capacity_factor
     if factor is not None:
-        most = Fraction(factor).limit_denominator(_RESOLUTION) / count
-        if max(shares) <= most:
+        capacity = Fraction(factor).limit_denominator(_RESOLUTION) / count
+        if max(shares) <= capacity:
             raise PlanError(
                 f"capacity_factor cannot matter: no expert gets more than {float(max(shares) * count):.3g} times its "
                 f"even share of the tokens, and the capacity is {factor:g}"
             )
-        shares = [min(share, most) for share in shares]
-    each = count // plan.ep
-    kept = tuple(sum(shares[p * each : (p + 1) * each], Fraction(0)) for p in range(plan.ep))
-    if min(kept) <= 0:
-        raise PlanError(f"the experts of rank {kept.index(min(kept))} of the ep group get no tokens at all")
-    return ExpertLoad(kept, 1 - sum(kept, Fraction(0)))
+        shares = [min(share, capacity) for share in shares]
+    per_rank = count // plan.ep
+    loads = tuple(sum(shares[p * per_rank : (p + 1) * per_rank], Fraction(0)) for p in range(plan.ep))
+    if min(loads) <= 0:
+        raise PlanError(f"the experts of rank {loads.index(min(loads))} of the ep group get no tokens at all")
+    return ExpertLoad(loads, 1 - sum(loads, Fraction(0)))
 
 
 def _shares(plan: Plan, count: int) -> list[Fraction]:
@@ -236,9 +236,9 @@ def _shares(plan: Plan, count: int) -> list[Fraction]:
     else:
         power = exponent(plan.expert_imbalance)
         weights = [(n + 1) ** -power for n in range(count)]
-    whole = [Fraction(weight / sum(weights)).limit_denominator(_RESOLUTION) for weight in weights]
-    total = sum(whole)
-    return [share / total for share in whole]
+    exact = [Fraction(weight / sum(weights)).limit_denominator(_RESOLUTION) for weight in weights]
+    total = sum(exact)
+    return [share / total for share in exact]
 
 
 def num_experts(workload: Workload) -> int:

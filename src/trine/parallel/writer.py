@@ -282,9 +282,9 @@ class ProgramWriter:
         """End a pass, after its last operator and its sends: the launching thread may wait for the GPU."""
         if self._launch is None:
             return
-        wanted, has_messages = self._launch.synchronises, self.context.plan.pp > 1
-        is_pass = has_messages and wanted in ("pass", "forward")
-        if is_pass or (wanted == "micro-batch" and is_backward) or (wanted == "forward" and not is_backward):
+        mode, has_messages = self._launch.synchronises, self.context.plan.pp > 1
+        is_pass = has_messages and mode in ("pass", "forward")
+        if is_pass or (mode == "micro-batch" and is_backward) or (mode == "forward" and not is_backward):
             steps = (*self.last_compute_and_waits(), *self.sent[-1:])
             self.thread.synchronise(steps, label, and_next=is_pass)
 

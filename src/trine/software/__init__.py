@@ -1,4 +1,4 @@
-"""Software profiles: what a training framework adds to the work that a model's shapes ask for."""
+"""Software profiles: the work that a training framework adds to the operators of a model."""
 
 from __future__ import annotations
 

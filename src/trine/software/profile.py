@@ -271,17 +271,17 @@ class Software(Spec):
         for name in by:
             if name not in FACTORS:
                 raise InputError(f"unknown factor {name[:40]!r}{nearest(name[:80], FACTORS)}", field="factors")
-        own = {}
+        factors = {}
         for name, value in by.items():
             scaled = getattr(self.factors, name).value * value
             try:
-                own[name] = Factor(value=scaled, fitted_on=fitted_on, left_out_error=left_out_error)
+                factors[name] = Factor(value=scaled, fitted_on=fitted_on, left_out_error=left_out_error)
             except ValueError as error:
-                what = f"{name}.{getattr(error, 'path', '') or 'value'}"
+                path = f"{name}.{getattr(error, 'path', '') or 'value'}"
                 raise InputError(
-                    f"the fit is beyond limits: {what} {error}: check the measured times", field="factors"
+                    f"the fit is beyond limits: {path} {error}: check the measured times", field="factors"
                 ) from None
-        return self.model_copy(update={"factors": self.factors.model_copy(update=own)})
+        return self.model_copy(update={"factors": self.factors.model_copy(update=factors)})
 
 
 _FOLDER = PRESETS / "software"
@@ -301,7 +301,7 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
     """
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
-        return _read(Path(text))
+        return _read_profile(Path(text))
     if text == NO_SOFTWARE:
         raise SpecError(
             f"{NO_SOFTWARE!r} stands for no profile: name one of {', '.join(known_software())}", field="software"
@@ -321,10 +321,10 @@ def software_file(name_or_path: str | os.PathLike[str]) -> Path:
 
 @cache
 def _preset(name: str) -> Software:
-    return _read(_FOLDER / f"{name}.yaml")
+    return _read_profile(_FOLDER / f"{name}.yaml")
 
 
-def _read(path: Path) -> Software:
+def _read_profile(path: Path) -> Software:
     profile = read_spec(path, Software)
     style = profile.operators
     for field, families in (("operators.kernels", style.kernels), ("operators.passes", style.passes),

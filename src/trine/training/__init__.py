@@ -1,6 +1,6 @@
-"""Compose the parts: workload, plan, cluster -> result. No logic of its own beyond choosing and checking them.
+"""Training steps: choose and check the parts of a simulation (workload, plan, cluster), and return its result.
 
-What simulates is imported when it is first asked for: the options alone, of a help page, import nothing.
+The simulation modules are imported on first use, so that a help page imports only the options.
 """
 
 from typing import TYPE_CHECKING

@@ -239,21 +239,21 @@ def step_ensemble(
     has_jitter = stragglers is not None and stragglers.jitter is not None
     drawn = stragglers if stragglers is not None and has_jitter else _perturbed(stragglers)
     seed = drawn.seed if first_seed is None else first_seed
-    own = replace(options, stragglers=replace(drawn, seed=seed)) if has_jitter else options
-    first = simulate(workload, plan, options=own)
+    seeded = replace(options, stragglers=replace(drawn, seed=seed)) if has_jitter else options
+    result = simulate(workload, plan, options=seeded)
     later = replace(options, compare=False)
 
-    def run(each: int) -> int:
-        if has_jitter and each == seed:
-            return first.step_time_ps
-        return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=each))).step_time_ps
+    def run(number: int) -> int:
+        if has_jitter and number == seed:
+            return result.step_time_ps
+        return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=number))).step_time_ps
 
     with observing(on_job=ignore):
         runs = ensemble(run, repeats, seed)
     low, high = math.floor(runs.percentile_ps(10)), math.ceil(runs.percentile_ps(90))
     reason = f"80 % of these {len(runs.times_ps)} runs"
-    first = replace(first, band=WidenedBand(inner=first.band, low_ps=low, high_ps=high, reason=reason))
-    return StepEnsemble(result=first, runs=runs, what=_what(drawn, has_jitter))
+    result = replace(result, band=WidenedBand(inner=result.band, low_ps=low, high_ps=high, reason=reason))
+    return StepEnsemble(result=result, runs=runs, what=_random_input(drawn, has_jitter))
 
 
 def _perturbed(stragglers: Stragglers | None) -> Stragglers:
@@ -261,7 +261,7 @@ def _perturbed(stragglers: Stragglers | None) -> Stragglers:
     return Stragglers(slow=slow, jitter=PERTURBATION, each="class")
 
 
-def _what(drawn: Stragglers, has_jitter: bool) -> str:
+def _random_input(drawn: Stragglers, has_jitter: bool) -> str:
     if has_jitter:
         assert drawn.jitter is not None
         return f"step times with jitter {drawn.jitter.distribution} {drawn.jitter.spread:g} per {drawn.per}"

@@ -74,32 +74,32 @@ class MemoryExplained:
     def text(self) -> list[str]:
         """Return the lines that the command prints."""
         rows = [("held at the peak by", "what", "bytes", "since")]
-        for held in self.held:
-            module = f"{held.module} ({held.count} of them)" if held.count > 1 else held.module
-            rows.append((module, held.category.replace("_", " "), format_bytes(held.size_bytes), held.since))
-        most = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.phases)
-        other = [("with", "ranks", "needs", "change", "verdict")]
-        for one in self.options:
-            if one.use is None:
-                other.append((one.option, str(one.num_ranks), "-", "-", one.why_not[:60]))
+        for entry in self.held:
+            module = f"{entry.module} ({entry.count} of them)" if entry.count > 1 else entry.module
+            rows.append((module, entry.category.replace("_", " "), format_bytes(entry.size_bytes), entry.since))
+        peaks = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.phases)
+        option_rows = [("with", "ranks", "needs", "change", "verdict")]
+        for option in self.options:
+            if option.use is None:
+                option_rows.append((option.option, str(option.num_ranks), "-", "-", option.why_not[:60]))
             else:
-                change = one.use.needed_bytes - self.use.needed_bytes
-                other.append(
+                change = option.use.needed_bytes - self.use.needed_bytes
+                option_rows.append(
                     (
-                        one.option,
-                        str(one.num_ranks),
-                        format_bytes(one.use.needed_bytes),
+                        option.option,
+                        str(option.num_ranks),
+                        format_bytes(option.use.needed_bytes),
                         f"{'+' if change >= 0 else '-'}{format_bytes(abs(change))}",
-                        one.use.verdict,
+                        option.use.verdict,
                     )
                 )
         return [
             f"memory of {self.ranks}: {format_bytes(self.use.allocated_bytes)} allocated at the peak, {self.at}",
-            f"most in each phase: {most}",
+            f"most in each phase: {peaks}",
             "",
             *aligned(rows, 40),
             "",
-            *aligned(other, 40),
+            *aligned(option_rows, 40),
         ]
 
     def document(self) -> Row:
@@ -110,10 +110,10 @@ class MemoryExplained:
             "held": to_rows(self.held),
             "phases": dict(self.phases),
             "options": [
-                {**to_row(one, "option num_ranks why_not"),
-                 "needed_bytes": one.use.needed_bytes if one.use else None,
-                 "verdict": one.use.verdict if one.use else None}
-                for one in self.options
+                {**to_row(option, "option num_ranks why_not"),
+                 "needed_bytes": option.use.needed_bytes if option.use else None,
+                 "verdict": option.use.verdict if option.use else None}
+                for option in self.options
             ],
         }  # fmt: skip
 
@@ -143,9 +143,9 @@ def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, 
     from trine.parallel.build import build_job
 
     setup = setup_of(workload, plan, options)
-    asked = shortened(setup.plan, setup.workload.batch)
+    short_plan = shortened(setup.plan, setup.workload.batch)
     job, _ = build_job(
-        setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
+        setup.workload, short_plan, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
         software=setup.software.profile, launch=recorded_launches(setup.workload, setup.software.profile),
         mixed=setup.mixed,
     )  # fmt: skip
@@ -157,23 +157,23 @@ def explain_memory(
     workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
 ) -> MemoryExplained:
     """Explain the peak memory of the worst rank, and the effect of each other option on it."""
-    found = programs_of(workload, plan, options)
-    uses = found.uses()
+    programs = programs_of(workload, plan, options)
+    uses = programs.uses()
     worst = least_headroom(uses)
-    program = found.job.programs[worst]
+    program = programs.job.programs[worst]
     changes = in_order(program)
     index = _peak(changes)
-    asked = replace(found.setup.plan, sequence_parallel=None if plan is None else plan.sequence_parallel)
+    base_plan = replace(programs.setup.plan, sequence_parallel=None if plan is None else plan.sequence_parallel)
     return MemoryExplained(
-        stage=found.stage_of(worst),
+        stage=programs.stage_of(worst),
         ranks=program.name,
         use=uses[worst],
-        at=_where(program.steps[changes[index].step].label, found.job) if index >= 0 else "before the step",
-        held=tuple(_held(program, changes[: index + 1], found.job)),
+        at=_place_text(program.steps[changes[index].step].label, programs.job) if index >= 0 else "before the step",
+        held=tuple(_peak_rows(program, changes[: index + 1], programs.job)),
         phases=tuple(_phases(program, changes)),
         options=tuple(
-            _other(workload, text, (asked, changes), options)
-            for text, changes in other_plans(asked, found.setup.workload.batch)
+            _with_option(workload, text, (base_plan, changes), options)
+            for text, changes in other_plans(base_plan, programs.setup.workload.batch)
         ),
     )
 
@@ -182,16 +182,16 @@ def memory_snapshot(
     workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
 ) -> dict[str, Any]:
     """Return an allocator snapshot for a rank of the worst stage; see :mod:`trine.results.snapshot`."""
-    found = programs_of(workload, plan, options)
-    program = found.job.programs[least_headroom(found.uses())]
+    programs = programs_of(workload, plan, options)
+    program = programs.job.programs[least_headroom(programs.uses())]
     changes = [
-        SnapshotChange(change.delta_bytes, change.block, _module(label, found.job, change.category), _pass(label))
+        SnapshotChange(change.delta_bytes, change.block, _module(label, programs.job, change.category), _pass(label))
         for change in in_order(program)
         if change.block >= 0
         for label in (program.steps[change.step].label,)
     ]
     resident = list(zip(MEMORY_CATEGORIES, program.resident_bytes, strict=False))
-    return snapshot(changes, resident, found.facts.rounding_bytes)
+    return snapshot(changes, resident, programs.facts.rounding_bytes)
 
 
 # -- the peak ----------------------------------------------------------------------------------------------------------
@@ -199,17 +199,17 @@ def memory_snapshot(
 
 def _peak(changes: Sequence[MemoryChange]) -> int:
     """Return the index of the change that makes the peak, or -1 if the peak is before the step."""
-    held, most, index = 0, 0, -1
+    allocated, peak, index = 0, 0, -1
     for i, change in enumerate(changes):
-        held += change.delta_bytes
-        if held > most:
-            most, index = held, i
+        allocated += change.delta_bytes
+        if allocated > peak:
+            peak, index = allocated, i
     return index
 
 
-def _held(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> Iterator[HeldMemory]:
+def _peak_rows(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> Iterator[HeldMemory]:
     """Yield the memory held after ``changes``, largest first; small entries share the last row."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {
+    entries: dict[tuple[str, str, str], dict[str, int]] = {
         (MODULE_OF_RESIDENT, name, "before the step"): {name: size}
         for name, size in zip(MEMORY_CATEGORIES, program.resident_bytes, strict=False)
         if size
@@ -221,30 +221,30 @@ def _held(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> It
     for change in alive.values():
         label = program.steps[change.step].label
         module = _module(label, job, change.category)
-        alike = ".".join("*" if part.isdigit() else part for part in module.split("."))
-        sizes = found.setdefault((alike, MEMORY_CATEGORIES[change.category], _pass(label)), {})
+        pattern = ".".join("*" if part.isdigit() else part for part in module.split("."))
+        sizes = entries.setdefault((pattern, MEMORY_CATEGORIES[change.category], _pass(label)), {})
         sizes[module] = sizes.get(module, 0) + change.delta_bytes
-    rows = sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0]))
-    for (alike, category, since), sizes in rows[:SHOWN_MODULES]:
-        name = alike if len(sizes) > 1 else next(iter(sizes))
+    rows = sorted(entries.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+    for (pattern, category, since), sizes in rows[:SHOWN_MODULES]:
+        name = pattern if len(sizes) > 1 else next(iter(sizes))
         yield HeldMemory(
             module=name, category=category, size_bytes=sum(sizes.values()), since=since, count=len(sizes)
         )  # fmt: skip
-    rest = rows[SHOWN_MODULES:]
-    if rest:
-        size = sum(sum(sizes.values()) for _, sizes in rest)
-        yield HeldMemory(module=f"{len(rest)} more", category="activations", size_bytes=size, since="any pass")
+    remainder = rows[SHOWN_MODULES:]
+    if remainder:
+        size = sum(sum(sizes.values()) for _, sizes in remainder)
+        yield HeldMemory(module=f"{len(remainder)} more", category="activations", size_bytes=size, since="any pass")
 
 
 def _phases(program: RankProgram, changes: Sequence[MemoryChange]) -> Iterator[tuple[str, int]]:
     """Yield the peak memory of each phase."""
-    held = sum(program.resident_bytes)
-    most: dict[str, int] = {}
+    allocated = sum(program.resident_bytes)
+    peaks: dict[str, int] = {}
     for change in changes:
-        held += change.delta_bytes
+        allocated += change.delta_bytes
         name = Phase(program.steps[change.step].label.phase).name.lower()
-        most[name] = max(most.get(name, 0), held)
-    yield from most.items()
+        peaks[name] = max(peaks.get(name, 0), allocated)
+    yield from peaks.items()
 
 
 def _module(label: Label, job: Job, category: int) -> str:
@@ -261,7 +261,7 @@ def _pass(label: Label) -> str:
     return f"{text}, micro-batch {label.microbatch}" if label.microbatch >= 0 else text
 
 
-def _where(label: Label, job: Job) -> str:
+def _place_text(label: Label, job: Job) -> str:
     name = job.layer_names[label.layer] if label.layer >= 0 else "communication"
     return f"in {_pass(label)}, at {name}"
 
@@ -296,16 +296,16 @@ def other_plans(plan: Plan, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"offload {offload}", {"offload": offload}
 
 
-def _other(
-    workload: Workload | str | os.PathLike[str], text: str, asked: tuple[Plan, dict[str, Any]], options: SimulateOptions
+def _with_option(
+    workload: Workload | str | os.PathLike[str], text: str, trial: tuple[Plan, dict[str, Any]], options: SimulateOptions
 ) -> OtherOption:
-    plan, changes = asked
+    plan, changes = trial
     ranks = plan.num_ranks
     try:
-        other = replace(plan, **changes)
-        ranks = other.num_ranks
-        found = programs_of(workload, other, replace(options, warnings=()))
-        uses = found.uses()
+        changed = replace(plan, **changes)
+        ranks = changed.num_ranks
+        programs = programs_of(workload, changed, replace(options, warnings=()))
+        uses = programs.uses()
         use = uses[least_headroom(uses)]
     except TrineError as error:
         return OtherOption(option=text, num_ranks=ranks, use=None, why_not=str(error))

@@ -22,8 +22,8 @@ MAX_FACTORS = 3
 FELT = 0.02
 _NUDGE = math.log(1.05)
 #: Factors stay within 1/8 and 8 times their start; beyond that, the profile describes other software.
-_FARTHEST = math.log(8)
-_STEPS, _SETTLED = 6, 2e-3
+_MAX_LOG = math.log(8)
+_MAX_MOVES, _MIN_MOVE = 6, 2e-3
 
 #: (factors, number of the step) -> its predicted seconds.
 Predict = Callable[[Mapping[str, float], int], float]
@@ -67,34 +67,34 @@ def fit_factors(
         raise InputError(f"between 1 and {MAX_FACTORS} different factors are fitted, got {', '.join(names) or 'none'}")
     if len(names) > len(measured_s):
         raise InputError(f"{len(names)} factors need {len(names)} measured steps, got {len(measured_s)}")
-    asked = _Asked(predict, measured_s, names)
-    every = list(range(len(measured_s)))
+    predictions = _Predictions(predict, measured_s, names)
+    all_steps = list(range(len(measured_s)))
     start = np.zeros(len(names))
-    _check_felt(asked.slopes(start, every), names)
-    best = _minimum(asked, every)
-    found = dict(zip(names, np.exp(best).tolist(), strict=True))
+    _check_separable(predictions.slopes(start, all_steps), names)
+    best = _minimum(predictions, all_steps)
+    factors = dict(zip(names, np.exp(best).tolist(), strict=True))
     return FactorFit(
-        factors=found,
-        before=tuple(asked.errors(start, every).tolist()),
-        after=tuple(asked.errors(best, every).tolist()),
-        left_out=_left_out(asked, list(groups if groups is not None else every)),
+        factors=factors,
+        before=tuple(predictions.errors(start, all_steps).tolist()),
+        after=tuple(predictions.errors(best, all_steps).tolist()),
+        left_out=_held_out_errors(predictions, list(groups if groups is not None else all_steps)),
     )
 
 
-class _Asked:
-    """Cache of the predictions."""
+class _Predictions:
+    """Cache of predicted step times and their errors."""
 
     def __init__(self, predict: Predict, measured_s: Sequence[float], names: Sequence[str]) -> None:
         self._predict, self._measured_s, self.names = predict, measured_s, tuple(names)
-        self._known: dict[tuple[tuple[float, ...], int], float] = {}
+        self._cache: dict[tuple[tuple[float, ...], int], float] = {}
 
     def error(self, logs: Float64, step: int) -> float:
         """Return log(predicted / measured) of a step."""
         key = tuple(round(float(value), 9) for value in logs), step
-        if key not in self._known:
+        if key not in self._cache:
             factors = {name: math.exp(value) for name, value in zip(self.names, key[0], strict=True)}
-            self._known[key] = math.log(self._predict(factors, step) / self._measured_s[step])
-        return self._known[key]
+            self._cache[key] = math.log(self._predict(factors, step) / self._measured_s[step])
+        return self._cache[key]
 
     def errors(self, logs: Float64, steps: Sequence[int]) -> Float64:
         """Return float64[steps]: :meth:`error` of each."""
@@ -102,14 +102,14 @@ class _Asked:
 
     def slopes(self, logs: Float64, steps: Sequence[int]) -> Float64:
         """Return float64[steps, factors]: d log time / d log factor of each step, by a forward difference."""
-        here = self.errors(logs, steps)
+        base = self.errors(logs, steps)
         nudged = (logs + _NUDGE * (np.arange(len(logs)) == number) for number in range(len(logs)))
-        return np.stack([(self.errors(each, steps) - here) / _NUDGE for each in nudged], axis=1)
+        return np.stack([(self.errors(point, steps) - base) / _NUDGE for point in nudged], axis=1)
 
 
-def _check_felt(slopes: Float64, names: Sequence[str]) -> None:
-    for name, most in zip(names, np.abs(slopes).max(axis=0), strict=True):
-        if most < FELT:
+def _check_separable(slopes: Float64, names: Sequence[str]) -> None:
+    for name, slope in zip(names, np.abs(slopes).max(axis=0), strict=True):
+        if slope < FELT:
             raise InputError(f"no measured step depends on the factor {name!r}: leave it out", field="factors")
     scaled = slopes / np.linalg.norm(slopes, axis=0)
     if np.linalg.svd(scaled, compute_uv=False)[-1] < 0.05:
@@ -120,43 +120,43 @@ def _check_felt(slopes: Float64, names: Sequence[str]) -> None:
         )
 
 
-def _minimum(asked: _Asked, steps: Sequence[int]) -> Float64:
+def _minimum(predictions: _Predictions, steps: Sequence[int]) -> Float64:
     """Run Gauss-Newton; halve a move that increases the cost."""
-    here = np.zeros(len(asked.names))
-    cost = _cost(asked, here, steps)
-    for _ in range(_STEPS):
-        slopes, errors = asked.slopes(here, steps), asked.errors(here, steps)
+    point = np.zeros(len(predictions.names))
+    cost = _cost(predictions, point, steps)
+    for _ in range(_MAX_MOVES):
+        slopes, errors = predictions.slopes(point, steps), predictions.errors(point, steps)
         move = np.linalg.lstsq(slopes, -errors, rcond=1e-3)[0]
-        if np.abs(move).max() < _SETTLED:
-            return here
+        if np.abs(move).max() < _MIN_MOVE:
+            return point
         for _ in range(4):
-            there = np.clip(here + move, -_FARTHEST, _FARTHEST)
-            new = _cost(asked, there, steps)
+            trial = np.clip(point + move, -_MAX_LOG, _MAX_LOG)
+            new = _cost(predictions, trial, steps)
             if new <= cost:
                 break
             move = move / 2
         if new > cost:
-            return here
-        here, cost = there, new
-    return here
+            return point
+        point, cost = trial, new
+    return point
 
 
-def _cost(asked: _Asked, logs: Float64, steps: Sequence[int]) -> float:
-    return float(np.mean(asked.errors(logs, steps) ** 2))
+def _cost(predictions: _Predictions, logs: Float64, steps: Sequence[int]) -> float:
+    return float(np.mean(predictions.errors(logs, steps) ** 2))
 
 
-def _left_out(asked: _Asked, groups: Sequence[object]) -> tuple[float, ...]:
+def _held_out_errors(predictions: _Predictions, groups: Sequence[object]) -> tuple[float, ...]:
     """Return the errors of each group with factors fitted on the others; empty if a fit has too few steps."""
-    found: dict[int, float] = {}
-    for members, others in folds(groups):
-        if len(others) < len(asked.names):
+    errors: dict[int, float] = {}
+    for members, remainder in folds(groups):
+        if len(remainder) < len(predictions.names):
             return ()
-        best = _minimum(asked, others)
-        found |= {step: asked.error(best, step) for step in members}
-    return tuple(found[step] for step in sorted(found))
+        best = _minimum(predictions, remainder)
+        errors |= {step: predictions.error(best, step) for step in members}
+    return tuple(errors[step] for step in sorted(errors))
 
 
 def folds(groups: Sequence[object]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the members of each group and the members of all others; groups in order of appearance."""
     for group in dict.fromkeys(groups):
-        yield [n for n, own in enumerate(groups) if own == group], [n for n, own in enumerate(groups) if own != group]
+        yield [n for n, key in enumerate(groups) if key == group], [n for n, key in enumerate(groups) if key != group]

@@ -114,10 +114,10 @@ def evidence(
                 f"{'schedules on one channel, no protocol overhead' if costs is None else costs.software}; {sharing}"
             )
             rows.append(Evidence("communication time", "modelled", detail))
-    for what, size in report.one_operation_bytes.items():
-        rows.append(Evidence(f"broadcast of {what}", "modelled", _broadcast_detail(setup, what, size, costs)))
-    for each in kernels:
-        rows.append(Evidence("contention of compute and communication", "modelled", each.describe()))
+    for subject, size in report.one_operation_bytes.items():
+        rows.append(Evidence(f"broadcast of {subject}", "modelled", _broadcast_detail(setup, subject, size, costs)))
+    for kernel in kernels:
+        rows.append(Evidence("contention of compute and communication", "modelled", kernel.describe()))
     if setup.host_bytes_per_s is not None:
         rate = format_bandwidth(setup.host_bytes_per_s)
         detail = f"{rate} of host memory for each GPU; gradients read once, weights and states read and written once"
@@ -126,9 +126,9 @@ def evidence(
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     if setup.workload.collectives:
         rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
-    what = "model" if setup.workload.format == SYNTHESISED else "trace"
+    subject = "model" if setup.workload.format == SYNTHESISED else "trace"
     texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
-    rows.extend(Evidence(what, "assumed", text) for text in texts)
+    rows.extend(Evidence(subject, "assumed", text) for text in texts)
     return tuple(rows)
 
 
@@ -144,27 +144,27 @@ def _software(setup: Setup) -> Evidence:
 def _recorded(workload: Workload) -> str:
     """Return the recorded job's collectives in words; the simulated time includes none."""
     listed = (
-        f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
-        + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
-        for each in workload.collectives
+        f"{collective.count} x {collective.operation} in {format_time(collective.time_ps)}"
+        + ("" if collective.size_bytes is None else f" ({format_bytes(collective.size_bytes)})")
+        for collective in workload.collectives
     )
     return f"replaced by the layout's collectives: {'; '.join(listed)}"
 
 
 def _slowest(setup: Setup) -> str:
     """Return how much slower the slowest GPU is than the mean, and the source of the spread."""
-    asked = setup.options.gpu_spread
-    why = SPREAD_SOURCE if asked is None else f"standard deviation {asked:.2%}, from --gpu-spread"
-    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({why})"
+    spread = setup.options.gpu_spread
+    source = SPREAD_SOURCE if spread is None else f"standard deviation {spread:.2%}, from --gpu-spread"
+    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({source})"
 
 
-def _broadcast_detail(setup: Setup, what: str, size_bytes: int, costs: StepCosts | None) -> str:
+def _broadcast_detail(setup: Setup, subject: str, size_bytes: int, costs: StepCosts | None) -> str:
     size = format_bytes(size_bytes)
     if setup.machine is not None and setup.machine.circuits is not None:
         return f"{size} along a chain, message by message: circuits are set up in turn"
-    whose = "a chain over the links" if costs is None else f"the chain of {costs.library}"
-    detail = f"{size} as one operation: all replicas end with the last replica of {whose}"
-    return f"{detail}; --buffers broadcast simulates its messages" if what == BUFFERS else detail
+    chain = "a chain over the links" if costs is None else f"the chain of {costs.library}"
+    detail = f"{size} as one operation: all replicas end with the last replica of {chain}"
+    return f"{detail}; --buffers broadcast simulates its messages" if subject == BUFFERS else detail
 
 
 def _operator_detail(kind: str, setup: Setup) -> str:
@@ -172,14 +172,14 @@ def _operator_detail(kind: str, setup: Setup) -> str:
     if setup.compute == "roofline":
         return f"{_data_sheet(setup)}; recorded times are not used (trine help roofline)"
     if workload.format == SYNTHESISED or setup.compute == "tables":
-        of = f"from the shapes of {workload.name}"
+        basis = f"from the shapes of {workload.name}"
         if workload.format != SYNTHESISED:
-            of = f"from the shapes of {_shapes_of(workload)}"
-        return of + _TABLES.get(kind, " alone")
+            basis = f"from the shapes of {_shapes_of(workload)}"
+        return basis + _TABLES.get(kind, " alone")
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else " and ".join(setup.times.moved_to) or "another size"
     if setup.times.is_recorded and setup.times.is_elsewhere:
-        recorded += f", also used for the cluster's {' and '.join(setup.times.named)}"
+        recorded += f", also used for the cluster's {' and '.join(setup.times.named_gpus)}"
     return {
         "measured": recorded,
         "interpolated": f"between operators {recorded} and in other traces",
@@ -201,7 +201,7 @@ def _data_sheet(setup: Setup) -> str:
     workload = setup.workload
     sheet = f"the data sheet of the {setup.times.gpu}"
     if setup.times.is_each:
-        sheet = f"the data sheets of the {' and the '.join(setup.times.named)}, by rank"
+        sheet = f"the data sheets of the {' and the '.join(setup.times.named_gpus)}, by rank"
     if workload.format == SYNTHESISED:
         return sheet
     return f"{sheet} on the shapes of {_shapes_of(workload)}"
@@ -214,36 +214,36 @@ def _shapes_of(workload: Workload) -> str:
 
 def setup_warnings(setup: Setup) -> list[str]:
     workload = setup.workload
-    found = setup.times.warnings("(--gpu)" if setup.gpu is not None else "of the trace")
+    warnings = setup.times.warnings("(--gpu)" if setup.gpu is not None else "of the trace")
     if setup.has_host and setup.plan.inputs != "none" and (copies := _host_copies(workload)):
-        found.append(
+        warnings.append(
             f"{copies} operators of the trace copy inputs to the GPU, and trine adds a copy over the host's links: "
             "--inputs none counts it once"
         )
-    exchanged = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
-    if exchanged is not None and setup.plan.num_ranks > 1:
-        found.append(
-            f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
+    shuffle = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
+    if shuffle is not None and setup.plan.num_ranks > 1:
+        warnings.append(
+            f"the recorded job exchanged data by {shuffle.count} all-to-alls ({format_time(shuffle.time_ps)}), as "
             "for sharded embedding tables or experts; trine does not simulate them, so the step time excludes them"
         )
     is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
     if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):
-        found.append(
+        warnings.append(
             "the trace has no CPU side, so kernel launches take no time: --cpu assumes 5 us for each operator, "
             "--launch-cost TIME another time, --no-cpu none"
         )
-    return [*found, *setup.layout_warnings]
+    return [*warnings, *setup.layout_warnings]
 
 
-def fold_warnings(done: JobRun) -> list[str]:
+def fold_warnings(run: JobRun) -> list[str]:
     from trine.folding.traffic import sensitivity_warning
 
-    found = []
-    if done.why:
-        found.append(f"trine simulated every rank: {done.why}")
-    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.placement)):
-        found.append(sensitive)
-    return found
+    warnings = []
+    if run.why:
+        warnings.append(f"trine simulated every rank: {run.why}")
+    if run.folded is not None and (sensitive := sensitivity_warning(run.folded, run.placement)):
+        warnings.append(sensitive)
+    return warnings
 
 
 def _host_copies(workload: Workload) -> int:
@@ -291,17 +291,17 @@ def memory_facts(setup: Setup) -> MemoryFacts:
 
 
 def memory_verdict(result: Result) -> tuple[str, ...]:
-    """Name the ranks that need more memory than their GPU has, if there are any."""
-    over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
-    if not over:
+    """Name the ranks that need more memory than their GPU has."""
+    full_rows = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
+    if not full_rows:
         return ()
     worst = result.fullest_row
-    count, most, scope = len(over), "", result.scope
+    count, bound, scope = len(full_rows), "", result.scope
     if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
-        most = "up to "
-        count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
+        bound = "up to "
+        count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in full_rows).values())
     return (
-        f"out of memory: {most}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
+        f"out of memory: {bound}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
         f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}",
     )

@@ -100,7 +100,7 @@ class _GraphReader:
             "join": self._join,
         }
         for (name, number), task in zip(self._number.items(), self._tasks, strict=True):
-            add[task["kind"]](number, task, self._after(number, task.get("after", [])), name)
+            add[task["kind"]](number, task, self._dependencies(number, task.get("after", [])), name)
         return self._builder.build()
 
     def _compute(self, number: int, task: Mapping[str, Any], after: list[int], name: str) -> None:
@@ -149,15 +149,15 @@ class _GraphReader:
             if key not in task:
                 self._fail(number, key, "is missing")
 
-    def _after(self, number: int, after: Any) -> list[int]:
+    def _dependencies(self, number: int, after: Any) -> list[int]:
         if not isinstance(after, list):
             self._fail(number, "after", "must be a list of ids")
         numbers = []
         for place, value in enumerate(after):
             name = self._id(value, number, f"after[{place}]")
             if name not in self._number:
-                known = self._number if len(self._number) <= 1000 else ()  # the search takes too long with more
-                self._fail(number, f"after[{place}]", f"no task has the id {name!r}{nearest(name, known)}")
+                names = self._number if len(self._number) <= 1000 else ()  # the search takes too long with more
+                self._fail(number, f"after[{place}]", f"no task has the id {name!r}{nearest(name, names)}")
             numbers.append(self._number[name])
         if len(set(numbers)) != len(numbers):
             self._fail(number, "after", "names a task twice")

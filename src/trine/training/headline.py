@@ -58,18 +58,18 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     forward = [op for op in workload.operators if op.phase == FORWARD]
     samples = report.samples(plan.dp)
     per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
-    again = 0.0
+    extra = 0.0
     if workload.is_training and plan.recompute != "none":
         segments = recomputed(workload, replace(plan, recompute_layers=None), forward)
         if plan.recompute_layers is not None:
             segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
-        again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
+        extra = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
     dtype, peak = _peak(setup, _dtype(workload, flops))
     gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
     return StepWork(
         samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
-        num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + again) * samples,
+        num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + extra) * samples,
         gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
     )  # fmt: skip
 
@@ -77,32 +77,32 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
 def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
     """Return the precision of the GEMMs, and the mean peak FLOP/s of the ranks in it, or None if unknown."""
     counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
-    used, total = dtype, 0.0
+    precision, total = dtype, 0.0
     for name, count in zip(setup.gpu_names, counts, strict=True):
-        gpu, used = known_gpu(name), dtype
+        gpu, precision = known_gpu(name), dtype
         if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
-            used = "float32"  # a GPU without TF32 runs it as float32
-        peak = None if gpu is None else gpu.flop_per_s.get(used)
+            precision = "float32"  # a GPU without TF32 runs it as float32
+        peak = None if gpu is None else gpu.flop_per_s.get(precision)
         if peak is None:
-            return used, None
+            return precision, None
         total += float(peak) * count
-    return used, total / setup.plan.num_ranks
+    return precision, total / setup.plan.num_ranks
 
 
 def _forward_flops(workload: Workload) -> dict[int, int]:
     """Return the FLOPs of compute-bound forward operators, by id; equal operators are computed once."""
-    found: dict[int, int] = {}
-    known: dict[object, int] = {}
+    flops: dict[int, int] = {}
+    cache: dict[object, int] = {}
     for op in workload.operators:
         if op.phase != FORWARD or not is_compute_bound(kind_of(op)):
             continue
         tensors = [workload.tensors[i] for i in (*op.inputs, *op.outputs)]
         attributes = tuple((name, str(value)) for name, value in sorted(op.attributes.items()))
         key = (op.name, attributes, tuple((t.shape, t.role) for t in tensors))
-        if key not in known:
-            known[key] = work(op, workload).flops
-        found[op.id] = known[key]
-    return found
+        if key not in cache:
+            cache[key] = work(op, workload).flops
+        flops[op.id] = cache[key]
+    return flops
 
 
 def _dtype(workload: Workload, flops: dict[int, int]) -> str:
@@ -126,20 +126,20 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     machine = setup.machine
     shares = {row.kind: row.share for row in evidence if row.what == "operator time"}
     if setup.times.moved_to:  # the ranks with scaled times decide
-        return _moved(setup, {ASSUMED if ASSUMED in shares else MEASURED: 1.0})
+        return _scaled_band(setup, {ASSUMED if ASSUMED in shares else MEASURED: 1.0})
     if setup.workload.format == SYNTHESISED:
-        nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
+        nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[i]]) for i in setup.places.tolist()})
         profile = setup.software.profile
         factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
         errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
-        band = _widest(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
+        band = _band_union(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
         return band if band is None or not errors else band.at_least(max(errors))
     if not setup.times.is_recorded:
-        return _moved(setup, shares)
+        return _scaled_band(setup, shares)
     is_recorded, gpus = set(shares) == {MEASURED}, setup.plan.num_ranks
     if machine is None or gpus == 1 or machine.library is None:
-        same = {"small": (1.0, 1.0), "large": (1.0, 1.0)}
-        return CommunicationBand(library=None, is_recorded=is_recorded, gpus=gpus, **same)
+        exact = {"small": (1.0, 1.0), "large": (1.0, 1.0)}
+        return CommunicationBand(library=None, is_recorded=is_recorded, gpus=gpus, **exact)
     from trine.collectives.nccl.parameters import load_library
 
     rows = load_library(machine.library).bands
@@ -148,15 +148,15 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     return CommunicationBand(library=machine.library, is_recorded=is_recorded, gpus=gpus, **ends)
 
 
-def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
+def _scaled_band(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
     """Return the range of recorded times scaled to another GPU, weighted by the share of each scaling method."""
     if not uses_recorded_times(setup.compute):
         return None
-    known = {kind: 1.0 if share is None else share for kind, share in shares.items()}
-    part = known.get(ASSUMED, 0.0) / max(sum(known.values()), 1e-9)
+    weights = {kind: 1.0 if share is None else share for kind, share in shares.items()}
+    part = weights.get(ASSUMED, 0.0) / max(sum(weights.values()), 1e-9)
     low, high = (a ** (1 - part) * b**part for a, b in zip(MOVED_BY_TABLES, MOVED_BY_SHEETS, strict=True))
-    how = "the ratio of measured tables" if part < 0.5 else "the ratio of the data sheets"
-    reason = f"80 % of held-out operators fall this close to their time scaled to another GPU, mostly by {how}"
+    basis = "the ratio of measured tables" if part < 0.5 else "the ratio of the data sheets"
+    reason = f"80 % of held-out operators fall this close to their time scaled to another GPU, mostly by {basis}"
     return StepBand(low=low, high=high, level="operators moved to another GPU", num_rows=0, reason=reason)
 
 
@@ -166,15 +166,15 @@ def _spec_names(setup: Setup) -> list[str | None]:
     return [None if spec is None else spec.name for spec in specs]
 
 
-def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
+def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
     """Return the range that covers the ranges of several GPU models, or None if any range is missing."""
-    found = list(bands)
-    known = [band for band in found if band is not None]
-    if len(known) < len(found) or len(found) == 1:
-        return found[0] if len(found) == 1 else None
+    ranges = list(bands)
+    valid = [band for band in ranges if band is not None]
+    if len(valid) < len(ranges) or len(ranges) == 1:
+        return ranges[0] if len(ranges) == 1 else None
     return replace(
-        known[0], low=min(band.low for band in known), high=max(band.high for band in known),
-        level="; ".join(sorted({band.level for band in known})), num_rows=sum(band.num_rows for band in known),
+        valid[0], low=min(band.low for band in valid), high=max(band.high for band in valid),
+        level="; ".join(sorted({band.level for band in valid})), num_rows=sum(band.num_rows for band in valid),
     )  # fmt: skip
 
 
@@ -183,18 +183,18 @@ def foreign_band(result: Result) -> tuple[str, ...]:
     work, band = result.work, result.band
     if work is None or not isinstance(band, StepBand) or band.reason:
         return ()
-    of = []
+    differences = []
     if work.tokens is None:
-        of.append("a convolutional network")
+        differences.append("a convolutional network")
     if work.dtype not in ("bfloat16", "float16"):
-        of.append(work.dtype)
+        differences.append(work.dtype)
     if band.is_of_all and work.gpu is not None:
-        of.append(f"the {work.gpu} or its generation")
-    if not of:
+        differences.append(f"the {work.gpu} or its generation")
+    if not differences:
         return ()
     return (
         "the likely range may be too narrow: it comes from published 16-bit transformer steps on NVIDIA GPUs, not "
-        f"from {' or '.join(of)}",
+        f"from {' or '.join(differences)}",
     )
 
 
@@ -219,11 +219,11 @@ def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
     if machine is None:
         return result.band
     sharing = _sharing(machine)
-    on = machine.node_of[np.asarray(machine.gpus, np.int64)].astype(np.int64)
-    node = on[setup.places]
+    gpu_nodes = machine.node_of[np.asarray(machine.gpus, np.int64)].astype(np.int64)
+    node = gpu_nodes[setup.places]
     if sharing is None or len(np.unique(node)) <= sharing.beyond_nodes:
         return result.band
-    ports, per_node = _port_bytes_per_s(machine), len(on) / len(np.unique(on))
+    ports, per_node = _port_bytes_per_s(machine), len(gpu_nodes) / len(np.unique(gpu_nodes))
     grid, longer_ps = RankGrid(setup.plan.axes), 0.0
     for use in result.collectives:
         members = _members_on_a_node(grid, use.axes, node)
@@ -233,8 +233,8 @@ def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
             longer_ps += max(0.0, slow_ps - use.time_ps)
     step_ps, (low, high) = result.step_time_ps, (part * ports for part in sharing.of("all_reduce"))
     low_text, high_text, peak = (format_bandwidth(round(rate)) for rate in (low, high, ports))
-    left = f"{low_text} to {high_text} of {peak} a node"
-    reason = f"the fabric decides: traffic of others left all-reduces {left} ({sharing.source})"
+    rates = f"{low_text} to {high_text} of {peak} a node"
+    reason = f"the fabric decides: traffic of others left all-reduces {rates} ({sharing.source})"
     return WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
 
 
@@ -254,10 +254,10 @@ def _port_bytes_per_s(machine: Cluster) -> float:
 
 def _members_on_a_node(grid: RankGrid, axes: Sequence[str], node: Int64) -> int:
     """Return how many ranks of a group along ``axes`` share the node of its first; 0 if one node holds them all."""
-    named = [part for axis in axes for part in axis.split("+")]
-    if any(name not in grid.sizes for name in named):
-        named = list(grid.sizes)
+    names = [part for axis in axes for part in axis.split("+")]
+    if any(name not in grid.sizes for name in names):
+        names = list(grid.sizes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
-    group = ranks[ranks == sum(grid.coordinates(ranks, name) * grid.strides[name] for name in dict.fromkeys(named))]
-    here = int((node[group] == node[group[0]]).sum())
-    return 0 if here == len(group) else here
+    group = ranks[ranks == sum(grid.coordinates(ranks, name) * grid.strides[name] for name in dict.fromkeys(names))]
+    count = int((node[group] == node[group[0]]).sum())
+    return 0 if count == len(group) else count

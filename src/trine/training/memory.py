@@ -80,7 +80,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
     With 1F1B a stage holds at most one micro-batch per stage (interleaved: one round more); each further micro-batch
     reuses the memory of an earlier one. GPipe holds all. A plan with ``replica_batches`` is returned unchanged.
     """
-    size, whole = plan.micro_batch, plan.batch or batch
+    size, samples = plan.micro_batch, plan.batch or batch
     if (
         size is None
         or plan.replica_batches
@@ -88,8 +88,8 @@ def shortened(plan: Plan, batch: int) -> Plan:
         or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
     ):
         return plan
-    most = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
-    return replace(plan, batch=min(whole, most * size))
+    limit = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
+    return replace(plan, batch=min(samples, limit * size))
 
 
 def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capacity_bytes: int = 0) -> StageMemoryUse:
@@ -110,8 +110,8 @@ def program_uses(
     job: Job, facts: MemoryFacts, memory_bytes: Callable[[Sequence[int]], Sequence[int]]
 ) -> list[MemoryUse]:
     """Return the memory use of a rank of each program; memory_bytes: returns the GPU memory of ranks."""
-    first = np.unique(np.asarray(job.program_of), return_index=True)[1]
-    pairs = zip(job.programs, memory_bytes(first.tolist()), strict=True)
+    first_ranks = np.unique(np.asarray(job.program_of), return_index=True)[1]
+    pairs = zip(job.programs, memory_bytes(first_ranks.tolist()), strict=True)
     return [program_use(program, facts, capacity_bytes=capacity).use for program, capacity in pairs]
 
 
@@ -126,13 +126,13 @@ def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[
     waited, latest = [0], 0
     for step in program.steps:
         if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
-            latest = max((latest, *(after + 1 for after in step.after)))
+            latest = max((latest, *(index + 1 for index in step.after)))
         waited.append(latest)
-    found = []
+    times = []
     for change in changes:
         clock = program.clocks[change.step]
-        found.append(max(waited[clock.launch + 1], clock.behind + 1) if change.delta_bytes > 0 else change.user + 1)
-    return found
+        times.append(max(waited[clock.launch + 1], clock.behind + 1) if change.delta_bytes > 0 else change.user + 1)
+    return times
 
 
 def in_order(program: RankProgram) -> list[MemoryChange]:

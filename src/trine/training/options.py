@@ -105,11 +105,11 @@ def observed(function: F) -> F:
     """Let the runs of a function with a parameter ``options`` call the options' callbacks."""
 
     @functools.wraps(function)
-    def called(*args: Any, options: SimulateOptions, **given: Any) -> Any:
-        own = replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
+    def wrapper(*args: Any, options: SimulateOptions, **kwargs: Any) -> Any:
+        quiet = replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
         with observing(
             progress=options.progress, on_compile=options.on_compile, on_stage=options.on_stage, on_job=options.on_job
         ):
-            return function(*args, options=own, **given)
+            return function(*args, options=quiet, **kwargs)
 
-    return cast(F, called)
+    return cast(F, wrapper)

@@ -96,12 +96,12 @@ def overlap_range(workload: Workload | str | os.PathLike[str], plan: Plan, *, op
     ``on_job`` is called once. Raises the errors of simulate, and PlanError for a job on one GPU, which has no overlap.
     """
     plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
-    found = {}
-    for name, one in plans.items():
+    runs = {}
+    for name, variant in plans.items():
         is_modelled = name == "modelled"
         with observing(on_job=None if is_modelled else ignore):
-            found[name] = simulate(workload, one, options=replace(options, compare=options.compare and is_modelled))
-    return OverlapRange(**found)
+            runs[name] = simulate(workload, variant, options=replace(options, compare=options.compare and is_modelled))
+    return OverlapRange(**runs)
 
 
 def _share(ps: int, whole_ps: int) -> str:

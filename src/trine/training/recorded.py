@@ -36,49 +36,51 @@ class Timing:
     """GPU that the operator times of a run belong to.
 
     gpu: trine's name of the GPU, None if unknown. predicted_for: the GPU that the times are predicted for, None if the
-    workload's times are used. is_recorded: whether the times were recorded on the trace's GPU, at any sizes. here: GPU
-    models under the ranks, see :func:`gpus_under`. is_each: whether every rank uses times of the GPU model it runs on;
-    then ``gpu`` and ``predicted_for`` describe the workload. moved_to: GPU models that recorded times are converted to,
-    if ranks run on several models.
+    workload's times are used. is_recorded: whether the times were recorded on the trace's GPU, at any sizes. gpu_names:
+    GPU models under the ranks, see :func:`gpus_under`. is_each: whether every rank uses times of the GPU model it runs
+    on; then ``gpu`` and ``predicted_for`` describe the workload. moved_to: GPU models that recorded times are converted
+    to, if ranks run on several models.
     """
 
     gpu: str | None
     predicted_for: str | None
     is_recorded: bool
-    here: tuple[str | None, ...]
+    gpu_names: tuple[str | None, ...]
     is_each: bool = False
     moved_to: tuple[str, ...] = ()
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def named_gpus(self) -> tuple[str, ...]:
         """Names of the GPUs under the ranks, without unnamed GPUs."""
-        return tuple(name for name in self.here if name is not None)
+        return tuple(name for name in self.gpu_names if name is not None)
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether the times belong to a GPU that differs from all named GPUs of the cluster."""
-        return self.gpu is not None and bool(self.named) and self.gpu not in self.named
+        return self.gpu is not None and bool(self.named_gpus) and self.gpu not in self.named_gpus
 
     def of_one_gpu(self) -> Timing:
         """Return a copy in which all ranks use the times of one GPU, even if the cluster mixes models."""
         return replace(self, is_each=False, moved_to=(), is_recorded=self.is_recorded or bool(self.moved_to))
 
-    def warnings(self, whose: str) -> list[str]:
-        """Return warnings about ranks on GPUs without times. ``whose``: a word for who chose the GPU."""
-        found = []
+    def warnings(self, origin: str) -> list[str]:
+        """Return warnings about ranks on GPUs without times. ``origin``: a word for who chose the GPU."""
+        notes = []
         if self.moved_to:
-            found.append(
-                f"the trace has times of the {self.gpu} alone: times of the {_all_of(self.moved_to)} are predicted"
+            notes.append(
+                f"the trace has times of the {self.gpu} alone: times of the {_joined(self.moved_to)} are predicted"
             )
-        if len(self.named) > 1 and not self.is_each:
-            found.append(f"the cluster mixes {', '.join(self.named)}: every rank uses the operator times of one GPU")
+        if len(self.named_gpus) > 1 and not self.is_each:
+            notes.append(
+                f"the cluster mixes {', '.join(self.named_gpus)}: every rank uses the operator times of one GPU"
+            )
         if self.is_elsewhere:
-            known = first_known(self.here)
-            found.append(
-                f"operator times are from the {self.gpu} {whose}, but the cluster's GPUs are {self.named[0]}"
-                + ("" if known is None else f": --gpu {known} predicts for them")
+            target = first_known(self.gpu_names)
+            notes.append(
+                f"operator times are from the {self.gpu} {origin}, but the cluster's GPUs are {self.named_gpus[0]}"
+                + ("" if target is None else f": --gpu {target} predicts for them")
             )
-        return found
+        return notes
 
 
 def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]:
@@ -91,74 +93,75 @@ def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]
     return tuple(dict.fromkeys(None if name is None else short_name(name) for name in names))
 
 
-def first_known(here: Sequence[str | None]) -> str | None:
+def first_known(names: Sequence[str | None]) -> str | None:
     """Return the first of these GPUs with a data sheet in trine."""
-    return next((name for name in here if known_gpu(name) is not None), None)
+    return next((name for name in names if known_gpu(name) is not None), None)
 
 
-def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | None, ...]) -> Timing:
+def timing(workload: Workload, compute: str, gpu: str | None, gpus: tuple[str | None, ...]) -> Timing:
     """Decide which GPU the operator times belong to, and whether they are recorded or predicted.
 
-    compute: name of the compute model. gpu: the GPU that the user chose. here: the cluster's GPUs, see
+    compute: name of the compute model. gpu: the GPU that the user chose. gpus: the cluster's GPUs, see
     :func:`gpus_under`. Raises InputError for an unknown GPU, and if the trace's GPU is not in the cluster and the user
     did not choose one. Compute models reject options they do not support themselves.
     """
     gpu = None if gpu is None else load_gpu(gpu).name
     is_recorded = uses_recorded_times(compute) and workload.format != SYNTHESISED
     if is_recorded and not workload.has_gpu_times:
-        raise InputError(no_gpu_times(workload, gpu if gpu is not None else first_known(here)))
+        raise InputError(no_gpu_times(workload, gpu if gpu is not None else first_known(gpus)))
     if not workload.has_gpu_times and not any(op.inputs or op.outputs for op in workload.operators):
         raise InputError(
             f"the trace {workload.name[:60]!r} was recorded on {workload.recorded_on} without tensor shapes, so "
             "its operators have no time on a GPU: record it with record_shapes=True"
         )
-    own = None if workload.gpu is None else short_name(workload.gpu)
+    trace_gpu = None if workload.gpu is None else short_name(workload.gpu)
     if gpu is None and is_recorded:
-        _check_same(workload, own, here)
-    predicted = gpu
+        _check_same(workload, trace_gpu, gpus)
+    target = gpu
     if gpu is None and not uses_recorded_times(compute) and workload.format != SYNTHESISED:
-        predicted = _gpu_of_shapes(here)
-    of = own if predicted is None else predicted
-    named = [name for name in here if name is not None]
-    is_each = gpu is None and len(named) > 1 and of in named
-    moved = tuple(name for name in named if name != own) if is_each and is_recorded else ()
+        target = _gpu_of_shapes(gpus)
+    owner = trace_gpu if target is None else target
+    names = [name for name in gpus if name is not None]
+    is_each = gpu is None and len(names) > 1 and owner in names
+    moved = tuple(name for name in names if name != trace_gpu) if is_each and is_recorded else ()
     if moved:
         _check_moved(workload, moved)
-    is_recorded = is_recorded and of == own and not moved
-    return Timing(gpu=of, predicted_for=predicted, is_recorded=is_recorded, here=here, is_each=is_each, moved_to=moved)
+    is_recorded = is_recorded and owner == trace_gpu and not moved
+    return Timing(
+        gpu=owner, predicted_for=target, is_recorded=is_recorded, gpu_names=gpus, is_each=is_each, moved_to=moved
+    )
 
 
-def _check_moved(workload: Workload, moved: Sequence[str]) -> None:
+def _check_moved(workload: Workload, targets: Sequence[str]) -> None:
     """Raise InputError if the trace's GPU, or a GPU to convert its times to, has no data sheet."""
-    for name in (str(workload.gpu), *moved):
+    for name in (str(workload.gpu), *targets):
         if known_gpu(name) is None:
             raise InputError(
                 f"the trace {workload.name[:60]!r} has times of the {str(workload.gpu)[:60]} alone, and ranks run on "
-                f"the {_all_of(moved)[:120]} too: they cannot be predicted, as trine has no data sheet of the "
-                f"{name[:60]}; "
-                "--placement FILE puts all ranks on one GPU model"
+                f"the {_joined(targets)[:120]} too: they cannot be predicted, as trine has no data sheet of the "
+                f"{name[:60]}; --placement FILE puts all ranks on one GPU model"
             )
 
 
-def _all_of(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return " and ".join(names)
 
 
-def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...]) -> None:
+def _check_same(workload: Workload, trace_gpu: str | None, gpu_models: tuple[str | None, ...]) -> None:
     """Raise InputError if the cluster names its GPUs and the trace was recorded on a different one."""
-    named = [name for name in here if name is not None]
-    if not named or own in named:
+    names = [name for name in gpu_models if name is not None]
+    if not names or trace_gpu in names:
         return
-    gpus = _all_of(named)[:120]
-    if own is None:
+    gpus = _joined(names)[:120]
+    if trace_gpu is None:
         raise InputError(
             f"the trace {workload.name[:60]!r} names no GPU, and the cluster's GPUs are "
             f"{gpus}: add --trace-gpu NAME, or --compute roofline predicts from the shapes alone"
         )
-    there, is_known = first_known(named), known_gpu(own) is not None
-    ways = [f"--gpu {there} predicts for them"] if there is not None and is_known else []
+    target, is_known = first_known(names), known_gpu(trace_gpu) is not None
+    ways = [f"--gpu {target} predicts for them"] if target is not None and is_known else []
     ways.append(
-        f"--gpu {own} keeps the recorded times"
+        f"--gpu {trace_gpu} keeps the recorded times"
         if is_known
         else "trine has no data sheet of the trace's GPU, and --trace-gpu NAME takes a known one in its place"
     )
@@ -168,15 +171,15 @@ def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...
     )
 
 
-def _gpu_of_shapes(here: tuple[str | None, ...]) -> str | None:
+def _gpu_of_shapes(gpu_models: tuple[str | None, ...]) -> str | None:
     """Return the cluster's GPU to use for the roofline; None if the cluster names no GPU."""
-    known = first_known(here)
-    named = next((name for name in here if name is not None), None)
-    if known is None and named is not None:
+    target = first_known(gpu_models)
+    first_named = next((name for name in gpu_models if name is not None), None)
+    if target is None and first_named is not None:
         raise InputError(
-            f"trine has no data sheet of the cluster's {named}, and so no roofline: --gpu NAME takes another"
+            f"trine has no data sheet of the cluster's {first_named}, and so no roofline: --gpu NAME takes another"
         )
-    return known
+    return target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -211,14 +214,14 @@ def models_under(machine: Cluster, places: Int64, default: str | None) -> tuple[
     default: the model assumed for GPUs without a name.
     """
     table = machine.device_table
-    known = [known_gpu(kind.gpu or default) for kind in table.kinds]
-    each = [
-        spec.name if spec is not None else kind.gpu or default for kind, spec in zip(table.kinds, known, strict=True)
+    specs = [known_gpu(kind.gpu or default) for kind in table.kinds]
+    models = [
+        spec.name if spec is not None else kind.gpu or default for kind, spec in zip(table.kinds, specs, strict=True)
     ]
     kind = table.kind[np.asarray(machine.gpus, np.int64)[places]]
-    used, first = np.unique(kind, return_index=True)
-    names = tuple(dict.fromkeys(each[number] for number in used[np.argsort(first)]))
-    index = np.array([names.index(name) if name in names else -1 for name in each], np.int64)
+    present, first = np.unique(kind, return_index=True)
+    names = tuple(dict.fromkeys(models[number] for number in present[np.argsort(first)]))
+    index = np.array([names.index(name) if name in names else -1 for name in models], np.int64)
     return names, index[kind]
 
 
@@ -232,10 +235,10 @@ def times_on(
     """
     if gpu is None or short_name(gpu) == short_name(workload.gpu or ""):
         return workload, make(workload, None)
-    there = None if workload.recipe is None else workload.recipe.on(workload, gpu)
-    if there is None:
+    rewritten = None if workload.recipe is None else workload.recipe.on(workload, gpu)
+    if rewritten is None:
         return workload, make(workload, gpu)
-    return there, _OfWorkload(make(there, None), there)
+    return rewritten, _OfWorkload(make(rewritten, None), rewritten)
 
 
 class _OfWorkload(WrappedModel):

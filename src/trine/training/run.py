@@ -75,9 +75,9 @@ def simulate(
     if refused is not None:
         if options.fold != "on":
             raise refused
-        return estimated(setup, refused, lambda other: simulate(setup.workload, setup.plan, options=other))
-    wall_s, done = time.perf_counter() - began, run.done
-    result = run.result(Simulator(__version__, wall_s, done.records.num_events, done.num_simulated))
+        return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
+    wall_s, job_run = time.perf_counter() - began, run.job_run
+    result = run.result(Simulator(__version__, wall_s, job_run.records.num_events, job_run.num_simulated))
     advice = _advice(setup, result) if options.compare else ()
     return replace(run, advice=advice).result(result.simulator) if advice else result
 
@@ -138,7 +138,7 @@ def _run(setup: Setup) -> _Run:
         has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
-    return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
+    return _Run(setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class _Run:
     report: BuildReport
     costs: StepCosts | None
     kernels: tuple[CommunicationKernels, ...]
-    done: JobRun
+    job_run: JobRun
     advice: tuple[str, ...] = ()
 
     def result(self, simulator: Simulator) -> Result:
@@ -157,7 +157,7 @@ class _Run:
         from trine.folding.observe import Observation
         from trine.folding.run import scope_of
 
-        setup, done, work = self.setup, self.done, step_work(self.setup, self.report)
+        setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
         support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers)
         shared = {
             "plan": facts(setup, self.report),
@@ -169,11 +169,11 @@ class _Run:
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
         }
-        show = partial(_shown, setup, shared)
-        seen = Observation(
-            graph=done.graph, records=done.records, memory=done.memory, ends=done.ends, reasons=done.reasons
+        show = partial(_build_result, setup, shared)
+        observation = Observation(
+            graph=run.graph, records=run.records, memory=run.memory, ends=run.ends, reasons=run.reasons
         )
-        result = show(seen, done.ranks, scope_of(done, show, _with_memory_verdict))
+        result = show(observation, run.ranks, scope_of(run, show, _with_memory_verdict))
         warnings = (
             *memory_verdict(result), *result.warnings, *crowded_uplinks(result, setup.machine), *foreign_band(result),
             *public_mfu(result),
@@ -200,33 +200,33 @@ class _Run:
             for note in model.notes
             if not any(text.startswith(note) for text in stated)
         )
-        return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.done))
+        return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.job_run))
 
 
 def _with_memory_verdict(result: Result) -> Result:
     return result.with_words((*memory_verdict(result), *result.warnings), result.evidence, result.band)
 
 
-def _shown(
-    setup: Setup, shared: Mapping[str, Any], seen: Observation, ranks: Sequence[int], scope: Scope | None
+def _build_result(
+    setup: Setup, shared: Mapping[str, Any], observation: Observation, ranks: Sequence[int], scope: Scope | None
 ) -> Result:
     """Return a result that shows ``ranks``. shared: the fields that results of all ranks share."""
     from trine.results import Result
     from trine.results.run import Part
 
     part = tiers = None
-    if scope is not None and seen.ends is not None:
+    if scope is not None and observation.ends is not None:
         part = Part(
-            ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=seen.ends, step_ends_ps=scope.step_ends_ps,
-            reasons=seen.reasons,
+            ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=observation.ends, step_ends_ps=scope.step_ends_ps,
+            reasons=observation.reasons,
         )  # fmt: skip
     machine, capacity = setup.machine, setup.memory_bytes(ranks)
-    if machine is not None and len(seen.graph.link_names) == len(machine.links):
+    if machine is not None and len(observation.graph.link_names) == len(machine.links):
         tiers = machine.link_tiers.names, machine.link_tiers.tier
     return Result(
-        graph=seen.graph,
-        records=seen.records,
-        memory=seen.memory,
+        graph=observation.graph,
+        records=observation.records,
+        memory=observation.memory,
         memory_capacity_bytes=capacity if any(capacity) else (),
         scope=scope,
         power_w=setup.power_w(ranks),
@@ -240,7 +240,7 @@ def _shown(
 #: trine repeats runs without the option up to this number of events, because a repeat takes as long as the run.
 MAX_EVENTS = 250_000
 #: Savings below these fractions, of the time and of the fullest rank's memory, are reported as negligible.
-LEAST_TIME, LEAST_MEMORY = 0.001, 0.02
+MIN_TIME_SAVING, MIN_MEMORY_SAVING = 0.001, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,19 +258,19 @@ class Trade:
 
 def trades(plan: Plan) -> tuple[Trade, ...]:
     """Return the options of ``plan`` that cost time to save memory, or memory and launches to save time."""
-    found = []
+    options = []
     if plan.tp_overlap > 1:
-        found.append(Trade(f"--tp-overlap {plan.tp_overlap}", True, replace(plan, tp_overlap=1), True))
+        options.append(Trade(f"--tp-overlap {plan.tp_overlap}", True, replace(plan, tp_overlap=1), True))
     usual = 1 if plan.sharding in PARAMETERS_SHARDED else 0
     if plan.prefetch is not None and plan.prefetch > usual and (usual or plan.steps > 1):
-        found.append(Trade(f"--prefetch {plan.prefetch}", True, replace(plan, prefetch=None)))
+        options.append(Trade(f"--prefetch {plan.prefetch}", True, replace(plan, prefetch=None)))
     if plan.recompute != "none":
         without = replace(plan, recompute="none", recompute_layers=None)
-        found.append(Trade(f"--recompute {plan.recompute}", False, without, plan.recompute == "selective"))
+        options.append(Trade(f"--recompute {plan.recompute}", False, without, plan.recompute == "selective"))
     if plan.offload == "activations":
         overlap = plan.overlap if plan.num_ranks > 1 else "ideal"  # without offload, one GPU overlaps nothing
-        found.append(Trade("--offload activations", False, replace(plan, offload="none", overlap=overlap)))
-    return tuple(found)
+        options.append(Trade("--offload activations", False, replace(plan, offload="none", overlap=overlap)))
+    return tuple(options)
 
 
 def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why_not: str = "") -> tuple[str, ...]:
@@ -286,31 +286,31 @@ def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why
 
 
 def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result], why_not: str) -> str | None:
-    unknown = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
+    prefix = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
     if why_not:
-        return unknown + why_not if trade.is_doubtful else None
+        return prefix + why_not if trade.is_doubtful else None
     try:
         without = simulate(trade.without)
     except InputError as error:
-        return f"{unknown}without it, {error}"
-    return _of_time(trade, result, without) if trade.saves_time else _of_memory(trade, result, without)
+        return f"{prefix}without it, {error}"
+    return _time_verdict(trade, result, without) if trade.saves_time else _memory_verdict(trade, result, without)
 
 
-def _of_time(trade: Trade, result: Result, without: Result) -> str | None:
-    if result.step_time_ps <= without.step_time_ps * (1 - LEAST_TIME):
+def _time_verdict(trade: Trade, result: Result, without: Result) -> str | None:
+    if result.step_time_ps <= without.step_time_ps * (1 - MIN_TIME_SAVING):
         return None
     pays = "hardly pays" if result.step_time_ps < without.step_time_ps else "does not pay"
     return f"{trade.option} {pays}: it makes the step {_change(result, without)}"
 
 
-def _of_memory(trade: Trade, result: Result, without: Result) -> str | None:
+def _memory_verdict(trade: Trade, result: Result, without: Result) -> str | None:
     before, after = without.memory_peak_bytes, result.memory_peak_bytes
-    if before is None or after is None or before - after >= before * LEAST_MEMORY:
+    if before is None or after is None or before - after >= before * MIN_MEMORY_SAVING:
         return None
     amount = format_bytes(abs(before - after))
-    saved = f"takes {amount} more than the" if after > before else f"frees {amount} of the"
+    gain = f"takes {amount} more than the" if after > before else f"frees {amount} of the"
     return (
-        f"{trade.option} hardly saves memory: it {saved} {format_bytes(before)} that the fullest rank needs without it "
+        f"{trade.option} hardly saves memory: it {gain} {format_bytes(before)} that the fullest rank needs without it "
         f"({100 * abs(before - after) / before:.2g} %), and makes the step {_change(result, without)}"
     )
 
@@ -318,10 +318,10 @@ def _of_memory(trade: Trade, result: Result, without: Result) -> str | None:
 def _change(result: Result, without: Result) -> str:
     now, before = result.step_time_ps, without.step_time_ps
     share = 100 * (now - before) / before if before else 0.0
-    how = (
+    effect = (
         f"{abs(share):.2g} % {'longer' if share > 0 else 'shorter'}" if now != before else "neither longer nor shorter"
     )
-    return f"{how} ({format_time(now)}, without it {format_time(before)})"
+    return f"{effect} ({format_time(now)}, without it {format_time(before)})"
 
 
 # Estimates for machines whose few slow or dead links leave too many distinct ranks: two exact runs near the result.
@@ -341,7 +341,7 @@ LONGER_SLOW, LONGER_DEAD = "1 in 15 took longer, by up to 15 %", "1 in 5 took lo
 
 def has_estimate(setup: Setup) -> bool:
     """Return whether an estimate is close: a few links are slower than others of their place, but no link is dead."""
-    even = _evened(setup)
+    even = _even_machines(setup)
     return even is not None and not len(even.dead)
 
 
@@ -351,7 +351,7 @@ def estimated(setup: Setup, error: TooManyTasksError, run: Callable[[SimulateOpt
     Raises ``error`` if the machine is not even except for a few slow or dead links, if the even machines do not fold
     either, or if one of them is disconnected.
     """
-    even = _evened(setup)
+    even = _even_machines(setup)
     if even is None:
         raise error
     options = replace(setup.options, trace_gpu=None, network=setup.network)
@@ -378,25 +378,24 @@ def _busy_ps(setup: Setup, even: Evened, low: Scope, high: Scope) -> int:
     return max(-(-size * PS_PER_S // rate) for size, rate in zip(carried, rates, strict=True))
 
 
-def _evened(setup: Setup) -> Evened | None:
-    asked = setup.options.collective_costs
-    return None if setup.machine is None or not isinstance(asked, str) else evened(setup.machine)
+def _even_machines(setup: Setup) -> Evened | None:
+    costs = setup.options.collective_costs
+    return None if setup.machine is None or not isinstance(costs, str) else evened(setup.machine)
 
 
 def _sentence(even: Evened, error: TooManyTasksError, low_ps: int, high_ps: int) -> str:
-    apart = f"{100 * (high_ps - low_ps) / high_ps:.2g} %" if high_ps else "0 %"
+    spread = f"{100 * (high_ps - low_ps) / high_ps:.2g} %" if high_ps else "0 %"
     all_kinds = (("slow", "as slow", even.links, even.num_slowed), ("dead", "dead", even.dead, even.num_dead))
     kinds = [kind for kind in all_kinds if len(kind[2])]
-    none = f"no link {' or '.join(word for word, *_ in kinds)}"
-    none += "" if len(even.dead) else ", except for such links' own traffic"
+    low_case = f"no link {' or '.join(word for word, *_ in kinds)}"
+    low_case += "" if len(even.dead) else ", except for such links' own traffic"
     every = ", ".join(f"all {number} links of their places {word}" for _, word, _, number in kinds)
     longer = LONGER_DEAD if len(even.dead) else LONGER_SLOW
     names = " and ".join(f"{_names(even, links)} {word}" for word, _, links, _ in kinds)
     return (
-        f"an estimate: the step takes about {format_time(low_ps)} ({none}) to {format_time(high_ps)} (this answer: "
-        f"{every}), {apart} apart; of small adversarial machines {longer}. The exact run, with {names} alone, "
-        f"has {error.num_classes} classes of {error.num_ranks} ranks, "
-        f"so {error.num_tasks:,} tasks"
+        f"an estimate: the step takes about {format_time(low_ps)} ({low_case}) to {format_time(high_ps)} (this answer: "
+        f"{every}), {spread} apart; of small adversarial machines {longer}. The exact run, with {names} alone, "
+        f"has {error.num_classes} classes of {error.num_ranks} ranks, so {error.num_tasks:,} tasks"
     )
 
 

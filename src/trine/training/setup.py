@@ -120,10 +120,10 @@ class Setup:
             return ()
         from trine.parallel.contention import kernels_of
 
-        found = zip(self.gpus.names, self.gpus.workloads, strict=True)
+        pairs = zip(self.gpus.names, self.gpus.workloads, strict=True)
         return tuple(
             kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
-            for name, workload in list(found)[: len(self.gpu_names)]
+            for name, workload in list(pairs)[: len(self.gpu_names)]
         )
 
     def _name_of(self, name: str | None) -> str | None:
@@ -141,8 +141,8 @@ class Setup:
 
     def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the maximum GPU power of each of ``ranks``; empty if any is unknown."""
-        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
-        return found if all(found) else ()
+        watts = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
+        return watts if all(watts) else ()
 
     def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
         """Return the GPU model of each of ``ranks``; empty if all ranks use the same model."""
@@ -151,8 +151,8 @@ class Setup:
         return tuple(self.mixed.names[number] for number in self.mixed.of_rank[list(ranks)].tolist())
 
     def _gpus_of(self, ranks: Sequence[int]) -> list[GpuSpec | None]:
-        known = [known_gpu(self._name_of(name)) for name in self.gpus.names]
-        return [known[number] for number in self.gpus.of_rank[list(ranks)].tolist()]
+        specs = [known_gpu(self._name_of(name)) for name in self.gpus.names]
+        return [specs[number] for number in self.gpus.of_rank[list(ranks)].tolist()]
 
 
 def _queues_launches(setup: Setup) -> bool:
@@ -274,7 +274,7 @@ def job_times(
         layout_notes=layout_notes,
         layout_warnings=layout_warnings,
         network=machine.network,
-        gpu=None if machine.gpu is None or (times.is_recorded and times.named) else load_gpu(machine.gpu),
+        gpu=None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu),
         times=times,
         places=machine.places,
     )
@@ -285,22 +285,22 @@ def _rank_gpus(
 ) -> RankGpus:
     """Return the ranks' GPU models and their operator times: per model if ``times.is_each``, else from one GPU."""
 
-    def make(of: Workload, to: str | None) -> ComputeModel:
-        return compute_for(of, compute, to, options.calibration)
+    def make(source: Workload, target: str | None) -> ComputeModel:
+        return compute_for(source, compute, target, options.calibration)
 
     model = make(workload, times.predicted_for)
     names: tuple[str | None, ...] = (workload.gpu,)
     of_rank = np.zeros(len(places), np.int64)
     if machine is not None:
         names, of_rank = models_under(machine, places, workload.gpu)
-    found = [(workload, model)] * len(names)
+    pairs = [(workload, model)] * len(names)
     if times.is_each:
-        found = [
+        pairs = [
             (workload, model) if name is None or short_name(name) == times.gpu else times_on(workload, name, make)
             for name in names
         ]
     return RankGpus(
-        names=names, of_rank=of_rank, workloads=tuple(of for of, _ in found), models=tuple(one for _, one in found)
+        names=names, of_rank=of_rank, workloads=tuple(w for w, _ in pairs), models=tuple(m for _, m in pairs)
     )
 
 
@@ -326,10 +326,8 @@ def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool
     nodes = machine.node_of[np.asarray(machine.gpus, np.int64)[places]]
     stage = grid.coordinates(ranks, "pp")
     stride = int(np.flatnonzero(stage == 1)[0])
-    first = ranks[stage == 0]
-    return any(
-        bool((nodes[first + at * stride] != nodes[first + (at + 1) * stride]).any()) for at in range(plan.pp - 1)
-    )
+    stage0 = ranks[stage == 0]
+    return any(bool((nodes[stage0 + i * stride] != nodes[stage0 + (i + 1) * stride]).any()) for i in range(plan.pp - 1))
 
 
 def places_on(
@@ -412,7 +410,7 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
 
 
 def costs_on(
-    asked: str | StepCosts,
+    costs: str | StepCosts,
     machine: Cluster | None,
     *,
     network: str | Network = "fair",
@@ -420,29 +418,29 @@ def costs_on(
 ) -> StepCosts | None:
     """Return the library's costs of collectives, or None to use link bandwidth and latency alone.
 
-    asked: "auto" uses the library's costs if the kinds of the links are known. network: unless in
+    costs: "auto" uses the library's costs if the kinds of the links are known. network: unless in
     FLOW_NETWORKS, collectives are simulated message by message. factors: see
     :class:`trine.collectives.nccl.steps.StepCosts`.
 
-    Raises InputError for an unknown ``asked``, library costs on links of unknown kind, or costs of another cluster.
+    Raises InputError for an unknown ``costs``, library costs on links of unknown kind, or costs of another cluster.
     """
-    if not isinstance(asked, str):
-        if asked.cluster is not machine:
+    if not isinstance(costs, str):
+        if costs.cluster is not machine:
             raise InputError("these costs are of another cluster object", field="collective_costs")
-        return asked
-    if asked not in COLLECTIVE_COSTS:
+        return costs
+    if costs not in COLLECTIVE_COSTS:
         raise InputError(
-            f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
+            f"unknown collective costs {costs!r}{nearest(costs, COLLECTIVE_COSTS)}", field="collective_costs"
         )
-    if asked == "loadstore":
+    if costs == "loadstore":
         if machine is None:
             raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
         loadstore_costs: StepCosts = load_target("trine.gpu.collective.costs:kept_costs")(machine)
         return loadstore_costs
-    known = machine is not None and machine.circuits is None and machine.link_table.has_media
-    if asked == "library" and not known:
+    has_media = machine is not None and machine.circuits is None and machine.link_table.has_media
+    if costs == "library" and not has_media:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
-    if machine is None or asked == "links" or not known:
+    if machine is None or costs == "links" or not has_media:
         return None
     from trine.collectives.nccl.steps import FlowCosts, StepCosts
 
@@ -458,18 +456,18 @@ def placement_of(
 
     if machine is None:
         return Placement(devices=np.zeros(1, np.int64))
-    at = np.arange(num_ranks) if places is None else places
-    positions = at.tolist()
-    asked = LinkCosts(machine) if costs is None else costs
+    rank_places = np.arange(num_ranks) if places is None else places
+    positions = rank_places.tolist()
+    price = LinkCosts(machine) if costs is None else costs
 
     def group_costs(
         kind: str, size_bytes: int, groups: Int64, algorithm: str | None
     ) -> tuple[npt.NDArray[np.int32], Sequence[CollectiveAnswer]]:
-        return asked.of_groups(kind, size_bytes, at[groups], algorithm)
+        return price.of_groups(kind, size_bytes, rank_places[groups], algorithm)
 
     return Placement(
-        devices=np.asarray(machine.gpus, np.int64)[at],
+        devices=np.asarray(machine.gpus, np.int64)[rank_places],
         cluster=machine,
-        costs=lambda kind, size, ranks, algorithm: asked(kind, size, [positions[rank] for rank in ranks], algorithm),
+        costs=lambda kind, size, ranks, algorithm: price(kind, size, [positions[rank] for rank in ranks], algorithm),
         group_costs=group_costs,
     )

@@ -35,11 +35,11 @@ def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
     return isinstance(workload, str) and workload.startswith(_PREFIX)
 
 
-def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
+def as_software(software: Software | str | os.PathLike[str]) -> Software | None:
     """Return a profile by name or file; None for ``none``. Raises SpecError as :func:`trine.software.load_software`."""
-    if isinstance(asked, Software):
-        return asked
-    return None if asked == NO_SOFTWARE else load_software(asked)
+    if isinstance(software, Software):
+        return software
+    return None if software == NO_SOFTWARE else load_software(software)
 
 
 def usual_for(workload: Workload | str | os.PathLike[str], gpu: str | None) -> ChosenSoftware:
@@ -58,19 +58,19 @@ def _vendor(gpu: str | None) -> str:
 
 
 def software_of(
-    asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
+    software: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
 ) -> ChosenSoftware:
     """Return the profile for simulating ``workload`` on ``gpu``.
 
     A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
     the workload was synthesised for another profile than the named one.
     """
-    said = _said(workload)
-    if asked is None:
-        return usual_for(workload, gpu) if said is None else ChosenSoftware(said[0], "the workload's profile")
-    chosen = ChosenSoftware(as_software(asked), "as requested")
-    if said is not None and said[0] != chosen.profile:
-        name = NO_SOFTWARE if said[0] is None else said[0].name
+    explicit = _explicit_profile(workload)
+    if software is None:
+        return usual_for(workload, gpu) if explicit is None else ChosenSoftware(explicit[0], "the workload's profile")
+    chosen = ChosenSoftware(as_software(software), "as requested")
+    if explicit is not None and explicit[0] != chosen.profile:
+        name = NO_SOFTWARE if explicit[0] is None else explicit[0].name
         raise InputError(f"the workload was written for {name!r}, so not for {chosen.name!r}", field="software")
     return chosen
 
@@ -87,7 +87,7 @@ def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
     return not isinstance(spec, ConvNet)
 
 
-def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
+def _explicit_profile(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
     """Return the explicit profile of a synthesised workload in a tuple (it may be None), or None without one."""
     if isinstance(workload, str) and is_model(workload):
         options = dict(option.partition("=")[::2] for option in workload.split(",")[1:])
@@ -123,8 +123,8 @@ def launches_of(
     from trine.compute.launch import software_launches
 
     profile = chosen.profile
-    has_own = workload.format != SYNTHESISED and workload.has_gpu_times
-    if profile is None or has_own or options.cpu is False or options.launch_cost_ps is not None:
+    is_recorded = workload.format != SYNTHESISED and workload.has_gpu_times
+    if profile is None or is_recorded or options.cpu is False or options.launch_cost_ps is not None:
         return None
     style = profile.launch
     if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us or style.message_us):

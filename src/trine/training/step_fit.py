@@ -131,21 +131,21 @@ def calibrate_step(
     path = Path(measured)
     file = read_spec(path, MeasuredSteps)
     _check_factors(file, path)
-    steps = [_Step.of(one, file, path, number) for number, one in enumerate(file.steps)]
-    base = _base(file, steps)
-    asked = _Asked(base, steps, progress)
-    times = [one.measured_s for one in steps]
-    found = fit_factors(asked.seconds, times, _chosen(file, path, asked, len(steps)))
+    steps = [_Step.of(step, file, path, number) for number, step in enumerate(file.steps)]
+    base = _base_profile(file, steps)
+    simulations = _Simulations(base, steps, progress)
+    times = [step.measured_s for step in steps]
+    fit = fit_factors(simulations.seconds, times, _select_factors(file, path, simulations, len(steps)))
     fitted_on = f"{len(steps)} measured step{'s' if len(steps) > 1 else ''} of {path.name}"
-    said = {"name": name or path.stem, "description": f"{base.description}; factors fitted on {fitted_on}"}
-    ones = dict.fromkeys(found.factors, 1.0)
+    labels = {"name": name or path.stem, "description": f"{base.description}; factors fitted on {fitted_on}"}
+    unit_factors = dict.fromkeys(fit.factors, 1.0)
     return StepFit(
-        software=base.scaled(found.factors, fitted_on, found.left_out_error).model_copy(update=said),
-        fit=found,
-        names=tuple(one.name for one in steps),
+        software=base.scaled(fit.factors, fitted_on, fit.left_out_error).model_copy(update=labels),
+        fit=fit,
+        names=tuple(step.name for step in steps),
         measured_s=tuple(times),
-        before_s=tuple(asked.seconds(ones, number) for number in range(len(steps))),
-        after_s=tuple(asked.seconds(found.factors, number) for number in range(len(steps))),
+        before_s=tuple(simulations.seconds(unit_factors, number) for number in range(len(steps))),
+        after_s=tuple(simulations.seconds(fit.factors, number) for number in range(len(steps))),
     )
 
 
@@ -159,61 +159,61 @@ class _Step:
     measured_s: float
 
     @staticmethod
-    def of(one: MeasuredStep, file: MeasuredSteps, path: Path, number: int) -> _Step:
-        where = f"steps[{number}]"
-        if one.step_time <= 0:
-            raise SpecError("must be above 0", file=path, field=f"{where}.step_time")
-        known = [each.name for each in fields(Plan)]
-        for key in one.plan:
-            if key not in known:
-                raise SpecError(f"unknown key {key[:40]!r}{nearest(key[:80], known)}", file=path, field=f"{where}.plan")
+    def of(step: MeasuredStep, file: MeasuredSteps, path: Path, number: int) -> _Step:
+        entry = f"steps[{number}]"
+        if step.step_time <= 0:
+            raise SpecError("must be above 0", file=path, field=f"{entry}.step_time")
+        names = [each.name for each in fields(Plan)]
+        for key in step.plan:
+            if key not in names:
+                raise SpecError(f"unknown key {key[:40]!r}{nearest(key[:80], names)}", file=path, field=f"{entry}.plan")
         try:
-            plan = Plan(**one.plan)  # type: ignore[arg-type]
+            plan = Plan(**step.plan)  # type: ignore[arg-type]
         except InputError as error:
-            raise SpecError(str(error), file=path, field=f"{where}.plan") from None
-        name = f"{one.workload} on {plan.num_ranks} GPU{'s' if plan.num_ranks > 1 else ''}"
+            raise SpecError(str(error), file=path, field=f"{entry}.plan") from None
+        name = f"{step.workload} on {plan.num_ranks} GPU{'s' if plan.num_ranks > 1 else ''}"
         return _Step(
-            name, _beside(path, one.workload), plan, one.cluster or file.cluster, file.gpu, one.step_time / PS_PER_S
+            name, _locate(path, step.workload), plan, step.cluster or file.cluster, file.gpu, step.step_time / PS_PER_S
         )
 
 
-def _beside(path: Path, workload: str) -> str:
+def _locate(path: Path, workload: str) -> str:
     """Return the path of a trace next to the file that names it, if it exists there."""
-    there = path.parent / workload
-    return str(there) if there.is_file() else workload
+    candidate = path.parent / workload
+    return str(candidate) if candidate.is_file() else workload
 
 
-def _base(file: MeasuredSteps, steps: list[_Step]) -> Software:
+def _base_profile(file: MeasuredSteps, steps: list[_Step]) -> Software:
     if file.software is not None:
         return load_software(file.software)
-    found = [software_of(None, one.workload, None).profile for one in steps]
-    names = sorted({NO_SOFTWARE if profile is None else profile.name for profile in found})
-    if len(names) > 1 or found[0] is None:
+    profiles = [software_of(None, step.workload, None).profile for step in steps]
+    names = sorted({NO_SOFTWARE if profile is None else profile.name for profile in profiles})
+    if len(names) > 1 or profiles[0] is None:
         raise InputError(f"the steps are of {' and '.join(names)} by default: name the one to fit", field="software")
-    return found[0]
+    return profiles[0]
 
 
-class _Asked:
+class _Simulations:
     """Simulated steps under a profile with other factors, each run once."""
 
     def __init__(self, base: Software, steps: list[_Step], progress: Progress | None) -> None:
         self._base, self._steps, self._progress = base, steps, progress
-        self._known: dict[tuple[tuple[tuple[str, float], ...], int], float] = {}
+        self._cache: dict[tuple[tuple[tuple[str, float], ...], int], float] = {}
 
     def seconds(self, factors: Mapping[str, float], number: int) -> float:
         """Return the seconds of a step with its profile's factors multiplied by ``factors``."""
         key = tuple(sorted(factors.items())), number
-        if key not in self._known:
-            self._known[key] = self._run(factors, self._steps[number])
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._run(factors, self._steps[number])
+        return self._cache[key]
 
-    def _run(self, factors: Mapping[str, float], one: _Step) -> float:
+    def _run(self, factors: Mapping[str, float], step: _Step) -> float:
         if self._progress is not None:
-            runs, count = len(self._known), len(self._steps)
+            runs, count = len(self._cache), len(self._steps)
             self._progress(runs, max(runs + count, 8 * count * min(count, MAX_FACTORS + 1)), 0)
-        given: dict[str, Any] = {} if one.gpu is None else {"gpu": one.gpu}
+        target: dict[str, Any] = {} if step.gpu is None else {"gpu": step.gpu}
         software = self._base.scaled(factors, "a fit under way")
-        result = simulate(one.workload, one.plan, cluster=one.cluster, software=software, compare=False, **given)
+        result = simulate(step.workload, step.plan, cluster=step.cluster, software=software, compare=False, **target)
         return result.step_time_s
 
 
@@ -224,15 +224,15 @@ def _check_factors(file: MeasuredSteps, path: Path) -> None:
             raise SpecError(f"unknown factor {name[:40]!r}{hint}", file=path, field="factors")
 
 
-def _chosen(file: MeasuredSteps, path: Path, asked: _Asked, num_steps: int) -> list[str]:
+def _select_factors(file: MeasuredSteps, path: Path, steps: _Simulations, num_steps: int) -> list[str]:
     """Return the file's factors; else the factors with most effect, one fewer than steps, but at least one."""
     if file.factors is not None:
         return file.factors
-    felt = {}
+    effects = {}
     for name in USUAL_FACTORS:
-        ratios = [asked.seconds({name: 1.05}, step) / asked.seconds({}, step) - 1 for step in range(num_steps)]
-        felt[name] = max(map(abs, ratios)) / 0.05
-    shown = sorted((name for name in USUAL_FACTORS if felt[name] >= 2 * FELT), key=lambda name: -felt[name])
-    if not shown:
+        ratios = [steps.seconds({name: 1.05}, step) / steps.seconds({}, step) - 1 for step in range(num_steps)]
+        effects[name] = max(map(abs, ratios)) / 0.05
+    names = sorted((name for name in USUAL_FACTORS if effects[name] >= 2 * FELT), key=lambda name: -effects[name])
+    if not names:
         raise InputError("no measured step depends on any factor of the profile", file=path)
-    return shown[: max(1, min(MAX_FACTORS, num_steps - 1))]
+    return names[: max(1, min(MAX_FACTORS, num_steps - 1))]

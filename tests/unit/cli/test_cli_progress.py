@@ -85,13 +85,13 @@ def test_a_line_on_a_terminal_leaves_nothing_of_the_one_before(clock, monkeypatc
 
 def test_what_has_been_done_is_told_when_it_is_stopped(clock, capsys):
     progress = ProgressLine()
-    progress.told("one: 5 us")
+    progress.queue("one: 5 us")
     clock[0] += 1
     assert said(capsys) == []
     progress.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert said(capsys) == ["one: 5 us"]
     with ProgressLine() as progress:
-        progress.told("two: 6 us")
+        progress.queue("two: 6 us")
     assert said(capsys) == [], "quick ones are only in the answer"
 
 

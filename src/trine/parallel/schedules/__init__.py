@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a rank runs the passes of its chunks and micro-batches. One file a group."""
+"""Pipeline schedules: the order in which a rank runs the passes of its chunks and micro-batches. One file per group."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class DualPipe(PipelineSchedule):
         writer.write("B1 F1+B0", inner)
         tail = ["B1", "B0"] * (depth + 1)
         writer.write(" ".join(tail[: depth + 1]))
-        writer.write(" ".join(one.replace("B", "I") for one in tail[depth + 1 :]))
+        writer.write(" ".join(word.replace("B", "I") for word in tail[depth + 1 :]))
         writer.write("W I0", inner)
         return writer.write("W", depth + 1)
 
@@ -72,11 +72,11 @@ class _ActionWriter:
 
     def __init__(self, rank: int, pipeline: Pipeline) -> None:
         half = pipeline.num_microbatches // 2
-        own = int(rank >= pipeline.num_ranks // 2)
+        side = int(rank >= pipeline.num_ranks // 2)
         self._chunk = (rank, pipeline.num_ranks - 1 - rank)
-        self._first = (0, half)
-        self._turn = (own, 1 - own)
-        self._next = {(is_forward, direction): 0 for is_forward in (True, False) for direction in (0, 1)}
+        self._first_microbatch = (0, half)
+        self._turn = (side, 1 - side)
+        self._next_numbers = {(is_forward, direction): 0 for is_forward in (True, False) for direction in (0, 1)}
         self._late: list[PipelineAction] = []
         self._passes: list[PipelineAction] = []
 
@@ -86,19 +86,19 @@ class _ActionWriter:
             if word == "W":
                 self._passes.append(self._late.pop(0))
             else:
-                first, *second = (self._take(part) for part in word.split("+"))
-                self._passes += [first, *(one._replace(joined=True) for one in second)]
+                first, *second = (self._next_action(part) for part in word.split("+"))
+                self._passes += [first, *(action._replace(joined=True) for action in second)]
         return self._passes
 
-    def _take(self, word: str) -> PipelineAction:
+    def _next_action(self, word: str) -> PipelineAction:
         kind = {"F": base.FORWARD_PASS, "B": base.BACKWARD_PASS, "I": base.INPUT_PASS}[word[0]]
         direction = self._turn[int(word[1])]
         key = (kind == base.FORWARD_PASS, direction)
-        number, self._next[key] = self._next[key], self._next[key] + 1
-        one = PipelineAction(kind, self._chunk[direction], self._first[direction] + number)
+        number, self._next_numbers[key] = self._next_numbers[key], self._next_numbers[key] + 1
+        action = PipelineAction(kind, self._chunk[direction], self._first_microbatch[direction] + number)
         if kind == base.INPUT_PASS:
-            self._late.append(one._replace(kind=base.WEIGHT_PASS))
-        return one
+            self._late.append(action._replace(kind=base.WEIGHT_PASS))
+        return action
 
 
 DUALPIPE = DualPipe()

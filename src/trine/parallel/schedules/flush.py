@@ -22,7 +22,7 @@ class GPipe(PipelineSchedule):
 
 
 class OneFOneB(PipelineSchedule):
-    """Warm up with as many forward passes as there are later stages, then alternate one forward with one backward.
+    """Warm up with one forward pass per later stage, then alternate one forward with one backward.
 
     Source: Narayanan et al., PipeDream-Flush as in Megatron-LM (2021), Figure 4 top. It holds at most
     ``num_ranks - rank`` micro-batches' activations instead of all of them.
@@ -40,8 +40,8 @@ class OneFOneB(PipelineSchedule):
 
 
 def alternate(forward: list[PipelineAction], backward: list[PipelineAction], warmup: int) -> list[PipelineAction]:
-    """``warmup`` forward passes, then one forward and one backward in turn, then the backward passes that are left."""
-    steady = [one for pair in zip(forward[warmup:], backward, strict=False) for one in pair]
+    """Return ``warmup`` forward passes, then forward and backward in turn, then the remaining backward passes."""
+    steady = [action for pair in zip(forward[warmup:], backward, strict=False) for action in pair]
     return [*forward[:warmup], *steady, *backward[len(forward) - warmup :]]
 
 
@@ -49,7 +49,7 @@ GPIPE, ONE_F_ONE_B = GPipe(), OneFOneB()
 
 
 class Interleaved(PipelineSchedule):
-    """1F1B over chunks: groups of as many micro-batches as there are ranks go through all chunks of a rank in turn.
+    """1F1B over chunks: micro-batches pass through all chunks of a rank in groups, one micro-batch per pipeline rank.
 
     Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (Megatron-LM), SC 2021,
     section 2.2 and Figure 4 bottom. A rank warms up with 2 (p - 1 - rank) + (v - 1) p forward passes. It needs
@@ -60,18 +60,18 @@ class Interleaved(PipelineSchedule):
     takes_virtual_stages = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
-        ranks, held = pipeline.num_ranks, pipeline.virtual_stages
+        ranks, chunks = pipeline.num_ranks, pipeline.virtual_stages
         places = [
             (first + m, chunk)
             for first in range(0, pipeline.num_microbatches, ranks)
-            for chunk in range(held)
+            for chunk in range(chunks)
             for m in range(ranks)
         ]
         forward = [PipelineAction(FORWARD_PASS, chunk * ranks + rank, m) for m, chunk in places]
         if not pipeline.backward:
             return forward
-        backward = [PipelineAction(BACKWARD_PASS, (held - 1 - chunk) * ranks + rank, m) for m, chunk in places]
-        warmup = 2 * (ranks - 1 - rank) + (held - 1) * ranks
+        backward = [PipelineAction(BACKWARD_PASS, (chunks - 1 - chunk) * ranks + rank, m) for m, chunk in places]
+        warmup = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
         return alternate(forward, backward, min(warmup, len(forward)))
 
     def check(self, pipeline: Pipeline) -> None:
@@ -99,19 +99,19 @@ class ZeroBubbleH1(PipelineSchedule):
     splits_backward = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
-        found: list[PipelineAction] = []
+        actions: list[PipelineAction] = []
         late = min(rank, pipeline.num_microbatches)
-        for one in ONE_F_ONE_B.passes(rank, pipeline):
-            if one.kind != base.BACKWARD_PASS:
-                found.append(one)
+        for action in ONE_F_ONE_B.passes(rank, pipeline):
+            if action.kind != base.BACKWARD_PASS:
+                actions.append(action)
                 continue
-            found.append(one._replace(kind=base.INPUT_PASS))
-            if one.microbatch >= late:
-                found.append(PipelineAction(base.WEIGHT_PASS, rank, one.microbatch - late))
+            actions.append(action._replace(kind=base.INPUT_PASS))
+            if action.microbatch >= late:
+                actions.append(PipelineAction(base.WEIGHT_PASS, rank, action.microbatch - late))
         if not pipeline.backward:
-            return found
+            return actions
         count = pipeline.num_microbatches
-        return found + [PipelineAction(base.WEIGHT_PASS, rank, m) for m in range(count - late, count)]
+        return actions + [PipelineAction(base.WEIGHT_PASS, rank, m) for m in range(count - late, count)]
 
 
 ZB_H1 = ZeroBubbleH1()

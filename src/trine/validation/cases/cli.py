@@ -30,7 +30,7 @@ def study(
         show_table("{:15} {}", ("name", "question"), cells, None, has_head=False)
         return
     with ProgressLine() as progress:
-        result = run_case(name, on_run=progress.told)
+        result = run_case(name, on_run=progress.queue)
     show_answer(result, json, brief, details)
     write_json(result, json, "study")
     drawn(plot, result)
