@@ -99,5 +99,5 @@ def kind_of_name(name: str) -> str:
 @lru_cache(maxsize=65536)
 def layer_of(layer: str) -> str:
     """Return the block of a layer: its name up to the first number if more follows, otherwise ``""``."""
-    found = _BLOCK.match(layer)
-    return found[0] if found else ""
+    match = _BLOCK.match(layer)
+    return match[0] if match else ""

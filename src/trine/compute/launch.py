@@ -76,9 +76,9 @@ def software_launches(
         costs.append(round(us * factor * PS_PER_US))
         kernels.append(number)
         by_weight.append(op.attributes.get("by_weight") is True)
-    each, more = style.cpu_us_per_kernel * factor, style.layer_us * factor
-    per_layer = f", {more:.3g} us per layer" if more else ""
-    note = f"{each:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
+    kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
+    per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
+    note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     return LaunchCosts(
         tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),

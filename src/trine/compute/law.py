@@ -83,17 +83,17 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     start = [_typical_rate(columns[0][:num], times[:num]), *[0.0] * (len(columns) - 2), float(times[:num].min())]
     coefficients = _robust(columns, times, spreads, num, start)
     # No operator takes less than the fixed part. If the solution breaks that bound, the best one lies on it.
-    most = start[-1] + resolution_ps
-    if coefficients[-1] > most:
-        rest = np.maximum(times - most * columns[-1], 0.0)
-        coefficients = [*_robust(columns[:-1], rest, spreads, num, start[:-1]), most]
+    bound = start[-1] + resolution_ps
+    if coefficients[-1] > bound:
+        remainder = np.maximum(times - bound * columns[-1], 0.0)
+        coefficients = [*_robust(columns[:-1], remainder, spreads, num, start[:-1]), bound]
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
 
 
 def _typical_rate(work: Float64, times: Float64) -> float:
     """Return the time-weighted median of time per work: operators at least this fast take half of the time."""
-    some = work > 0.0
-    return _weighted_median(times[some] / work[some], times[some]) if some.any() else 0.0
+    has_work = work > 0.0
+    return _weighted_median(times[has_work] / work[has_work], times[has_work]) if has_work.any() else 0.0
 
 
 def _robust(
@@ -337,7 +337,7 @@ def _left_out(laws: Laws, kind: str) -> list[float]:
     samples, memory = laws.samples[kind], laws.memory if is_compute_bound(kind) else None
     errors = []
     for i, sample in enumerate(samples):
-        others = samples[:i] + samples[i + 1 :]
-        law = fit_law(others, memory, resolution_ps=laws.resolution_ps)
+        subset = samples[:i] + samples[i + 1 :]
+        law = fit_law(subset, memory, resolution_ps=laws.resolution_ps)
         errors.append(_error(law, sample))
     return errors

@@ -170,10 +170,10 @@ class Linear:
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         key = operator.id, split
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._duration(operator, split)
-        return found
+        duration = self._known.get(key)
+        if duration is None:
+            duration = self._known[key] = self._duration(operator, split)
+        return duration
 
     def _duration(self, operator: Operator, split: Split) -> Duration:
         as_recorded = self._sizing.is_as_recorded(operator, split)
@@ -249,8 +249,8 @@ def meant(name: str, workload: Workload, gpu: str | None) -> str:
 
     gpu: the GPU to predict times for. With None, 'auto' stays, which raises InputError for such a trace.
     """
-    without = workload.format != SYNTHESISED and not workload.has_gpu_times
-    return TABLES if name == "auto" and without and gpu is not None else name
+    lacks_times = workload.format != SYNTHESISED and not workload.has_gpu_times
+    return TABLES if name == "auto" and lacks_times and gpu is not None else name
 
 
 COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
