@@ -82,7 +82,7 @@ def decoded(code: np.ndarray) -> Float64:
     return times_us
 
 
-def join_bytes(of_bytes: np.ndarray) -> Int64:
+def whole(of_bytes: np.ndarray) -> Int64:
     """Return the numbers from their byte planes: (bytes of a number, rows, columns), lowest byte first."""
     numbers = np.zeros(of_bytes.shape[1:], np.int64)
     for place, plane in enumerate(of_bytes):
@@ -96,7 +96,7 @@ def measured(path: Path, table: str) -> Fp32Rows:
     try:
         with np.load(path, allow_pickle=False) as file:
             gpus = [str(name) for name in file["gpus"]]
-            shapes, times = join_bytes(file[f"{table}.shapes"]), decoded(join_bytes(file[f"{table}.times"]))
+            shapes, times = whole(file[f"{table}.shapes"]), decoded(whole(file[f"{table}.times"]))
     except (OSError, KeyError, ValueError) as error:
         raise SpecError(f"not a table of operator times: {error}", file=path) from None
     columns = np.ascontiguousarray(shapes.T)
