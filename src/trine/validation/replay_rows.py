@@ -204,8 +204,8 @@ def _software(row: TrainingRow, ask: Ask) -> Software | str:
     profile = row.source.profile() if ask.software is None else as_software(ask.software)
     if profile is None:
         return NO_SOFTWARE
-    by = dict(zip(ask.names, ask.factors, strict=True))
-    return profile if ask.factors == ONES else profile.scaled(by, "trine validate")
+    factors = dict(zip(ask.names, ask.factors, strict=True))
+    return profile if ask.factors == ONES else profile.scaled(factors, "trine validate")
 
 
 class Answers:
@@ -278,7 +278,7 @@ def replay(
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
-    answers_by_row = {row.name: kept for row in rows if (kept := answers.get(row, ask)) is not None}
+    answers_by_row = {row.name: saved_answer for row in rows if (saved_answer := answers.get(row, ask)) is not None}
     remaining = [row for row in rows if row.name not in answers_by_row]
     for name in answers_by_row:
         done(name)

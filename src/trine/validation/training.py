@@ -208,10 +208,10 @@ def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRo
     return sample
 
 
-def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
-    """Return the first ``most`` counted rows of each group, by hash."""
+def thinned(rows: Sequence[TrainingRow], limit: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
+    """Return the first ``limit`` counted rows of each group, by hash."""
     groups = grouped(shuffled(row for row in rows if not row.apart), group)
-    return [row for members in groups.values() for row in members[:most]]
+    return [row for members in groups.values() for row in members[:limit]]
 
 
 def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
@@ -219,11 +219,11 @@ def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
     return ("",) * 3 if errors is None else (f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
 
 
-def layout_words(row: TrainingRow, between: str = "") -> str:
+def layout_words(row: TrainingRow, separator: str = "") -> str:
     """Return the degrees of a row's layout above one, such as ``dp8 tp2``."""
     plan = row.plan()
     degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp")}
-    return " ".join(f"{name}{between}{degree}" for name, degree in degrees.items() if degree > 1)
+    return " ".join(f"{name}{separator}{degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def _worst_lines(step: ComparedStep) -> list[str]:

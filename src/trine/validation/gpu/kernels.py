@@ -96,12 +96,12 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     slots = builder.slots("packets", 1, lines) if kind == "packets" else None
     words = builder.scratch("words", blocks, 1)
-    met, sent = builder.signals(1), builder.signals(1)
+    starts, ends = builder.signals(1), builder.signals(1)
     grids = builder.signals(1), builder.signals(1)
     for block in _blocks(builder, words):
         if block.number == 0:
             block.word("handle", 57)
-            block.meet(met, [1], (11, 38, 71, 33))
+            block.meet(starts, [1], (11, 38, 71, 33))
         block.grid_barrier(grids[0])
         block.handle()
         part = block.share(lines, builder.options.wavefronts * 4)
@@ -111,14 +111,14 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
                 block.delay(95, "unpack")
                 part.copy(part.read(slots, chunk=0), part.write(result), label="unpack")
             else:
-                far = (1, 0) if kind == "get" else (0, 1)
-                part.copy(part.read(source, far[0]), part.write(result, far[1]), label=kind)
+                peers = (1, 0) if kind == "get" else (0, 1)
+                part.copy(part.read(source, peers[0]), part.write(result, peers[1]), label=kind)
         if kind == "put":
             block.grid_barrier(grids[1])
             if block.number == 0:
                 block.word("signal")
                 builder.add(isa.FENCE, 0, (), "signal")
-                block.meet(sent, [1], (11, 38, 71, 33))
+                block.meet(ends, [1], (11, 38, 71, 33))
     return builder.finished()
 
 
