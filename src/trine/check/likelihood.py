@@ -145,10 +145,10 @@ class Weights:
 
     def alike(self, cause: Hypothesis) -> tuple[str, ...]:
         """Return the names of the other causes with the same times at every measured size."""
-        mine = np.log(np.asarray(cause.times_ps, float))
+        times = np.log(np.asarray(cause.times_ps, float))
         causes = [each.cause for each in self.causes if each.cause.name != cause.name]
         return tuple(
-            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
+            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - times).max() <= ALIKE
         )
 
 
@@ -200,7 +200,7 @@ def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple
     for i, fit in zip(slowing, fits(slowed[slowing]), strict=True):
         by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
     return [
-        (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
+        (max(rows, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in rows]))) for rows in by_name.values()
     ]
 
 
@@ -211,17 +211,17 @@ def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothe
     """
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
-    hypotheses = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
+    hypotheses = [(at_share(_best_value(SHARES, by_share), times), _mean(by_share))]
     possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
     if possible:
         delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
-        best = min(round(_best(delays, by_delay)), shortest_ps)
+        best = min(round(_best_value(delays, by_delay)), shortest_ps)
         hypotheses.insert(0, (late(best, times), _mean(by_delay[:possible])))
     return hypotheses
 
 
-def _best(values: Sequence[float], fit: Float64) -> float:
+def _best_value(values: Sequence[float], fit: Float64) -> float:
     """Return the value with the best fit, interpolated by a parabola through three grid points (in logarithms)."""
     i = int(fit.argmax())
     if not 0 < i < len(values) - 1:
@@ -249,7 +249,7 @@ def _boxes(sizes: Sequence[int]) -> Float64:
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
     edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)
     boxes = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
-    return np.array([np.where(box, math.log(by), 0.0) for box in boxes if box.any() for by in SLOWER_BY])
+    return np.array([np.where(box, math.log(factor), 0.0) for box in boxes if box.any() for factor in SLOWER_BY])
 
 
 def _sum(logs: Float64) -> float:

@@ -214,7 +214,7 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
         sizes = {row.size_bytes for row in draft.rows}
         group = groups[-1] if groups else []
         before = {row.size_bytes for each in group for row in each.rows}
-        if group and len(sizes) == 1 and len(before) == len(group) and not sizes & before and _like(group[0], draft):
+        if group and len(sizes) == 1 and len(before) == len(group) and not sizes & before and _match(group[0], draft):
             group.append(draft)
         else:
             groups.append([draft])
@@ -223,12 +223,12 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
         if len(group) < 3:
             runs += group
             continue
-        rows, cut = ([one for each in group for one in getattr(each, name)] for name in ("rows", "cut"))
+        rows, cut = ([item for each in group for item in getattr(each, name)] for name in ("rows", "cut"))
         runs.append(replace(group[0], rows=rows, cut=cut, last_bytes=None, runs=len(group), average=None))
     return runs
 
 
-def _like(first: _Draft, second: _Draft) -> bool:
+def _match(first: _Draft, second: _Draft) -> bool:
     """Return whether two runs are of one test on the same GPUs, judging by the log."""
     facts_of = [
         (run.program, run.threads_gpus, run.environment, run.network, run.graph, run.version,
@@ -263,9 +263,9 @@ class _Reader:
     def __init__(self, labels: Sequence[str], path: str | os.PathLike[str]) -> None:
         self.path, self.labels = path, labels
         self.drafts: list[_Draft] = []
-        self.current = {label: self.new(_Draft()) for label in labels or [""]}
+        self.current = {label: self.add_draft(_Draft()) for label in labels or [""]}
 
-    def new(self, draft: _Draft) -> _Draft:
+    def add_draft(self, draft: _Draft) -> _Draft:
         self.drafts.append(draft)
         return draft
 
@@ -279,7 +279,7 @@ class _Reader:
         for stream in self.streams_of(label):
             draft = self.current[stream]
             if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
-                draft = self.current[stream] = self.new(draft.following())
+                draft = self.current[stream] = self.add_draft(draft.following())
             _read_line(line, header, draft)
 
     def streams_of(self, label: str, column: int = 0) -> list[str]:
