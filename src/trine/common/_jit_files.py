@@ -213,8 +213,8 @@ def _locked(folder: Path, *, is_writer: bool) -> Iterator[None]:
 
 
 def _wait_for_lock(handle: int, kind: int) -> None:
-    until = time.monotonic() + LOCK_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + LOCK_S
+    while time.monotonic() < deadline:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,11 +13,11 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     A name that was found is kept in the package. Raises AttributeError for a name that is not in ``homes``.
     """
 
-    def found(name: str) -> object:
+    def get_attribute(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return found
+    return get_attribute

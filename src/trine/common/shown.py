@@ -21,8 +21,8 @@ class OneLine:
 
     __slots__ = ()
 
-    def __init_subclass__(cls, **more: object) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, **keywords: object) -> None:
+        super().__init_subclass__(**keywords)
         if "__repr__" not in cls.__dict__:  # which a dataclass leaves as it is
             cls.__repr__ = _repr_of_fields  # type: ignore[method-assign]
 
