@@ -150,19 +150,19 @@ def hop(
     show_answer(result, json, brief, details)
     answer = result.document()
     if compare:
-        against = run(standard, seed)
-        speedup = against.end_ps / result.end_ps
+        baseline = run(standard, seed)
+        speedup = baseline.end_ps / result.end_ps
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
-        answer = {**answer, "standard": against.document(), "speedup": speedup}
+        answer = {**answer, "standard": baseline.document(), "speedup": speedup}
     write_json(answer, json, "hop")
     written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
 
 
-def _protocol(given: Given[HopProtocol]) -> HopProtocol:
-    if "skip_behind" in given and not given["max_skip"]:
+def _protocol(options: Given[HopProtocol]) -> HopProtocol:
+    if "skip_behind" in options and not options["max_skip"]:
         raise InputError("--skip-behind needs --max-skip")
-    bounded = "max_gap" in given or not given["backup"]
-    return given.make() if bounded else given.make(max_gap=DEFAULT_MAX_GAP)
+    bounded = "max_gap" in options or not options["backup"]
+    return options.make() if bounded else options.make(max_gap=DEFAULT_MAX_GAP)
 
 
 def _machine(graph: str, workers: int | None, described: MachineOptions) -> tuple[Cluster, WorkerGraph]:

@@ -219,9 +219,9 @@ def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per:
             slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
         elif ends := {link.source, link.target} & gpus:
             slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
-    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
+    note = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
     slower = slow_down(cluster, slow)
-    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
+    return replace(slower, name=f"{cluster.name}, {note}", sources={**cluster.sources, "slow-down": f"assumed: {note}"})
 
 
 NOT_MODELLED = (

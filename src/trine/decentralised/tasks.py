@@ -121,15 +121,15 @@ class _HopGraphWriter:
         count, numbers = 0, []
         for worker, path in enumerate(self.choices.paths):
             own_numbers = []
-            have = len(self.graph.into[worker]) if self.protocol.staleness else 0
+            num_joins = len(self.graph.into[worker]) if self.protocol.staleness else 0
             for visit in path:
                 if visit.trains:
-                    sends = range(count + 5 + have, count + 5 + have + len(self.graph.out[worker]))
+                    sends = range(count + 5 + num_joins, count + 5 + num_joins + len(self.graph.out[worker]))
                     own_numbers.append(VisitTasks(count, count + 1, count + 2, count + 3, count + 4, tuple(sends)))
-                    count += 5 + have + len(sends)
+                    count += 5 + num_joins + len(sends)
                 else:
                     own_numbers.append(VisitTasks(count, -1, -1, count + 1, count + 2, ()))
-                    count += 3 + have
+                    count += 3 + num_joins
             numbers.append(tuple(own_numbers))
         return tuple(numbers)
 
