@@ -57,10 +57,10 @@ def conv(sizes: Resized) -> Cost:
         return memory(sizes)
     x, weight, y = tensors
     source = sizes.forward or sizes
-    moving = x if source.operator.attributes.get("transposed") else y
+    grid = x if source.operator.attributes.get("transposed") else y
     # The channels of a convolution come right before its spatial dimensions, the batch (if any) before them.
-    channel = len(moving.shape) - len(weight.shape) + 1
-    positions = prod(moving.shape[:channel]) * prod(moving.shape[channel + 1 :])
+    channel = len(grid.shape) - len(weight.shape) + 1
+    positions = prod(grid.shape[:channel]) * prod(grid.shape[channel + 1 :])
     flops = 2 * positions * elements(weight)
     if not is_gradient(sizes):
         return flops, moved(source.inputs) + y.size_bytes
@@ -124,22 +124,22 @@ def attention(sizes: Resized) -> Cost:
     on chip (FlashAttention): q, k, v, the addend of the scores (a fourth tensor), output, and their gradients backward.
     """
     source = sizes.forward or sizes
-    added: Sequence[Tensor] = ()
+    addends: Sequence[Tensor] = ()
     if is_gradient(sizes) and sizes.forward is None:
         queries = [t for t in sizes.inputs if len(t.shape) >= 3][1:4]
     else:
-        read = [t for t in source.inputs if len(t.shape) >= 3]
-        queries, added = read[:3], read[3:]
+        tensors = [t for t in source.inputs if len(t.shape) >= 3]
+        queries, addends = tensors[:3], tensors[3:]
     if len(queries) < 3:
         return memory(sizes)
     q, k, v = queries
     scores = prod(q.shape[:-1]) * k.shape[-2]
     d, e = q.shape[-1], v.shape[-1]
     out_bytes = q.size_bytes // d * e
-    touched = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(added)
+    num_bytes = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(addends)
     if not is_gradient(sizes):
-        return 2 * scores * (d + e), touched
-    return 2 * scores * (3 * d + 2 * e), 2 * touched
+        return 2 * scores * (d + e), num_bytes
+    return 2 * scores * (3 * d + 2 * e), 2 * num_bytes
 
 
 def memory(sizes: Resized) -> Cost:

@@ -1,6 +1,6 @@
-"""Which kind of work an operator does, and of which layer it is, from names alone.
+"""Kind of work and layer of an operator, from names alone.
 
-A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` where the operator computes
+A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` if the operator computes
 the gradient of its family. Operators of one kind share one law of time (:mod:`trine.compute.law`).
 """
 

@@ -143,16 +143,16 @@ def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[s
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
     """Return, per operator id with a CPU side, its launch time and the gap to the next launch, in picoseconds."""
-    issued = sorted(
+    launches = sorted(
         (op.launch_start_ps, position, op.launch_duration_ps, op.id)
         for position, op in enumerate(workload.operators)
         if op.launch_start_ps is not None and op.launch_duration_ps is not None
     )
     spans = {}
-    for i, (start, _, duration, op_id) in enumerate(issued):
-        following = issued[i + 1][0] if i + 1 < len(issued) else start + duration
+    for i, (start, _, duration, op_id) in enumerate(launches):
+        next_start = launches[i + 1][0] if i + 1 < len(launches) else start + duration
         # Threads may overlap: then another thread's launch begins before this launch ends.
-        spans[op_id] = min(duration, following - start), max(0, following - start - duration)
+        spans[op_id] = min(duration, next_start - start), max(0, next_start - start - duration)
     return spans
 
 

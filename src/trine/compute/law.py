@@ -66,7 +66,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
 
     ``memory``: the law of memory-bound operators, for compute-bound kinds; the law has a FLOPs term only if it is
     given. At a single batch size, FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
-    its times cannot separate them. So the prior for the time per byte is the one in ``memory``, give or take as much.
+    its times cannot separate them. So ``memory`` is the prior of the time per byte, with a standard deviation of 100 %.
     """
     # The priors of the coefficients are further rows: fixed part 0, time per byte as in ``memory``.
     rows = [(float(s.work.flops), float(s.work.bytes), 1.0, float(s.time_ps)) for s in samples]
@@ -230,7 +230,7 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
                 law = Law(0.0, memory.ps_per_byte, law.fixed_ps)
             by_kind[kind] = law, OWN
         else:
-            by_kind[kind] = _borrowed(members, memory, with_flops), POOLED
+            by_kind[kind] = _borrow_law(members, memory, with_flops), POOLED
     return Laws(groups, by_kind, memory, resolution_ps)
 
 
@@ -243,7 +243,7 @@ def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) ->
     return fit_law(members, resolution_ps=resolution_ps)
 
 
-def _borrowed(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
+def _borrow_law(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
     """Return the memory law with the rate of the most efficient sample, per FLOP if ``with_flops``, else per byte."""
     if with_flops:
         rates = [(s.time_ps - memory.time_ps(s.work)) / s.work.flops for s in samples if s.work.flops]

@@ -109,7 +109,7 @@ class LinearTimes:
 
 
 def _check_gpu(calibrated: str | None, traced: str | None) -> None:
-    """Refuse laws of another GPU than the trace's, or of an unknown one beside a known one."""
+    """Raise InputError if the laws' GPU differs from the trace's, or if only one of the two is known."""
     if (None if calibrated is None else short_name(calibrated)) == (None if traced is None else short_name(traced)):
         return
     unknown = "a GPU that is not named"

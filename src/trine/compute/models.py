@@ -50,9 +50,9 @@ class Transfer:
         self._halves = SizedTimes(source), SizedTimes(target)
         tables = table_of(source), table_of(target)
         self._has_tables = None not in tables and tables[0] != tables[1]
-        self.by = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
+        self.basis = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
         self.notes: tuple[str, ...] = (
-            f"times scaled from {source.name} to {target.name} by the ratio of {self.by}; products of "
+            f"times scaled from {source.name} to {target.name} by the ratio of {self.basis}; products of "
             f"float32 matrices assumed in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
         )
 

@@ -274,7 +274,7 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
 
 
 def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
-    """Look up ids and drop tensors without elements, which stand for absent ones."""
+    """Look up ids; drop tensors without elements, which represent missing ones."""
     try:
         matches = [tensors[i] for i in ids]
     except KeyError as error:

@@ -144,16 +144,16 @@ class Fp32Surface:
     def kernel_us(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Return the same without the launch: at least the data-sheet roofline, plus ``KERNEL_US``."""
         times, distance = self.us(shapes)
-        ask = asked(self.table, shapes, self.gpu.num_compute_units)
-        least = np.maximum(ask.flops / self._rate, ask.bytes * 1e6 / self.gpu.memory_bytes_per_s)
+        demand = asked(self.table, shapes, self.gpu.num_compute_units)
+        least = np.maximum(demand.flops / self._rate, demand.bytes * 1e6 / self.gpu.memory_bytes_per_s)
         return np.maximum(times - self.launch_us, least) + KERNEL_US, distance
 
     def _variables(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Return the variables, and the logarithm of the roofline."""
-        ask = asked(self.table, shapes, self.gpu.num_compute_units)
+        demand = asked(self.table, shapes, self.gpu.num_compute_units)
         bytes_per_us = self.gpu.memory_bytes_per_s * _BANDWIDTH / 1e6
-        base = np.log(self.launch_us + np.maximum(ask.flops / self._rate, ask.bytes / bytes_per_us))
-        return np.column_stack([ask.variables, _BASE * base]), base
+        base = np.log(self.launch_us + np.maximum(demand.flops / self._rate, demand.bytes / bytes_per_us))
+        return np.column_stack([demand.variables, _BASE * base]), base
 
 
 @cache

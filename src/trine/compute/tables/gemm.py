@@ -38,7 +38,7 @@ _SPLITS = (1, 2, 4, 8)
 _ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
 _OUT_BYTES = 2.0
 _MOST_COPIES = 5
-#: Relative overflow of the cache beyond which a working set comes wholly from memory, as it is read cyclically.
+#: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1
 #: Octaves between shapes with weights from the cache and from memory, and between shapes with and without a ragged last
 #: tile of rows, where libraries use other kernels; 4-bit kernels pad rows to 128 in any case.

@@ -37,9 +37,9 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
     covariance = np.exp(-distances) + nugget * np.eye(count)
     towards = np.exp(-np.sqrt(((points - queries[:, None]) ** 2).sum(-1)))
     right_sides = np.stack([towards, np.ones_like(towards)], axis=-1)
-    solved = np.linalg.solve(covariance, right_sides)
-    weights, even = solved[..., 0], solved[..., 1]
-    weights = weights + even * ((1 - weights.sum(1)) / even.sum(1))[:, None]
+    solution = np.linalg.solve(covariance, right_sides)
+    weights, correction = solution[..., 0], solution[..., 1]
+    weights = weights + correction * ((1 - weights.sum(1)) / correction.sum(1))[:, None]
     return np.asarray(np.round((weights * values).sum(1), _DECIMALS))
 
 

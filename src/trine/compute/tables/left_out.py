@@ -128,9 +128,9 @@ def from_another_us(gpu: str, source: str, table: str, every: int = 1) -> Times:
     rows, chosen = measured(NEUSIGHT, table), asked_rows(table, every)
     chosen = chosen[np.isfinite(rows.times_us[gpu][chosen])]
     known, shapes = surface(source, table), rows.shapes[chosen]
-    ask, target, donor = asked(table, shapes, 1), load_gpu(gpu), load_gpu(source)
+    demand, target, donor = asked(table, shapes, 1), load_gpu(gpu), load_gpu(source)
     least = [
-        np.maximum(ask.flops / spec.flop_per_s["float32"], ask.bytes / spec.memory_bytes_per_s)
+        np.maximum(demand.flops / spec.flop_per_s["float32"], demand.bytes / spec.memory_bytes_per_s)
         for spec in (target, donor)
     ]
     kernels = known.us(shapes)[0] - known.launch_us

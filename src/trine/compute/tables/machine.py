@@ -56,7 +56,7 @@ _PUBLISHED_ALONE = frozenset({"mi300x", "mi325x", "t4"})
 #: Cache of GPUs whose measured GEMMs read weights from it if they fit: bytes (the L40S's AD102), and bytes/s of such
 #: GEMMs with up to 16 rows (95th percentile of the table).
 _CACHES = {"l40s": (96 << 20, 2.3e12)}
-#: Maximum share of the peak in large GEMMs, whatever the power (A100: 0.86 at the 90th percentile).
+#: Maximum share of the peak in large GEMMs at any power (A100: 0.86 at the 90th percentile).
 _MOST = 0.86
 
 
@@ -88,7 +88,7 @@ def left_out_error(gpu: str, source: str | None) -> float | None:
 
 
 def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:
-    """Return the peak share of ``gpu`` in large GEMMs relative to that of ``source``."""
+    """Return the peak share of ``gpu`` in large GEMMs relative to ``source``."""
     if gpu.name in _PUBLISHED_ALONE and source.name in _SUSTAINED:
         return _SUSTAINED[gpu.name] / _SUSTAINED[source.name]
     generation, source_generation = generation_of(gpu.name), generation_of(source.name)

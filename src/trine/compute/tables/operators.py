@@ -207,7 +207,7 @@ class AttentionShape:
 
     @property
     def unmasked(self) -> float:
-        """Ratio of the score blocks to those of a causal mask; 1 if the mask is causal."""
+        """Number of score blocks relative to a causal mask; 1 if the mask is causal."""
         blocks = math.ceil(self.length / _BLOCK)
         return 1.0 if self.causal else 2 * blocks / (blocks + 1)
 

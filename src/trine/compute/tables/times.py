@@ -81,9 +81,9 @@ class SizedTimes:
     def time(self, sizes: Resized) -> TableTime | None:
         """Return the time of an operator, or None if no table covers its kind or dtype."""
         family = family_of(kind_of(sizes.operator))
-        ask = self._by_family.get(family)
-        if ask is not None:
-            return ask(sizes) or self._single(sizes)
+        estimate = self._by_family.get(family)
+        if estimate is not None:
+            return estimate(sizes) or self._single(sizes)
         return self._single(sizes) if family == "conv" else self._moving(sizes, family)
 
     def _single(self, sizes: Resized) -> TableTime | None:
@@ -121,20 +121,20 @@ class SizedTimes:
             return self._without_tensor_cores(sizes)
         rates = self._rates(inner, outer, dtype)
 
-        def ask(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
+        def gemm(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
             time = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
             return self._no_faster(time, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
 
         if not is_gradient(sizes):
-            time = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
+            time = gemm(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
             return self._at_least_moved(time, sizes) if len(weight.shape) > 2 and groups == 1 else time
         parts = []
         if wants(sizes, x):
-            parts.append(ask(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
+            parts.append(gemm(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
         if wants(sizes, weight):
             dtypes = [dtype_name(t) for t in sizes.outputs]
             style = WEIGHT_PRODUCT if self._fused and "float32" in dtypes else INPUT_PRODUCT
-            parts.append(ask(outer, inner, rows, WEIGHT_PRODUCT, style))
+            parts.append(gemm(outer, inner, rows, WEIGHT_PRODUCT, style))
         return _sum(parts)
 
     def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
