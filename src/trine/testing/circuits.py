@@ -107,9 +107,9 @@ def require_lawful_circuits(
     require(int(records.end_ps.min(initial=0)) >= 0, f"{case}: task {records.end_ps.argmin()} never ends")
     for task in range(graph.num_tasks):
         require_order(graph, records, task, case)
-    carried = np.flatnonzero(on_circuit(graph)).tolist()
-    _require_standing(graph, records, history, model, carried, case)
-    _require_sent(graph, records, model, carried, case)
+    transfers = np.flatnonzero(on_circuit(graph)).tolist()
+    _require_standing(graph, records, history, model, transfers, case)
+    _require_sent(graph, records, model, transfers, case)
 
 
 def _require_standing(
@@ -117,25 +117,25 @@ def _require_standing(
     records: Records,
     history: Sequence[Change],
     model: CircuitModel,
-    carried: Sequence[int],
+    transfers: Sequence[int],
     case: str,
 ) -> None:
     """Check that circuits stand from set-up until after their last transfer, and that no rank exceeds its ports."""
-    standing: dict[tuple[int, int], int] = {}
+    circuits: dict[tuple[int, int], int] = {}
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for now, event, ends in history:
         if event == "torn down":
-            require(ends in standing, f"{case}: the circuit {ends} is torn down, but does not stand")
-            spans.setdefault(ends, []).append((standing.pop(ends), now))
+            require(ends in circuits, f"{case}: the circuit {ends} is torn down, but does not stand")
+            spans.setdefault(ends, []).append((circuits.pop(ends), now))
             continue
-        require(ends not in standing, f"{case}: the circuit {ends} is set up twice")
-        standing[ends] = now
+        require(ends not in circuits, f"{case}: the circuit {ends} is set up twice")
+        circuits[ends] = now
         for rank in ends:
-            used = sum(rank in other for other in standing)
+            used = sum(rank in other for other in circuits)
             require(used <= model.circuits.ports, f"{case}: rank {rank} has {used} circuits at {now} ps")
-    for ends, since in standing.items():
+    for ends, since in circuits.items():
         spans.setdefault(ends, []).append((since, float("inf")))
-    for task in carried:
+    for task in transfers:
         ends = (int(min(graph.rank[task], graph.peer[task])), int(max(graph.rank[task], graph.peer[task])))
         sent_ps, end_ps = _sending(graph, records, model, task)[0], int(records.end_ps[task])
         ready = model.circuits.setup_ps
@@ -145,12 +145,12 @@ def _require_standing(
         )
 
 
-def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], case: str) -> None:
+def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, transfers: Sequence[int], case: str) -> None:
     """Check for one transfer at a time in each direction of a circuit, and buffers that hold all bytes in flight."""
     buffer = model.circuits.buffer_bytes
     lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
     rooms: dict[int, list[tuple[int, int]]] = {}
-    for task in carried:
+    for task in transfers:
         begin_ps, done_ps = _sending(graph, records, model, task)
         require(
             begin_ps >= records.start_ps[task],

@@ -188,15 +188,15 @@ def _require_fitting(
     for route, rate in zip(routes, rates, strict=True):
         for link in route:
             used.setdefault(link, []).append(rate)
-    carried = {link: math.fsum(shares) for link, shares in used.items()}
-    for link, total in carried.items():
+    loads = {link: math.fsum(shares) for link, shares in used.items()}
+    for link, total in loads.items():
         require(
             total <= capacity[link] * (1 + TOLERANCE),
             f"{case}: link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s, "
             f"routes {list(routes)}, rates {list(rates)}",
         )
     for route, rate in zip(routes, rates, strict=True):
-        is_full = any(carried[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
+        is_full = any(loads[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
         require(
             is_full or (rate > 0 and not work_conserving),
             f"{case}: a flow over links {list(route)} has {rate} bytes/s although no link on its way is full, "
@@ -237,12 +237,12 @@ def _require_lawful_run(graph: TaskGraph, records: Records, history: History, ca
         for task, rate in rates_before.items():
             volume[task] += rate * (now - since) / 1e12
         rates_before, since = dict(zip(tasks, rates, strict=True)), now
-    lasting = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
+    last_rates = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
     for task in range(graph.num_tasks):
         require(records.end_ps[task] >= 0, f"{case}: task {task} never ends: its flow was given no rate for ever")
         require_order(graph, records, task, case)
-        if task in lasting:
-            size, slack = int(graph.size_bytes[task]), 2e-12 * lasting[task]  # times are rounded up to a picosecond
+        if task in last_rates:
+            size, slack = int(graph.size_bytes[task]), 2e-12 * last_rates[task]  # times are rounded up to a picosecond
             require(
                 abs(volume[task] - size) <= slack + TOLERANCE * size,
                 f"{case}: the rates of transfer {task} carry {volume[task]} of its {size} bytes",
@@ -324,13 +324,13 @@ def _require_possible(
     sizes_bytes: Sequence[int], bytes_per_s: int, answer: Sequence[int], work_conserving: bool, case: str
 ) -> None:
     """Require that the link never exceeds its capacity and, if ``work_conserving``, that it is never idle."""
-    carried = 0
+    total = 0
     for end_ps, size in sorted(zip(answer, sizes_bytes, strict=True)):
-        carried += size
-        least = drain_ps(float(carried), float(bytes_per_s))
+        total += size
+        least = drain_ps(float(total), float(bytes_per_s))
         require(
             end_ps >= least,
-            f"{case}: {carried} bytes are through after {end_ps} ps, the link needs {least} ps for them",
+            f"{case}: {total} bytes are through after {end_ps} ps, the link needs {least} ps for them",
         )
     busy_ps = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
     require(

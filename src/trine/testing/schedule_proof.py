@@ -103,7 +103,7 @@ def _check_symmetry(schedule: Schedule) -> None:
 
 
 def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
-    """Return the sends of ``position`` in a ``shift_symmetric`` schedule in which position 0 sends ``first``."""
+    """Return the sends of ``position`` in a ``shift_symmetric`` schedule whose position 0 sends ``first``."""
     part = schedule.num_chunks // schedule.num_ranks
     return dataclasses.replace(
         first,
