@@ -271,7 +271,7 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
 
 
 def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
-    """Return the GPUs of a run: the first ones, as the cluster file beside the data holds the whole machine."""
+    """Return the GPUs of a run: the first ones, because the cluster file describes the whole machine."""
     num_gpus = len(cluster.gpus)
     if num_gpus < series.num_gpus:
         raise SpecError(f"cluster {cluster.name!r} has {num_gpus} GPUs, the run had {series.num_gpus}")

@@ -345,7 +345,7 @@ def write_with_pictures(
     for table, rows in tables.items():
         rounded = [_rounded(row) for row in rows] if isinstance(rows, list) else rows
         frames.to_csv({table: rounded}, folder / table)
-    write_text(folder / name, text)  # last: it names the others
+    write_text(folder / name, text)  # last, because it links to the others
     return [folder / each for each in (name, *pictures, *tables)]
 
 

@@ -389,7 +389,7 @@ class ComparedMemory:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryValidation(Validation):
-    """All rows beside their modelled memory."""
+    """All rows with their modelled memory."""
 
     SCHEMA: ClassVar[str] = "validate-memory"
 
@@ -535,7 +535,7 @@ class ModelledMemory:
         self._workloads: dict[tuple[str, str], Workload] = {}
 
     def compared(self, row: MemoryRow) -> ComparedMemory:
-        """Return the row beside its modelled memory, or with the reason for having none."""
+        """Return the row with its modelled memory, or with the reason for its absence."""
         if row.structural:
             return ComparedMemory(row=row, use=None, verdict="", why_not="")
         try:

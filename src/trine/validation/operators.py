@@ -121,7 +121,7 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
     tasks += [partial(_pair, source, gpu, every) for source, gpu in pairs]
     tasks += [partial(_gpu_left_out, *names, every) for names in left_out.GPUS_LEFT_OUT if names[0] in chosen]
     tasks += [partial(_bench_products, gpu) for gpu in _FLOAT16_BENCHED if gpu in chosen]
-    tasks += [partial(_transfer, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
+    tasks += [partial(_substitute, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
     return tasks
 
 
@@ -213,7 +213,7 @@ def _question(table: str, source: str, gpu: str) -> OperatorQuestion:
     return OperatorQuestion(ANOTHER, table, gpu, source)
 
 
-def _transfer(gpu: str, table: str, every: int) -> list[OperatorErrors]:
+def _substitute(gpu: str, table: str, every: int) -> list[OperatorErrors]:
     source = _INSTEAD[gpu]
     return errors_of(*left_out.from_another_us(gpu, source, table, every), OperatorQuestion(GPU, table, gpu, source))
 

@@ -1,4 +1,4 @@
-"""Predictions of published steps, one process per core. Answers can be kept, so that a second run takes them.
+"""Predictions of published steps, one process per core. Answers can be cached for later runs.
 
 The key of an answer is a hash of the row, the question, and trine's data and code.
 """
@@ -100,7 +100,7 @@ _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Fields of a source that its rows' answers depend on.
 _SOURCE_FIELDS = ("cluster", "software", "operators", "model", "plan", "fill")
 
-#: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` unless said otherwise.
+#: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` by default.
 Triple = tuple[float, float, float]
 ONES: Triple = (1.0, 1.0, 1.0)
 
@@ -227,11 +227,11 @@ class Answers:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all kept answers, in seconds."""
+        """CPU time of all cached answers, in seconds."""
         return sum(answer.cpu_s for answer in self._by_key.values())
 
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
-        """Return the kept answer, or None."""
+        """Return the cached answer, or None."""
         return self._by_key.get(_key(row, ask))
 
     def add(self, row: TrainingRow, ask: Ask, answer: Predicted) -> None:

@@ -133,7 +133,7 @@ class TrainingValidation(StepValidation):
 
 
 def step_row(step: ComparedStep) -> Row:
-    """Return a row beside its prediction, as plain data."""
+    """Return a row and its prediction as plain data."""
     row, answer = step.row, step.answer
     return {
         "row": row.name, "source": row.source.key, "model": row.model, "gpu": row.gpu, "num_gpus": row.num_gpus,
@@ -158,8 +158,8 @@ def validate_training(
     """Predict the bundled steps (of some sources) and compare.
 
     sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
-    profile. blind: fit no factors either; a sample fits none. most_rows: of those of each source that count, drawn by
-    the hash of their names. answers: kept answers (None: keep nothing). jobs: as in
+    profile. blind: fit no factors either; a sample fits none. most_rows: maximum of counted rows per source, chosen by
+    the hash of their names. answers: cached answers (None: cache nothing). jobs: as in
     :func:`trine.validation.replay_rows.replay`. progress: called with the work done and all work, in milliseconds of
     CPU time.
 

@@ -32,7 +32,7 @@ from trine.validation.training import (
 from trine.validation.training_rows import load_sources
 
 LOW, HIGH = 0.08, 0.92
-#: The generation of each GPU; bands put GPUs of one architecture together, whatever their memory.
+#: The generation of each GPU; bands pool GPUs of one architecture, regardless of their memory.
 GENERATIONS = {
     gpu: "cdna" if name.startswith("cdna") else name.removesuffix("-gddr")
     for name, gpus in machine.GENERATIONS.items()

@@ -60,7 +60,7 @@ class PacketCode(NamedTuple):
     """Cycles that a two-step packet kernel executes.
 
     loads: up to each word that the next instructions wait for. put: from there to the put. reduce: from the put to the
-    first packet. packet: per packet. written: from the last packet to the write to a single peer, and per further
+    first packet. packet: per packet. peer_write: from the last packet to the write to a single peer, and per further
     peer. unpack: from there to the sums of other ranks. counts: only block 0 increments a flag, which it loads.
     """
 
@@ -68,7 +68,7 @@ class PacketCode(NamedTuple):
     put: int
     reduce: int
     packet: int
-    written: tuple[int, int]
+    peer_write: tuple[int, int]
     unpack: int
     counts: bool = False
 
@@ -191,7 +191,7 @@ def twoshot_packets(
         share = block.share(lines)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            executed = code.packet, code.written[0] + code.written[1] * (ranks - 2)
+            executed = code.packet, code.peer_write[0] + code.peer_write[1] * (ranks - 2)
             block.add_up(share, share.read(source), slots, targets, executed)
         block.delay(code.unpack, "unpack")
         if part.lines:
