@@ -10,7 +10,7 @@ from importlib import import_module
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return the ``__getattr__`` of ``package``. homes: public name -> the module that defines it.
 
-    A name that was found is kept in the package. Raises AttributeError for a name that is not in ``homes``.
+    A resolved name is stored in the package. Raises AttributeError for a name that is not in ``homes``.
     """
 
     def get_attribute(name: str) -> object:
