@@ -79,7 +79,7 @@ class HopNumbers:
         ends = self.run.records.end_ps
         return np.array(
             [
-                sum(max(0, int(ends[v.got] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
+                sum(max(0, int(ends[v.arrive] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
                 for visits in self.run.tasks.visits
             ],
             np.int64,

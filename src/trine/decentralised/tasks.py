@@ -67,7 +67,7 @@ class VisitTasks(NamedTuple):
     enter: int
     gradient: int
     apply: int
-    got: int
+    arrive: int
     finish: int
     sends: tuple[int, ...]
 
@@ -162,7 +162,7 @@ class _HopGraphWriter:
             self._train(worker, visit, tasks, after, need)
         else:
             self._join(visit, worker, after, need)
-            self._join(visit, worker, [tasks.enter, tasks.got])
+            self._join(visit, worker, [tasks.enter, tasks.arrive])
         if self.protocol.staleness:
             for candidates in inbound:
                 self._join(visit, worker, candidates, min(1, len(candidates)))
@@ -176,10 +176,10 @@ class _HopGraphWriter:
         parallel = self.protocol.order == "parallel"
         self._compute(visit, worker, Phase.BACKWARD, gradient_ps, [tasks.enter])
         self._compute(
-            visit, worker, Phase.OPTIMIZER, apply_ps, [tasks.gradient, tasks.got] if parallel else [tasks.gradient]
+            visit, worker, Phase.OPTIMIZER, apply_ps, [tasks.gradient, tasks.arrive] if parallel else [tasks.gradient]
         )
         self._join(visit, worker, after, need)
-        self._join(visit, worker, [tasks.apply, tasks.got])
+        self._join(visit, worker, [tasks.apply, tasks.arrive])
 
     def _send(self, worker: int, receiver: int, visit: Visit, tasks: VisitTasks, before: int | None) -> None:
         """Send an update, or skip a dropped one; each neighbour's connection sends its updates one by one."""
