@@ -188,19 +188,19 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
 
 def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
     """Raise InputError for a cluster of another size, unless the log does not state its number of ranks."""
-    have = len(cluster.gpus)
+    num_gpus = len(cluster.gpus)
     fewest = log.fewest_ranks
-    if log.num_ranks == have or (fewest is None and log.num_ranks is None):
+    if log.num_ranks == num_gpus or (fewest is None and log.num_ranks is None):
         return
-    if fewest is not None and fewest <= have and (log.most_ranks is None or have <= log.most_ranks):
+    if fewest is not None and fewest <= num_gpus and (log.most_ranks is None or num_gpus <= log.most_ranks):
         return
     if log.most_ranks == log.num_ranks == fewest:
-        of = f"{log.num_ranks} ranks"
+        ranks = f"{log.num_ranks} ranks"
     else:
-        of = f"{fewest} to {log.most_ranks} ranks" if log.most_ranks else f"at least {fewest} ranks"
+        ranks = f"{fewest} to {log.most_ranks} ranks" if log.most_ranks else f"at least {fewest} ranks"
     hosts = f" --nodes {log.num_hosts}" if (log.num_hosts or 1) > 1 else ""
     raise InputError(
-        f"the log is of {of} ({log.ranks_from}), cluster {cluster.name!r} has {have} GPUs: give --gpus "
+        f"the log is of {ranks} ({log.ranks_from}), cluster {cluster.name!r} has {num_gpus} GPUs: give --gpus "
         f"{log.num_ranks or fewest}{hosts}",
         file=log.path,
     )
@@ -331,8 +331,8 @@ def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     nodes = {cluster.devices[i].node for i in cluster.gpus}
     if log.num_hosts is not None and None not in nodes and log.num_hosts != len(nodes):
         hosts = "1 host" if log.num_hosts == 1 else f"{log.num_hosts} hosts"
-        have = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        differences.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {have}")
+        node_count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        differences.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {node_count}")
     return tuple(differences)
 
 

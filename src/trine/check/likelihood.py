@@ -56,12 +56,12 @@ def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Float64:
     return sigma
 
 
-def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
+def log_likelihood(residuals: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
     """Return the logarithm of the likelihood of curves.
 
     Parameters
     ----------
-    missed: (curves, sizes) log(measured / time) in standard deviations of the band (:func:`band_sigma`).
+    residuals: (curves, sizes) log(measured / time) in standard deviations of the band (:func:`band_sigma`).
     sizes: bytes, ascending.
 
     Returns
@@ -69,26 +69,26 @@ def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) 
     (curves,), natural logarithms of densities; only differences between curves of the same sizes are meaningful.
     """
     octaves = np.log2(np.asarray(sizes, float))
-    usual = _filtered(missed, octaves, noise, 1.0)
-    wide = _filtered(missed, octaves, noise, noise.wide_by)
+    usual = _filtered(residuals, octaves, noise, 1.0)
+    wide = _filtered(residuals, octaves, noise, noise.wide_by)
     mixture: Float64 = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
     return mixture
 
 
-def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
+def _filtered(residuals: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
     """Run a Kalman filter of the slow part along the sizes; its posterior decides how likely each size is a stray."""
     level = (factor * noise.drift) ** 2
     kinds = (
         (math.log1p(-noise.stray), noise.repeat**2),
         (math.log(noise.stray), noise.repeat**2 + (factor * noise.stray_by) ** 2),
     )
-    mean, variance = np.zeros(len(missed)), np.full(len(missed), level)
-    total = np.zeros(len(missed))
-    for i in range(missed.shape[1]):
+    mean, variance = np.zeros(len(residuals)), np.full(len(residuals), level)
+    total = np.zeros(len(residuals))
+    for i in range(residuals.shape[1]):
         if i:
             decay = math.exp(-(octaves[i] - octaves[i - 1]) / noise.octaves)
             mean, variance = mean * decay, variance * decay**2 + level * (1 - decay**2)
-        off = missed[:, i] - mean
+        off = residuals[:, i] - mean
         spread = [variance + extra for _, extra in kinds]
         weight = [
             log_share - 0.5 * (np.log(2 * math.pi * s) + off**2 / s)
@@ -145,10 +145,10 @@ class Weights:
 
     def alike(self, cause: Hypothesis) -> tuple[str, ...]:
         """Return the names of the other causes with the same times at every measured size."""
-        mine = np.log(np.asarray(cause.times_ps, float))
+        times = np.log(np.asarray(cause.times_ps, float))
         causes = [each.cause for each in self.causes if each.cause.name != cause.name]
         return tuple(
-            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
+            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - times).max() <= ALIKE
         )
 
 
@@ -161,18 +161,18 @@ def weigh(
     """
     usual = np.asarray([each.time_ps for each in expected.usual], float)
     sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
-    missed = np.log(np.asarray(measured_ps, float) / usual)
+    residuals = np.log(np.asarray(measured_ps, float) / usual)
 
-    def fits(slowed: Float64) -> Float64:
+    def fits(slowdowns: Float64) -> Float64:
         """Return log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
-        return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
+        return log_likelihood((residuals - slowdowns) / sigma, expected.sizes, noise)
 
     factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
     sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
     scored = [*_named_causes(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
     scored = [pair for pair in scored if pair[0].kind not in excluded]
     of_kind = Counter(cause.kind for cause, _ in scored)
-    no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
+    no_name = sound + _unknown(np.maximum(residuals, 0.0), sigma, expected.sizes, noise)
     scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in scored] + [no_name])
     total = _sum(scores)
     shares = [round(share, DIGITS) for share in np.exp(scores - total).tolist()]
@@ -192,15 +192,15 @@ _Fits = Callable[[Float64], Float64]
 
 def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
-    slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
-    slowing = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
+    slowdowns = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
+    slowing = [i for i in range(len(slowdowns)) if slowdowns[i].max() > 1e-9]
     if not slowing:
         return []
     by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
-    for i, fit in zip(slowing, fits(slowed[slowing]), strict=True):
+    for i, fit in zip(slowing, fits(slowdowns[slowing]), strict=True):
         by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
     return [
-        (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
+        (max(rows, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in rows]))) for rows in by_name.values()
     ]
 
 
@@ -211,17 +211,17 @@ def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothe
     """
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
-    hypotheses = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
+    hypotheses = [(at_share(_best_value(SHARES, by_share), times), _mean(by_share))]
     possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
     if possible:
         delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
-        best = min(round(_best(delays, by_delay)), shortest_ps)
+        best = min(round(_best_value(delays, by_delay)), shortest_ps)
         hypotheses.insert(0, (late(best, times), _mean(by_delay[:possible])))
     return hypotheses
 
 
-def _best(values: Sequence[float], fit: Float64) -> float:
+def _best_value(values: Sequence[float], fit: Float64) -> float:
     """Return the value with the best fit, interpolated by a parabola through three grid points (in logarithms)."""
     i = int(fit.argmax())
     if not 0 < i < len(values) - 1:
@@ -249,7 +249,7 @@ def _boxes(sizes: Sequence[int]) -> Float64:
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
     edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)
     boxes = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
-    return np.array([np.where(box, math.log(by), 0.0) for box in boxes if box.any() for by in SLOWER_BY])
+    return np.array([np.where(box, math.log(factor), 0.0) for box in boxes if box.any() for factor in SLOWER_BY])
 
 
 def _sum(logs: Float64) -> float:

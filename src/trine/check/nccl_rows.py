@@ -29,7 +29,7 @@ _ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
 #: A row's columns between its type and its first result, which NCCL's messages may follow without a space.
 _HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
-#: A result in a line of its own: NCCL's messages came between it and the size.
+#: A result on a separate line: NCCL's messages came between it and the size.
 _TAIL = re.compile(
     r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
 )
@@ -230,7 +230,7 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
 
 
 def _measure(words: Sequence[str], unit: str) -> Measure | None:
-    """Return a result; None for ``N/A``. Raises ValueError for anything else."""
+    """Return a result; None for ``N/A``. Raises ValueError for other words."""
     if all(word.upper() in ("N/A", "NA", "-") for word in words[:3]):
         return None
     time_ps, algbw, busbw = time_of(words[0], unit), number_of(words[1]), number_of(words[2])

@@ -123,7 +123,7 @@ class _Draft:
     unit: str = "us"
     program: str | None = None
     ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
-    alone: set[tuple[str, str]] = field(default_factory=set)
+    root_processes: set[tuple[str, str]] = field(default_factory=set)
     threads_gpus: tuple[int, int] | None = None
     last_bytes: int | None = None
     step: tuple[int, bool] = (0, True)
@@ -214,7 +214,7 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
         sizes = {row.size_bytes for row in draft.rows}
         group = groups[-1] if groups else []
         before = {row.size_bytes for each in group for row in each.rows}
-        if group and len(sizes) == 1 and len(before) == len(group) and not sizes & before and _like(group[0], draft):
+        if group and len(sizes) == 1 and len(before) == len(group) and not sizes & before and _match(group[0], draft):
             group.append(draft)
         else:
             groups.append([draft])
@@ -223,12 +223,12 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
         if len(group) < 3:
             runs += group
             continue
-        rows, cut = ([one for each in group for one in getattr(each, name)] for name in ("rows", "cut"))
+        rows, cut = ([item for each in group for item in getattr(each, name)] for name in ("rows", "cut"))
         runs.append(replace(group[0], rows=rows, cut=cut, last_bytes=None, runs=len(group), average=None))
     return runs
 
 
-def _like(first: _Draft, second: _Draft) -> bool:
+def _match(first: _Draft, second: _Draft) -> bool:
     """Return whether two runs are of one test on the same GPUs, judging by the log."""
     facts_of = [
         (run.program, run.threads_gpus, run.environment, run.network, run.graph, run.version,
@@ -263,9 +263,9 @@ class _Reader:
     def __init__(self, labels: Sequence[str], path: str | os.PathLike[str]) -> None:
         self.path, self.labels = path, labels
         self.drafts: list[_Draft] = []
-        self.current = {label: self.new(_Draft()) for label in labels or [""]}
+        self.current = {label: self.add_draft(_Draft()) for label in labels or [""]}
 
-    def new(self, draft: _Draft) -> _Draft:
+    def add_draft(self, draft: _Draft) -> _Draft:
         self.drafts.append(draft)
         return draft
 
@@ -279,7 +279,7 @@ class _Reader:
         for stream in self.streams_of(label):
             draft = self.current[stream]
             if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
-                draft = self.current[stream] = self.new(draft.following())
+                draft = self.current[stream] = self.add_draft(draft.following())
             _read_line(line, header, draft)
 
     def streams_of(self, label: str, column: int = 0) -> list[str]:
@@ -360,7 +360,7 @@ def _read_fact(text: str, draft: _Draft) -> None:
     if match := _RANK.search(text):
         rank, group, pid, host, name = match.groups()
         if (int(group or 0), int(rank)) == (0, 0):
-            draft.alone.add((pid or "", host))
+            draft.root_processes.add((pid or "", host))
         draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip(" \"',"))
         return
     if match := _COUNTS.search(text):
@@ -408,12 +408,12 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         rows=tuple(rows),
         op=op,
         op_from=op_from,
-        num_ranks=counts.best,
+        num_ranks=counts.estimate,
         fewest_ranks=counts.fewest,
         most_ranks=counts.most,
         ranks_from=counts.source,
         num_hosts=_num_hosts(draft, counts, ranks),
-        num_alone=max(1, len(draft.alone)),
+        num_alone=max(1, len(draft.root_processes)),
         hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
         gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
         launch=_launch(draft, ranks),
@@ -429,7 +429,7 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
 class _Ranks(NamedTuple):
     """Number of ranks, its range, and its source. ``most`` None: no upper bound."""
 
-    best: int | None = None
+    estimate: int | None = None
     fewest: int | None = None
     most: int | None = None
     source: str = ""
@@ -448,7 +448,7 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
         implied, source = (by_count, by_count), "the count column"
     if draft.communicator is not None and draft.communicator > 1:
         implied, source = (draft.communicator, draft.communicator), "NCCL's messages"
-    if num_listed and (implied is None or num_listed >= implied[0] or len(draft.alone) > 1):
+    if num_listed and (implied is None or num_listed >= implied[0] or len(draft.root_processes) > 1):
         if len(listed) == num_listed:
             return _Ranks(num_listed, num_listed, num_listed, "the device lines")
         most = implied[1] if implied and (implied[1] or 0) >= num_listed else None
@@ -459,20 +459,20 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     note = f"{len(listed)} of at least {fewest} device lines are in the log" if num_listed else ""
     if most is None:
         return _Ranks(None, fewest, None, source, note)
-    best = facts.roundest(fewest, most)
+    estimate = facts.roundest(fewest, most)
     if fewest < most:
-        note = f"{source} fits {fewest} to {most} ranks; without --gpus {best} are assumed"
-    return _Ranks(best, fewest, most, source, note)
+        note = f"{source} fits {fewest} to {most} ranks; without --gpus {estimate} are assumed"
+    return _Ranks(estimate, fewest, most, source, note)
 
 
 def _num_hosts(draft: _Draft, counts: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
     """Return the number of hosts: from complete device lines, or 1 if one process drives all GPUs."""
-    if counts.best is None:
+    if counts.estimate is None:
         return None
-    if len(ranks) == counts.best:
+    if len(ranks) == counts.estimate:
         return len({host for _, host, _ in ranks})
     threads, gpus = draft.threads_gpus or (1, 1)
-    return 1 if threads * gpus == counts.best > 1 else None
+    return 1 if threads * gpus == counts.estimate > 1 else None
 
 
 def _notes(draft: _Draft, counts: _Ranks) -> tuple[str, ...]:
@@ -514,7 +514,7 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
         return replace(run, op=op, op_from="as given")
     counts = _count_ranks(_Draft(rows=list(run.rows)), op)
     return replace(
-        run, op=op, op_from="as given", num_ranks=counts.best, fewest_ranks=counts.fewest, most_ranks=counts.most,
+        run, op=op, op_from="as given", num_ranks=counts.estimate, fewest_ranks=counts.fewest, most_ranks=counts.most,
         ranks_from=counts.source, notes=(*run.notes, *([counts.note] if counts.note else [])),
     )  # fmt: skip
 

@@ -231,9 +231,9 @@ def _verdict(check: CheckResult) -> str:
     text = f"suspicious from {format_size(check.suspicious_from)}{until}: {count} above the band, "
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
-        near = f" (nearest: {check.causes[0].cause.name})" if check.causes else ""
+        nearest = f" (nearest: {check.causes[0].cause.name})" if check.causes else ""
         hints = f"; {'; '.join(check.hints)}" if check.hints else ""
-        return f"{text}; no known cause explains it{near}{hints}"
+        return f"{text}; no known cause explains it{nearest}{hints}"
     remarks = f"; as likely: {'; '.join(check.alike)}" if check.alike else ""
     if check.unexplained_from is not None:
         remarks += f"; from {format_size(check.unexplained_from)} the run is slower than this cause explains"
@@ -311,18 +311,18 @@ def _draw(check: CheckResult) -> Any:
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.6))
     sizes = [row.size_bytes for row in check.rows]
     predicted = [row.predicted for row in check.rows]
-    sent = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
+    traffic = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
     times.fill_between(sizes, [p.low_ps / 1e6 for p in predicted], [p.high_ps / 1e6 for p in predicted],
                        color="#56B4E9", alpha=0.3, lw=0, label="band (80 % expected inside)")  # fmt: skip
-    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(sent, predicted, strict=True)],
-                       [m / p.low_ps for m, p in zip(sent, predicted, strict=True)],
+    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(traffic, predicted, strict=True)],
+                       [m / p.low_ps for m, p in zip(traffic, predicted, strict=True)],
                        color="#56B4E9", alpha=0.3, lw=0)  # fmt: skip
     times.plot(sizes, [p.time_ps / 1e6 for p in predicted], color="black", lw=1, label="predicted")
-    rates.plot(sizes, [m / p.time_ps for m, p in zip(sent, predicted, strict=True)], color="black", lw=1)
+    rates.plot(sizes, [m / p.time_ps for m, p in zip(traffic, predicted, strict=True)], color="black", lw=1)
     if check.cause is not None:
         label = f"if {check.cause.name}"
         times.plot(sizes, [t / 1e6 for t in check.cause.times_ps], color="#CC79A7", lw=1.2, ls="--", label=label)
-        rates.plot(sizes, [m / t for m, t in zip(sent, check.cause.times_ps, strict=True)], color="#CC79A7", lw=1.2,
+        rates.plot(sizes, [m / t for m, t in zip(traffic, check.cause.times_ps, strict=True)], color="#CC79A7", lw=1.2,
                    ls="--")  # fmt: skip
     for state, colour in _COLOURS.items():
         rows = [row for row in check.rows if row.state == state]

@@ -41,19 +41,19 @@ class Damaged(Exception):
 
 
 #: Problems of this process; only the first one is shown.
-_said: list[str] = []
+_warnings: list[str] = []
 
 
 def say_once(problem: str) -> None:
     """Warn, but only about the first problem of a process."""
-    _said.append(problem)
-    if len(_said) == 1:
+    _warnings.append(problem)
+    if len(_warnings) == 1:
         warnings.warn(problem, CacheWarning, stacklevel=2)
 
 
 def said() -> str | None:
     """Return the warning of this process, or None."""
-    return _said[0] if _said else None
+    return _warnings[0] if _warnings else None
 
 
 def usable(folder: Path) -> bool:
@@ -213,8 +213,8 @@ def _locked(folder: Path, *, is_writer: bool) -> Iterator[None]:
 
 
 def _wait_for_lock(handle: int, kind: int) -> None:
-    until = time.monotonic() + LOCK_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + LOCK_S
+    while time.monotonic() < deadline:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,14 +10,14 @@ from importlib import import_module
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return the ``__getattr__`` of ``package``. homes: public name -> the module that defines it.
 
-    A name that was found is kept in the package. Raises AttributeError for a name that is not in ``homes``.
+    A resolved name is stored in the package. Raises AttributeError for a name that is not in ``homes``.
     """
 
-    def found(name: str) -> object:
+    def get_attribute(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return found
+    return get_attribute

@@ -87,11 +87,11 @@ def _check_names(function: Any, name: str, keywords: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str, word: str, names: list[str]) -> ArgumentError:
-    now = FORMER.get(word)
-    ours = SYNONYMS.get(word)
-    hint = f"; it is called {now!r} now" if now in names else nearest(word, names)
-    if ours in names:
-        hint = f"; trine calls it {ours!r}"
+    new_name = FORMER.get(word)
+    synonym = SYNONYMS.get(word)
+    hint = f"; it is called {new_name!r} now" if new_name in names else nearest(word, names)
+    if synonym in names:
+        hint = f"; trine calls it {synonym!r}"
     return ArgumentError(f"{name} has no argument {word!r}{hint}")
 
 

@@ -53,19 +53,19 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, float], bool]]] = {
 class Fault(ValueError):
     """Validation error with its place: names of fields, keys and positions, the outermost first."""
 
-    def __init__(self, message: str, where: tuple[object, ...] = ()) -> None:
+    def __init__(self, message: str, place: tuple[object, ...] = ()) -> None:
         super().__init__(message)
-        self.where = where
+        self.place = place
 
     @property
     def path(self) -> str:
         """Place of the fault, such as ``links[2].bandwidth``."""
-        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
+        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.place).lstrip(".")
 
 
-def _fault_at(error: ValueError, *where: object) -> Fault:
-    """Return the fault with ``where`` put in front of its place."""
-    return Fault(str(error), where + (error.where if isinstance(error, Fault) else ()))
+def _fault_at(error: ValueError, *place: object) -> Fault:
+    """Return the fault with its place prefixed by ``place``."""
+    return Fault(str(error), place + (error.place if isinstance(error, Fault) else ()))
 
 
 def show(value: object) -> str:
@@ -113,7 +113,7 @@ class FieldInfo:
     def is_required(self) -> bool:
         return self.default is ... and self.default_factory is None
 
-    def made(self) -> Any:
+    def initial(self) -> Any:
         """Return the default."""
         return self.default if self.default_factory is None else self.default_factory()
 
@@ -181,7 +181,7 @@ class Spec:
             elif info.is_required:
                 raise Fault("is missing", (key,))
             else:
-                values[name] = info.made()
+                values[name] = info.initial()
         values["fields_set"] = frozenset(names)
         self._check()
 
@@ -231,7 +231,7 @@ class Spec:
             if name not in exclude
             and not (exclude_none and value is None)
             and not (exclude_unset and name not in self.fields_set)
-            and not (exclude_defaults and not (info := self.model_fields[name]).is_required and value == info.made())
+            and not (exclude_defaults and not (info := self.model_fields[name]).is_required and value == info.initial())
         }
 
     def model_dump_json(self) -> str:
@@ -258,13 +258,13 @@ def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
 
 
 @cache
-def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
+def _spec_of(cls: Any, excluded: frozenset[str]) -> type[Spec]:
     """Return a Spec that checks the fields of a dataclass."""
     kinds = get_type_hints(cls, include_extras=True)
     kinds_and_infos: dict[str, tuple[Any, Any]] = {}
     for field in fields(cls):
         is_required = field.default is MISSING and field.default_factory is MISSING
-        if field.name not in without:
+        if field.name not in excluded:
             alias = next((part.alias for part in get_args(kinds[field.name]) if isinstance(part, FieldInfo)), None)
             kinds_and_infos[field.name] = kinds[field.name], Field(... if is_required else None, alias=alias)
     return make_spec(cls.__name__, Spec, kinds_and_infos)
@@ -286,8 +286,8 @@ def _check_of(kind: Any, strict: bool = True) -> Check:
     if origin is Annotated:
         return _annotated(inner, strict)
     if origin is Union or origin is types.UnionType:
-        some = [_check_of(each, strict) for each in inner if each is not types.NoneType]
-        return _union(some, len(some) < len(inner))
+        checks = [_check_of(each, strict) for each in inner if each is not types.NoneType]
+        return _union(checks, len(checks) < len(inner))
     if origin is Literal:
         return one_of(inner)
     if origin is list:
@@ -356,7 +356,7 @@ def _with_limits(info: FieldInfo, check: Check) -> Check:
         return check
     least, most = info.lengths
 
-    def within(value: Any) -> Any:
+    def check_limits(value: Any) -> Any:
         checked = check(value)
         if checked is None:
             return None
@@ -370,7 +370,7 @@ def _with_limits(info: FieldInfo, check: Check) -> Check:
             raise Fault(f"{_length(checked, least, most)}, got {show(value)}")
         return checked
 
-    return within
+    return check_limits
 
 
 def _length(value: Any, least: int, most: float) -> str:

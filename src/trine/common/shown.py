@@ -17,13 +17,13 @@ MAX_ROWS, MAX_COLUMNS = 12, 12
 
 
 class OneLine:
-    """A dataclass whose ``repr`` is one line: the fields that are not as usual, arrays and long lists by their size."""
+    """A dataclass with a one-line ``repr``: fields that differ from their defaults; arrays and long lists by size."""
 
     __slots__ = ()
 
-    def __init_subclass__(cls, **more: object) -> None:
-        super().__init_subclass__(**more)
-        if "__repr__" not in cls.__dict__:  # which a dataclass leaves as it is
+    def __init_subclass__(cls, **keywords: object) -> None:
+        super().__init_subclass__(**keywords)
+        if "__repr__" not in cls.__dict__:  # @dataclass does not overwrite it
             cls.__repr__ = _repr_of_fields  # type: ignore[method-assign]
 
 

@@ -89,35 +89,35 @@ def _as_integer(number: Fraction, subject: str, value: object, *, up: bool) -> i
     return int(integer)
 
 
-def parse_time(value: object, what: str = "a time", *, base: bool = False) -> int:
+def parse_time(value: object, subject: str = "a time", *, base: bool = False) -> int:
     """Parse ``"1.5 us"`` into picoseconds, rounded up; ``base=True`` also takes bare numbers, in seconds."""
-    number = _parse(value, _TIME, what, "1 us", base)
+    number = _parse(value, _TIME, subject, "1 us", base)
     if base and not isinstance(value, str):
         number *= PS_PER_S
-    return _as_integer(number, what, value, up=True)
+    return _as_integer(number, subject, value, up=True)
 
 
-def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> int:
+def parse_bytes(value: object, subject: str = "a size", *, base: bool = False) -> int:
     """Parse ``"25 MiB"`` into whole bytes; ``base=True`` also takes bare numbers, in bytes."""
-    number = _parse(value, _BYTES, what, "25 MiB", base)
+    number = _parse(value, _BYTES, subject, "25 MiB", base)
     if number.denominator != 1:
-        raise UnitError(f"{what} must be a whole number of bytes, got {value!r}")
-    return _as_integer(number, what, value, up=False)
+        raise UnitError(f"{subject} must be a whole number of bytes, got {value!r}")
+    return _as_integer(number, subject, value, up=False)
 
 
-def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = False) -> int:
+def parse_bandwidth(value: object, subject: str = "a bandwidth", *, base: bool = False) -> int:
     """Parse ``"50 GB/s"`` or ``"400 Gbit/s"`` into whole bytes per second, which must be positive."""
-    return _positive(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, value)
+    return _positive(_parse(value, _BANDWIDTH, subject, "50 GB/s", base), subject, value)
 
 
-def parse_rate(value: object, what: str = "a compute rate") -> int:
+def parse_rate(value: object, subject: str = "a compute rate") -> int:
     """Parse ``"989 TFLOP/s"`` into whole floating-point operations per second, which must be positive."""
-    return _positive(_parse(value, _RATE, what, "989 TFLOP/s", False), what, value)
+    return _positive(_parse(value, _RATE, subject, "989 TFLOP/s", False), subject, value)
 
 
-def parse_power(value: object, what: str = "a power") -> int:
+def parse_power(value: object, subject: str = "a power") -> int:
     """Parse ``"700 W"`` into whole watts, which must be positive."""
-    return _positive(_parse(value, _POWER, what, "700 W", False), what, value)
+    return _positive(_parse(value, _POWER, subject, "700 W", False), subject, value)
 
 
 def _positive(number: Fraction, subject: str, value: object) -> int:
@@ -127,11 +127,11 @@ def _positive(number: Fraction, subject: str, value: object) -> int:
     return integer
 
 
-def parse_cycle(value: object, what: str = "a clock") -> int:
+def parse_cycle(value: object, subject: str = "a clock") -> int:
     """Parse ``"1.98 GHz"`` into the picoseconds of a cycle, rounded to the nearest; at most 1 THz, at least 1 MHz."""
-    hertz = _parse(value, _FREQUENCY, what, "1.98 GHz", False)
+    hertz = _parse(value, _FREQUENCY, subject, "1.98 GHz", False)
     if not 10**6 <= hertz <= 10**12:
-        raise UnitError(f"{what} must be between 1 MHz and 1 THz, got {value!r}")
+        raise UnitError(f"{subject} must be between 1 MHz and 1 THz, got {value!r}")
     return round(PS_PER_S / hertz)
 
 

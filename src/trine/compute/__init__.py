@@ -1,4 +1,4 @@
-"""How long an operator takes on the GPU, and how long its launch keeps the CPU busy."""
+"""Times of operators on the GPU, and of their launches on the CPU."""
 
 from trine.compute.calibration import Calibration, calibrate
 from trine.compute.cost import Work, work

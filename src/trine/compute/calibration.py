@@ -127,7 +127,7 @@ def signatures(workload: Workload) -> dict[int, str]:
     formats list different shapes for gradients.
     """
     by_id = {op.id: op for op in workload.operators}
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     names = {}
     for op in workload.operators:
         source = op if op.forward_id is None else by_id.get(op.forward_id, op)
@@ -136,8 +136,8 @@ def signatures(workload: Workload) -> dict[int, str]:
             for ids in (source.inputs, source.outputs)
         )
         base = f"{op.name} {op.phase} {inputs} -> {outputs}"
-        seen[base] = seen.get(base, 0) + 1
-        names[op.id] = f"{base} #{seen[base]}"
+        counts[base] = counts.get(base, 0) + 1
+        names[op.id] = f"{base} #{counts[base]}"
     return names
 
 
@@ -153,14 +153,14 @@ def _in_batches(size: int, batch: int) -> str:
 
 def measured_times(calibration: Calibration) -> dict[str, dict[int, Point]]:
     """Return the measured point per signature and batch: of several the one with the (lower) median time."""
-    found: dict[str, dict[int, list[Point]]] = {}
+    by_operator: dict[str, dict[int, list[Point]]] = {}
     for point in calibration.points:
-        found.setdefault(point.operator, {}).setdefault(point.batch, []).append(point)
+        by_operator.setdefault(point.operator, {}).setdefault(point.batch, []).append(point)
     return {
         name: {
             batch: sorted(points, key=lambda p: p.time_ps)[(len(points) - 1) // 2] for batch, points in by_batch.items()
         }
-        for name, by_batch in found.items()
+        for name, by_batch in by_operator.items()
     }
 
 
@@ -181,17 +181,17 @@ def _calibration(data: object, path: object) -> Calibration:
     gpu = None if head["gpu"] is None else _string(head["gpu"], path, "gpu")
     sources = tuple(_string(s, path, f"sources[{i}]") for i, s in enumerate(_list(head["sources"], path, "sources")))
     points = tuple(_point(p, path, f"points[{i}]") for i, p in enumerate(_list(head["points"], path, "points")))
-    return Calibration(gpu, _whole(head["resolution_ps"], 1, path, "resolution_ps"), sources, points)
+    return Calibration(gpu, _whole_number(head["resolution_ps"], 1, path, "resolution_ps"), sources, points)
 
 
 def _point(data: object, path: object, field: str) -> Point:
-    given = _mapping(data, tuple(f.name for f in fields(Point)), path, field)
-    numbers = {name: _whole(given[name], least, path, f"{field}.{name}") for name, least in _POINT_INTS.items()}
-    kind = _string(given["kind"], path, f"{field}.kind")
+    values = _mapping(data, tuple(f.name for f in fields(Point)), path, field)
+    numbers = {name: _whole_number(values[name], least, path, f"{field}.{name}") for name, least in _POINT_INTS.items()}
+    kind = _string(values["kind"], path, f"{field}.kind")
     if family_of(kind) not in FAMILIES:
         known = [*FAMILIES, *(family + BACKWARD_SUFFIX for family in FAMILIES)]
         raise SpecError(f"unknown kind {kind[:80]!r}{nearest(kind[:80], known)}", file=path, field=f"{field}.kind")
-    return Point(_string(given["operator"], path, f"{field}.operator"), kind, **numbers)
+    return Point(_string(values["operator"], path, f"{field}.operator"), kind, **numbers)
 
 
 def _mapping(data: object, keys: tuple[str, ...], path: object, field: str) -> Mapping[str, object]:
@@ -219,7 +219,7 @@ def _string(value: object, path: object, field: str) -> str:
     return value
 
 
-def _whole(value: object, least: int, path: object, field: str) -> int:
+def _whole_number(value: object, least: int, path: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT64:
         raise SpecError(f"must be a whole number of at least {least}, got {str(value)[:80]!r}", file=path, field=field)
     return value

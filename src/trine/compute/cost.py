@@ -52,15 +52,15 @@ def conv(sizes: Resized) -> Cost:
     Transposed: 2 N prod(s) prod(weight.shape), weight (C, out/groups, *k). Backward: the same once for the weight
     gradient and once for the input gradient, if they are needed.
     """
-    found = conv_tensors(sizes)
-    if found is None:
+    tensors = conv_tensors(sizes)
+    if tensors is None:
         return memory(sizes)
-    x, weight, y = found
+    x, weight, y = tensors
     source = sizes.forward or sizes
-    moving = x if source.operator.attributes.get("transposed") else y
+    grid = x if source.operator.attributes.get("transposed") else y
     # The channels of a convolution come right before its spatial dimensions, the batch (if any) before them.
-    channel = len(moving.shape) - len(weight.shape) + 1
-    positions = prod(moving.shape[:channel]) * prod(moving.shape[channel + 1 :])
+    channel = len(grid.shape) - len(weight.shape) + 1
+    positions = prod(grid.shape[:channel]) * prod(grid.shape[channel + 1 :])
     flops = 2 * positions * elements(weight)
     if not is_gradient(sizes):
         return flops, moved(source.inputs) + y.size_bytes
@@ -85,9 +85,9 @@ def wants(sizes: Resized, tensor: Tensor) -> bool:
     shows it. Without such an output a convolution with outputs has no gradient, because it lists them all. Other
     operators may not, so every tensor but the step's input data is assumed to have a gradient.
     """
-    one = sizes.operator.attributes.get("gradient_of")
-    if one in ("input", "weight"):
-        return (one == "weight") == (tensor.role == "weight")
+    operand = sizes.operator.attributes.get("gradient_of")
+    if operand in ("input", "weight"):
+        return (operand == "weight") == (tensor.role == "weight")
     if any(t.shape == tensor.shape and t.size_bytes for t in sizes.outputs):
         return True
     is_conv = kind_of(sizes.operator).startswith("conv")
@@ -100,10 +100,10 @@ def linear(sizes: Resized) -> Cost:
     if (is_gradient(sizes) and sizes.forward is None) or not source.outputs:
         return memory(sizes)
     y = source.outputs[0]
-    both = factors(source)
-    if both is None:
+    operands = factors(source)
+    if operands is None:
         return memory(sizes)
-    x, weight = both
+    x, weight = operands
     flops = 2 * elements(y) * x.shape[-1]
     if not is_gradient(sizes):
         return flops, moved(source.inputs) + y.size_bytes
@@ -124,22 +124,22 @@ def attention(sizes: Resized) -> Cost:
     on chip (FlashAttention): q, k, v, the addend of the scores (a fourth tensor), output, and their gradients backward.
     """
     source = sizes.forward or sizes
-    added: Sequence[Tensor] = ()
+    addends: Sequence[Tensor] = ()
     if is_gradient(sizes) and sizes.forward is None:
         queries = [t for t in sizes.inputs if len(t.shape) >= 3][1:4]
     else:
-        read = [t for t in source.inputs if len(t.shape) >= 3]
-        queries, added = read[:3], read[3:]
+        tensors = [t for t in source.inputs if len(t.shape) >= 3]
+        queries, addends = tensors[:3], tensors[3:]
     if len(queries) < 3:
         return memory(sizes)
     q, k, v = queries
     scores = prod(q.shape[:-1]) * k.shape[-2]
     d, e = q.shape[-1], v.shape[-1]
     out_bytes = q.size_bytes // d * e
-    touched = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(added)
+    num_bytes = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(addends)
     if not is_gradient(sizes):
-        return 2 * scores * (d + e), touched
-    return 2 * scores * (3 * d + 2 * e), 2 * touched
+        return 2 * scores * (d + e), num_bytes
+    return 2 * scores * (3 * d + 2 * e), 2 * num_bytes
 
 
 def memory(sizes: Resized) -> Cost:
@@ -214,12 +214,12 @@ def _moving(sizes: Resized, family: str) -> Cost:
         sizes = replace(sizes, inputs=sizes.forward.inputs, outputs=sizes.forward.outputs)  # recorded without tensors
     largest = max((elements(t) for t in (*sizes.inputs, *sizes.outputs)), default=0)
     flops = largest * _FLOPS_PER_ELEMENT.get(family, (0, 0))[is_gradient(sizes)]
-    written = sizes.outputs
-    if not written and _base_name(sizes.operator).endswith("_"):
-        written = sizes.inputs[:1]
-    if family == "other" and any(tensor.batch_dims for tensor in (*sizes.inputs, *written)):
-        return flops, _scaling(sizes.inputs) + _scaling(written)
-    return flops, moved(sizes.inputs) + moved(written)
+    outputs = sizes.outputs
+    if not outputs and _base_name(sizes.operator).endswith("_"):
+        outputs = sizes.inputs[:1]
+    if family == "other" and any(tensor.batch_dims for tensor in (*sizes.inputs, *outputs)):
+        return flops, _scaling(sizes.inputs) + _scaling(outputs)
+    return flops, moved(sizes.inputs) + moved(outputs)
 
 
 def _scaling(tensors: Sequence[Tensor]) -> int:
@@ -238,13 +238,13 @@ def _optimizer(sizes: Resized) -> Cost:
     """Return the cost of foreach and fused operators on lists of tensors; in-place operators list no outputs."""
     name = _base_name(sizes.operator)
     stem = name.strip("_").removeprefix("foreach_").removeprefix("fused_").split(".")[0]
-    written: tuple[Tensor, ...] = sizes.outputs
-    if not written and "fused" in name:
-        written = tuple(t for t in sizes.inputs if t.role in ("weight", "optimizer_state"))
-    elif not written:
-        written = sizes.inputs[: len(sizes.inputs) // _num_lists(sizes.inputs, stem)]
-    num_elements = sum({t.id: elements(t) for t in written}.values())
-    return num_elements * _OPTIMIZER_FLOPS.get(stem, 1), moved(sizes.inputs) + moved(written)
+    outputs: tuple[Tensor, ...] = sizes.outputs
+    if not outputs and "fused" in name:
+        outputs = tuple(t for t in sizes.inputs if t.role in ("weight", "optimizer_state"))
+    elif not outputs:
+        outputs = sizes.inputs[: len(sizes.inputs) // _num_lists(sizes.inputs, stem)]
+    num_elements = sum({t.id: elements(t) for t in outputs}.values())
+    return num_elements * _OPTIMIZER_FLOPS.get(stem, 1), moved(sizes.inputs) + moved(outputs)
 
 
 def _num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
@@ -269,8 +269,8 @@ def uneven_notes(names: Collection[str]) -> tuple[str, ...]:
     """Return a sentence that names operators or layers with uneven dimensions, or nothing."""
     if not names:
         return ()
-    shown = ", ".join(list(names)[:3]) + (", ..." if len(names) > 3 else "")
-    return (f"dimensions that do not divide evenly were rounded up (largest part): {shown}",)
+    examples = ", ".join(list(names)[:3]) + (", ..." if len(names) > 3 else "")
+    return (f"dimensions that do not divide evenly were rounded up (largest part): {examples}",)
 
 
 class Sizing:
@@ -293,10 +293,10 @@ class Sizing:
     def work(self, operator: Operator, split: Split) -> Work:
         """Return the FLOPs and bytes of ``operator`` under ``split``."""
         key = operator.id, split
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = work_of(self.sizes(operator, split))
-        return found
+        work = self._known.get(key)
+        if work is None:
+            work = self._known[key] = work_of(self.sizes(operator, split))
+        return work
 
     def sizes(self, operator: Operator, split: Split) -> Resized:
         """Return the tensors of ``operator`` under ``split``."""

@@ -1,6 +1,6 @@
-"""Which kind of work an operator does, and of which layer it is, from names alone.
+"""Kind of work and layer of an operator, from names alone.
 
-A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` where the operator computes
+A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` if the operator computes
 the gradient of its family. Operators of one kind share one law of time (:mod:`trine.compute.law`).
 """
 
@@ -99,5 +99,5 @@ def kind_of_name(name: str) -> str:
 @lru_cache(maxsize=65536)
 def layer_of(layer: str) -> str:
     """Return the block of a layer: its name up to the first number if more follows, otherwise ``""``."""
-    found = _BLOCK.match(layer)
-    return found[0] if found else ""
+    match = _BLOCK.match(layer)
+    return match[0] if match else ""

@@ -76,9 +76,9 @@ def software_launches(
         costs.append(round(us * factor * PS_PER_US))
         kernels.append(number)
         by_weight.append(op.attributes.get("by_weight") is True)
-    each, more = style.cpu_us_per_kernel * factor, style.layer_us * factor
-    per_layer = f", {more:.3g} us per layer" if more else ""
-    note = f"{each:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
+    kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
+    per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
+    note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     return LaunchCosts(
         tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
@@ -143,16 +143,16 @@ def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[s
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
     """Return, per operator id with a CPU side, its launch time and the gap to the next launch, in picoseconds."""
-    issued = sorted(
+    launches = sorted(
         (op.launch_start_ps, position, op.launch_duration_ps, op.id)
         for position, op in enumerate(workload.operators)
         if op.launch_start_ps is not None and op.launch_duration_ps is not None
     )
     spans = {}
-    for i, (start, _, duration, op_id) in enumerate(issued):
-        following = issued[i + 1][0] if i + 1 < len(issued) else start + duration
+    for i, (start, _, duration, op_id) in enumerate(launches):
+        next_start = launches[i + 1][0] if i + 1 < len(launches) else start + duration
         # Threads may overlap: then another thread's launch begins before this launch ends.
-        spans[op_id] = min(duration, following - start), max(0, following - start - duration)
+        spans[op_id] = min(duration, next_start - start), max(0, next_start - start - duration)
     return spans
 
 

@@ -66,7 +66,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
 
     ``memory``: the law of memory-bound operators, for compute-bound kinds; the law has a FLOPs term only if it is
     given. At a single batch size, FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
-    its times cannot separate them. So the prior for the time per byte is the one in ``memory``, give or take as much.
+    its times cannot separate them. So ``memory`` is the prior of the time per byte, with a standard deviation of 100 %.
     """
     # The priors of the coefficients are further rows: fixed part 0, time per byte as in ``memory``.
     rows = [(float(s.work.flops), float(s.work.bytes), 1.0, float(s.time_ps)) for s in samples]
@@ -83,17 +83,17 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     start = [_typical_rate(columns[0][:num], times[:num]), *[0.0] * (len(columns) - 2), float(times[:num].min())]
     coefficients = _robust(columns, times, spreads, num, start)
     # No operator takes less than the fixed part. If the solution breaks that bound, the best one lies on it.
-    most = start[-1] + resolution_ps
-    if coefficients[-1] > most:
-        rest = np.maximum(times - most * columns[-1], 0.0)
-        coefficients = [*_robust(columns[:-1], rest, spreads, num, start[:-1]), most]
+    bound = start[-1] + resolution_ps
+    if coefficients[-1] > bound:
+        remainder = np.maximum(times - bound * columns[-1], 0.0)
+        coefficients = [*_robust(columns[:-1], remainder, spreads, num, start[:-1]), bound]
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
 
 
 def _typical_rate(work: Float64, times: Float64) -> float:
     """Return the time-weighted median of time per work: operators at least this fast take half of the time."""
-    some = work > 0.0
-    return _weighted_median(times[some] / work[some], times[some]) if some.any() else 0.0
+    has_work = work > 0.0
+    return _weighted_median(times[has_work] / work[has_work], times[has_work]) if has_work.any() else 0.0
 
 
 def _robust(
@@ -230,7 +230,7 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
                 law = Law(0.0, memory.ps_per_byte, law.fixed_ps)
             by_kind[kind] = law, OWN
         else:
-            by_kind[kind] = _borrowed(members, memory, with_flops), POOLED
+            by_kind[kind] = _borrow_law(members, memory, with_flops), POOLED
     return Laws(groups, by_kind, memory, resolution_ps)
 
 
@@ -243,7 +243,7 @@ def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) ->
     return fit_law(members, resolution_ps=resolution_ps)
 
 
-def _borrowed(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
+def _borrow_law(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
     """Return the memory law with the rate of the most efficient sample, per FLOP if ``with_flops``, else per byte."""
     if with_flops:
         rates = [(s.time_ps - memory.time_ps(s.work)) / s.work.flops for s in samples if s.work.flops]
@@ -337,7 +337,7 @@ def _left_out(laws: Laws, kind: str) -> list[float]:
     samples, memory = laws.samples[kind], laws.memory if is_compute_bound(kind) else None
     errors = []
     for i, sample in enumerate(samples):
-        others = samples[:i] + samples[i + 1 :]
-        law = fit_law(others, memory, resolution_ps=laws.resolution_ps)
+        subset = samples[:i] + samples[i + 1 :]
+        law = fit_law(subset, memory, resolution_ps=laws.resolution_ps)
         errors.append(_error(law, sample))
     return errors

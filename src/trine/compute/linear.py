@@ -67,12 +67,12 @@ class LinearTimes:
     def laws(self) -> Laws:
         """The laws, fitted on the trace and, if given, on the calibration's traces."""
         if self._laws is None:
-            operators, others = self._workload.operators, self._calibration
+            operators, calibration = self._workload.operators, self._calibration
             samples = [(kind_of(op), Sample(self._sizing.recorded(op), op.gpu_time_ps)) for op in operators]
             resolution = time_step_ps(operators)
-            if others is not None:
-                samples += others.samples()
-                resolution = max(resolution, others.resolution_ps)
+            if calibration is not None:
+                samples += calibration.samples()
+                resolution = max(resolution, calibration.resolution_ps)
             self._laws = fit_laws(samples, resolution)
         return self._laws
 
@@ -91,9 +91,9 @@ class LinearTimes:
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
         if operator.phase != OPTIMIZER and split.is_whole:
             points = self._points(operator)
-            found = _between(points, split.batch)
-            if found is not None:
-                return found
+            duration = _interpolate(points, split.batch)
+            if duration is not None:
+                return duration
             # Outside the measured range the nearest measurement is the anchor.
             _, anchor_ps, anchor_work = points[0] if split.batch < points[0][0] else points[-1]
         after = self._sizing.work(operator, split)
@@ -103,23 +103,23 @@ class LinearTimes:
         """Return batch, time and work of the operator's measurements, its recorded one included, in order of batch."""
         known = self._measured.get(self._signatures.get(operator.id, ""), {})
         points = {batch: (batch, p.time_ps, Work(p.flops, p.bytes)) for batch, p in known.items()}
-        own = self._workload.batch
-        points[own] = own, operator.gpu_time_ps, self._sizing.recorded(operator)
+        trace_batch = self._workload.batch
+        points[trace_batch] = trace_batch, operator.gpu_time_ps, self._sizing.recorded(operator)
         return [points[batch] for batch in sorted(points)]
 
 
 def _check_gpu(calibrated: str | None, traced: str | None) -> None:
-    """Refuse laws of another GPU than the trace's, or of an unknown one beside a known one."""
+    """Raise InputError if the laws' GPU differs from the trace's, or if only one of the two is known."""
     if (None if calibrated is None else short_name(calibrated)) == (None if traced is None else short_name(traced)):
         return
     unknown = "a GPU that is not named"
-    how = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}add --trace-gpu NAME"
-    raise InputError(f"is of {calibrated or unknown}, the trace of {traced or unknown}{how}", field="calibration")
+    hint = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}add --trace-gpu NAME"
+    raise InputError(f"is of {calibrated or unknown}, the trace of {traced or unknown}{hint}", field="calibration")
 
 
-def _between(points: Sequence[tuple[int, int, Work]], batch: int) -> tuple[int, str] | None:
+def _interpolate(points: Sequence[tuple[int, int, Work]], batch: int) -> tuple[int, str] | None:
     """Return the time measured at ``batch`` or interpolated linearly, rounded up; None outside the measured range."""
     for (low, low_ps, _), (high, high_ps, _) in pairwise(points):
         if low < batch < high:
             return low_ps - (low_ps - high_ps) * (batch - low) // (high - low), "interpolated"
-    return next(((ps, "measured") for at, ps, _ in points if at == batch), None)
+    return next(((ps, "measured") for point_batch, ps, _ in points if point_batch == batch), None)

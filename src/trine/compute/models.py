@@ -50,9 +50,9 @@ class Transfer:
         self._halves = SizedTimes(source), SizedTimes(target)
         tables = table_of(source), table_of(target)
         self._has_tables = None not in tables and tables[0] != tables[1]
-        self.by = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
+        self.basis = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
         self.notes: tuple[str, ...] = (
-            f"times scaled from {source.name} to {target.name} by the ratio of {self.by}; products of "
+            f"times scaled from {source.name} to {target.name} by the ratio of {self.basis}; products of "
             f"float32 matrices assumed in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
         )
 
@@ -170,10 +170,10 @@ class Linear:
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         key = operator.id, split
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._duration(operator, split)
-        return found
+        duration = self._known.get(key)
+        if duration is None:
+            duration = self._known[key] = self._duration(operator, split)
+        return duration
 
     def _duration(self, operator: Operator, split: Split) -> Duration:
         as_recorded = self._sizing.is_as_recorded(operator, split)
@@ -249,8 +249,8 @@ def meant(name: str, workload: Workload, gpu: str | None) -> str:
 
     gpu: the GPU to predict times for. With None, 'auto' stays, which raises InputError for such a trace.
     """
-    without = workload.format != SYNTHESISED and not workload.has_gpu_times
-    return TABLES if name == "auto" and without and gpu is not None else name
+    lacks_times = workload.format != SYNTHESISED and not workload.has_gpu_times
+    return TABLES if name == "auto" and lacks_times and gpu is not None else name
 
 
 COMPUTE_MODELS: Registry[ComputeMaker] = Registry(

@@ -30,9 +30,9 @@ def short_name(name: str) -> str:
 
 def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
     """Explain why this trace's times are refused, and the alternative. ``gpu``: the requested or the machine's GPU."""
-    how = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
-    where = workload.metadata.get(RECORDED_ON, "a CPU or on meta tensors (no kernel ran on a GPU)")
-    return f"the trace {workload.name[:60]!r} was recorded on {where}, so its times are no GPU's: {how} from its shapes"
+    hint = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
+    chip = workload.metadata.get(RECORDED_ON, "a CPU or on meta tensors (no kernel ran on a GPU)")
+    return f"the trace {workload.name[:60]!r} was recorded on {chip}, so its times are no GPU's: {hint} from its shapes"
 
 
 def recorded_on(workload: Workload, name: str) -> Workload:
@@ -40,16 +40,16 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
     Raises InputError for an unknown name, and if the trace names another GPU or has no GPU times.
     """
-    spec, said = load_gpu(name), known_gpu(workload.gpu)
-    if said is not None and said.name != spec.name:
+    spec, traced = load_gpu(name), known_gpu(workload.gpu)
+    if traced is not None and traced.name != spec.name:
         raise InputError(f"the trace was recorded on {workload.gpu!r:.90}, not on {name!r:.90}")
     if not workload.has_gpu_times:
         raise InputError(f"{no_gpu_times(workload, spec.name)}, without --trace-gpu")
-    if said is not None:
+    if traced is not None:
         return replace(workload, gpu=spec.name)
     before = "names no GPU" if workload.gpu is None else f"names {workload.gpu[:80]}, without a data sheet in trine"
-    given = f"the trace {before}: trine takes {spec.name}, from --trace-gpu"
-    return replace(workload, gpu=spec.name, assumptions=(*workload.assumptions, given))
+    note = f"the trace {before}: trine takes {spec.name}, from --trace-gpu"
+    return replace(workload, gpu=spec.name, assumptions=(*workload.assumptions, note))
 
 
 def one_gpu(workloads: Sequence[Workload]) -> str | None:
@@ -57,18 +57,18 @@ def one_gpu(workloads: Sequence[Workload]) -> str | None:
 
     Raises InputError for different GPUs, and if only some of the traces name theirs.
     """
-    named: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for workload in workloads:
         if workload.gpu is not None:
-            named.setdefault(short_name(workload.gpu), workload.gpu)
-    if len(named) > 1:
-        gpus = ", ".join(gpu[:80] for gpu in sorted(named.values())[:3])
+            by_name.setdefault(short_name(workload.gpu), workload.gpu)
+    if len(by_name) > 1:
+        gpus = ", ".join(gpu[:80] for gpu in sorted(by_name.values())[:3])
         raise InputError(f"traces of different GPUs cannot be calibrated together: {gpus}", field="gpu")
     silent = next((w for w in workloads if w.gpu is None), None)
-    if named and silent is not None:
+    if by_name and silent is not None:
         raise InputError(
             f"the trace {silent.name[:80]!r} names no GPU, others were recorded on "
-            f"{next(iter(named.values()))[:80]}: add --trace-gpu NAME",
+            f"{next(iter(by_name.values()))[:80]}: add --trace-gpu NAME",
             field="gpu",
         )
-    return next(iter(named.values()), None)
+    return next(iter(by_name.values()), None)

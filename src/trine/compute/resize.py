@@ -105,8 +105,8 @@ def _conv(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
 def _linear(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
     """Split linear(x, weight (out, in), bias), addmm(bias, x, weight (in, out)), mm(x, weight (in, out)); output y."""
     name = operator.name.rsplit("::", 1)[-1].rstrip("_")
-    given = len(operator.inputs)
-    first = 1 if name in ("addmm", "addmv") and given >= 3 else 0
+    num_inputs = len(operator.inputs)
+    first = 1 if name in ("addmm", "addmv") and num_inputs >= 3 else 0
     out_dim = 0 if name == "linear" else 1
     dims: Dims = [None] * len(tensors)
     if mode == "row":
@@ -256,30 +256,30 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
     ways = split.ways if split.mode else 1
     if split.batch == workload.batch and split.is_whole:
         return Resized(operator, inputs, outputs, before)
-    both = (*inputs, *outputs)
-    dims: Sequence[int | None] = (None,) * len(both)
+    all_tensors = (*inputs, *outputs)
+    dims: Sequence[int | None] = (None,) * len(all_tensors)
     if ways > 1:
         sources: tuple[Tensor, ...] = ()
         if before is not None:
             sources = _tensors(before.operator, (*before.operator.inputs, *before.operator.outputs), tensors)
-        dims = split_dims(operator, both, split.mode, None if before is None else before.operator, sources)
-    done, uneven = [], before is not None and before.uneven
-    parts = _parts(operator, both, workload, split)
-    for tensor, dim, part in zip(both, dims, parts, strict=True):
+        dims = split_dims(operator, all_tensors, split.mode, None if before is None else before.operator, sources)
+    results, uneven = [], before is not None and before.uneven
+    parts = _parts(operator, all_tensors, workload, split)
+    for tensor, dim, part in zip(all_tensors, dims, parts, strict=True):
         feature = _feature_part(operator, tensor, dim, ways, split.groups)
         shape, rounded = _shape(_padded(tensor, split.vocabulary), split.batch, workload.batch, feature, part)
         uneven = uneven or rounded
-        done.append(_with_shape(tensor, shape))
-    return Resized(operator, tuple(done[: len(inputs)]), tuple(done[len(inputs) :]), before, uneven)
+        results.append(_with_shape(tensor, shape))
+    return Resized(operator, tuple(results[: len(inputs)]), tuple(results[len(inputs) :]), before, uneven)
 
 
 def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
-    """Look up ids and drop tensors without elements, which stand for absent ones."""
+    """Look up ids; drop tensors without elements, which represent missing ones."""
     try:
-        found = [tensors[i] for i in ids]
+        matches = [tensors[i] for i in ids]
     except KeyError as error:
         raise InputError(f"operator {operator.id} ({operator.name}) uses an unknown tensor, {error.args[0]}") from None
-    return tuple([t for t in found if t.size_bytes])
+    return tuple([t for t in matches if t.size_bytes])
 
 
 #: A dimension, and the fraction of it that remains.
@@ -298,16 +298,16 @@ def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, sp
         raise PlanError(f"the workload {workload.name!r} has no number of tokens per sample", field="tokens")
     kind = kind_of(operator)
     with_keys = family_of(kind) == "attention" and not is_backward(kind) and split.keys is not None
-    found: list[_Part | None] = []
+    parts: list[_Part | None] = []
     for i, tensor in enumerate(tensors):
         dim = sequence_dim(tensor, length)
         if dim is not None:
-            found.append((dim, split.keys if with_keys and i in (1, 2) and split.keys else split.tokens))
+            parts.append((dim, split.keys if with_keys and i in (1, 2) and split.keys else split.tokens))
         elif split.experts > 1 and operator.attributes.get("expert") is True and len(tensor.shape) == 3:
-            found.append((0, Fraction(1, split.experts)))
+            parts.append((0, Fraction(1, split.experts)))
         else:
-            found.append(None)
-    return found
+            parts.append(None)
+    return parts
 
 
 def _feature_part(
@@ -320,8 +320,8 @@ def _feature_part(
     if groups is not None and dim < len(tensor.shape):
         part = groups.part(tensor, dim, ways)
     if dim >= len(tensor.shape) or tensor.shape[dim] * part < 1:
-        which = f"dimension {dim} of a tensor {tensor.shape}"
-        raise PlanError(f"operator {operator.id} ({operator.name}): {which} cannot be split {ways} ways")
+        dimension = f"dimension {dim} of a tensor {tensor.shape}"
+        raise PlanError(f"operator {operator.id} ({operator.name}): {dimension} cannot be split {ways} ways")
     return dim, part
 
 

@@ -43,18 +43,18 @@ class Alike:
 
     def first(self, operator: Operator) -> int:
         """Return the id of the first operator of the same name on tensors of the same shapes."""
-        found = self._first.get(operator.id)
-        if found is None:
+        first = self._first.get(operator.id)
+        if first is None:
             forward = self.forward_of(operator)
             key = self._shapes(operator), None if forward is None else self._shapes(forward)
-            found = self._first[operator.id] = self._alike.setdefault(key, operator.id)
-        return found
+            first = self._first[operator.id] = self._alike.setdefault(key, operator.id)
+        return first
 
     def _shapes(self, operator: Operator) -> tuple[object, ...]:
         """Return everything that an operator's work depends on, including which of its tensors are identical."""
-        found = self._shapes_of.get(operator.id)
-        if found is not None:
-            return found
+        known = self._shapes_of.get(operator.id)
+        if known is not None:
+            return known
         number: dict[int, int] = {}
         sizes: list[object] = []
         for tensor in (*operator.inputs, *operator.outputs):
@@ -70,8 +70,8 @@ class Alike:
         """Return a number for a tensor's shape, type and role, equal for equal tensors; None for an unknown tensor."""
         if tensor not in self._facts_of:
             t = self._tensors.get(tensor)
-            what = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
-            self._facts_of[tensor] = None if what is None else self._numbers.setdefault(what, len(self._numbers))
+            facts = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
+            self._facts_of[tensor] = None if facts is None else self._numbers.setdefault(facts, len(self._numbers))
         return self._facts_of[tensor]
 
 
@@ -98,13 +98,13 @@ def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
 
     Inputs come first for a weight gradient: its type may differ from the type of the factors, which determines speed.
     """
-    made = operator.attributes.get("gradient_of") != "weight"
-    for i in (*operator.outputs, *operator.inputs) if made else (*operator.inputs, *operator.outputs):
+    outputs_first = operator.attributes.get("gradient_of") != "weight"
+    for i in (*operator.outputs, *operator.inputs) if outputs_first else (*operator.inputs, *operator.outputs):
         tensor = tensors.get(i)
         if tensor is not None:
-            found = _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())
-            if found is not None:
-                return found
+            dtype = _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())
+            if dtype is not None:
+                return dtype
     return "float32"
 
 
@@ -129,13 +129,13 @@ def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_product
 
 def has_tf32_products(workload: Workload, source: GpuSpec) -> bool:
     """Return whether a float32 matrix product beat the source GPU's float32 peak, and so must have used TF32."""
-    most = source.flop_per_s.get("float32", 0)
+    flop_per_s = source.flop_per_s.get("float32", 0)
     for op in workload.operators:
         kind = kind_of(op)
         is_product = (
             is_compute_bound(kind) and family_of(kind) != "conv" and dtype_of(op, workload.tensors) == "float32"
         )
-        if is_product and work(op, workload).flops * PS_PER_S > most * op.gpu_time_ps > 0:
+        if is_product and work(op, workload).flops * PS_PER_S > flop_per_s * op.gpu_time_ps > 0:
             return True
     return False
 
@@ -197,13 +197,13 @@ class Shares:
                 raise InputError(f"must be a share above 0 and at most 1, got {value}", field=name)
 
     @staticmethod
-    def of(given: Mapping[str, float]) -> Shares:
-        """Return the defaults, overridden by ``given``. Raises InputError for an unknown name."""
+    def of(values: Mapping[str, float]) -> Shares:
+        """Return the defaults, overridden by ``values``. Raises InputError for an unknown name."""
         known = [field.name for field in fields(Shares)]
-        for name in given:
+        for name in values:
             if name not in known:
                 raise InputError(f"unknown share {name!r}{nearest(name, known)}", field="shares")
-        return Shares(**given)
+        return Shares(**values)
 
     @property
     def text(self) -> str:
@@ -220,9 +220,9 @@ class Shares:
     @staticmethod
     def from_metadata(metadata: Mapping[str, str]) -> Shares:
         """Return a workload's shares, with defaults for missing ones. Raises InputError for invalid values."""
-        given = {key.removeprefix(_PREFIX): text for key, text in metadata.items() if key.startswith(_PREFIX)}
+        texts = {key.removeprefix(_PREFIX): text for key, text in metadata.items() if key.startswith(_PREFIX)}
         try:
-            return Shares.of({name: float(text) for name, text in given.items()})
+            return Shares.of({name: float(text) for name, text in texts.items()})
         except ValueError as error:
             raise InputError(f"the trace's metadata names no shares: {error}", field="roofline") from None
 
@@ -252,11 +252,11 @@ class Roofline:
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the time in ps, rounded up and 'assumed'. Raises InputError if the GPU has no peak for the dtype."""
         key = self._alike.first(operator), split
-        found = self._known.get(key)
-        if found is None:
+        duration = self._known.get(key)
+        if duration is None:
             ps = self.time_ps(operator, self._sizing.work(operator, split))
-            found = self._known[key] = Duration(ps, "assumed")
-        return found
+            duration = self._known[key] = Duration(ps, "assumed")
+        return duration
 
     def time_ps(self, operator: Operator, amount: Work) -> int:
         """Return the time of ``operator`` for ``amount`` of work, in picoseconds."""

@@ -66,11 +66,11 @@ class WrappedModel:
 class OnSlowestGpu(WrappedModel):
     """A compute model with operator times of the slowest of several GPUs: larger by the fraction ``longer``."""
 
-    def __init__(self, model: ComputeModel, longer: float) -> None:
+    def __init__(self, model: ComputeModel, slowdown: float) -> None:
         super().__init__(model)
-        self._factor = 1.0 + longer
+        self._factor = 1.0 + slowdown
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the model's time, lengthened, with the same evidence."""
-        found = self._model.duration(operator, split)
-        return Duration(round(found.ps * self._factor), found.evidence)
+        duration = self._model.duration(operator, split)
+        return Duration(round(duration.ps * self._factor), duration.evidence)

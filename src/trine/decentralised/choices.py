@@ -40,8 +40,8 @@ def run_hop(
     """
     protocol.check(graph)
     choices = safe = plain(graph, protocol)
-    most = graph.num_workers * protocol.iterations * (1 + max(map(len, graph.out))) + 1
-    for number in range(1, 2 * most + 1):
+    max_settled = graph.num_workers * protocol.iterations * (1 + max(map(len, graph.out))) + 1
+    for number in range(1, 2 * max_settled + 1):
         tasks = build_hop(graph, protocol, work, network, choices)
         try:
             records = simulate(tasks.graph)
@@ -67,13 +67,13 @@ class _Rule:
         self.end_ps = records.end_ps.tolist()
         self.ready_ps = records.ready_ps.tolist()
         self.entered = [
-            [(v.iteration, self.end_ps[t.enter]) for v, t in zip(path, mine, strict=True) if v.trains]
-            for path, mine in zip(choices.paths, tasks.visits, strict=True)
+            [(v.iteration, self.end_ps[t.enter]) for v, t in zip(path, visits, strict=True) if v.trains]
+            for path, visits in zip(choices.paths, tasks.visits, strict=True)
         ]
         self.entry_ps = [[ps for _, ps in entries] for entries in self.entered]
         self.decided_ps: list[dict[int, int]] = [
-            {v.iteration: self.end_ps[t.finish] for v, t in zip(path, mine, strict=True) if v.trains}
-            for path, mine in zip(choices.paths, tasks.visits, strict=True)
+            {v.iteration: self.end_ps[t.finish] for v, t in zip(path, visits, strict=True) if v.trains}
+            for path, visits in zip(choices.paths, tasks.visits, strict=True)
         ]
         self.offered_ps = self._offers()
         # Updates the run dropped may belong to visits that no longer exist.

@@ -150,38 +150,38 @@ def hop(
     show_answer(result, json, brief, details)
     answer = result.document()
     if compare:
-        against = run(standard, seed)
-        speedup = against.end_ps / result.end_ps
+        baseline = run(standard, seed)
+        speedup = baseline.end_ps / result.end_ps
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
-        answer = {**answer, "standard": against.document(), "speedup": speedup}
+        answer = {**answer, "standard": baseline.document(), "speedup": speedup}
     write_json(answer, json, "hop")
     written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
 
 
-def _protocol(given: Given[HopProtocol]) -> HopProtocol:
-    if "skip_behind" in given and not given["max_skip"]:
+def _protocol(options: Given[HopProtocol]) -> HopProtocol:
+    if "skip_behind" in options and not options["max_skip"]:
         raise InputError("--skip-behind needs --max-skip")
-    bounded = "max_gap" in given or not given["backup"]
-    return given.make() if bounded else given.make(max_gap=DEFAULT_MAX_GAP)
+    bounded = "max_gap" in options or not options["backup"]
+    return options.make() if bounded else options.make(max_gap=DEFAULT_MAX_GAP)
 
 
-def _machine(graph: str, workers: int | None, described: MachineOptions) -> tuple[Cluster, WorkerGraph]:
+def _machine(graph: str, workers: int | None, options: MachineOptions) -> tuple[Cluster, WorkerGraph]:
     """Return the cluster and graph of the workers; without ``--cluster``, one link per edge of the graph."""
     from trine.cluster.select import slow_down
     from trine.common.units import parse_bandwidth, parse_time
     from trine.decentralised.protocol import worker_graph
     from trine.decentralised.study import edge_cluster
 
-    if described.cluster is not None:
-        if described.bandwidth is not None or described.latency is not None:
+    if options.cluster is not None:
+        if options.bandwidth is not None or options.latency is not None:
             raise InputError("--bandwidth and --latency describe one link an edge of the graph, --cluster other links")
-        machine, _ = group_machine(described)
+        machine, _ = group_machine(options)
         return machine, worker_graph(graph, len(machine.gpus) if workers is None else workers)
-    if described.bandwidth is None:
+    if options.bandwidth is None:
         raise InputError('no links were described: --cluster NAME or FILE, or --bandwidth "25 GB/s" for each edge')
-    if described.nodes is not None or described.link_down:
+    if options.nodes is not None or options.link_down:
         raise InputError("--nodes and --link-down are about the links of --cluster, which was not given")
     edges = worker_graph(graph, 8 if workers is None else workers)
-    latency_ps = 0 if described.latency is None else parse_time(described.latency, "--latency")
-    machine = edge_cluster(edges, parse_bandwidth(described.bandwidth, "--bandwidth"), latency_ps)
-    return slow_down(machine, [slow_link(text) for text in described.slow_link]), edges
+    latency_ps = 0 if options.latency is None else parse_time(options.latency, "--latency")
+    machine = edge_cluster(edges, parse_bandwidth(options.bandwidth, "--bandwidth"), latency_ps)
+    return slow_down(machine, [slow_link(text) for text in options.slow_link]), edges

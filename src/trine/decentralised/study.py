@@ -79,7 +79,7 @@ class HopNumbers:
         ends = self.run.records.end_ps
         return np.array(
             [
-                sum(max(0, int(ends[v.got] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
+                sum(max(0, int(ends[v.arrive] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
                 for visits in self.run.tasks.visits
             ],
             np.int64,
@@ -219,9 +219,9 @@ def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per:
             slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
         elif ends := {link.source, link.target} & gpus:
             slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
-    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
+    note = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
     slower = slow_down(cluster, slow)
-    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
+    return replace(slower, name=f"{cluster.name}, {note}", sources={**cluster.sources, "slow-down": f"assumed: {note}"})
 
 
 NOT_MODELLED = (

@@ -67,7 +67,7 @@ class VisitTasks(NamedTuple):
     enter: int
     gradient: int
     apply: int
-    got: int
+    arrive: int
     finish: int
     sends: tuple[int, ...]
 
@@ -121,15 +121,15 @@ class _HopGraphWriter:
         count, numbers = 0, []
         for worker, path in enumerate(self.choices.paths):
             own_numbers = []
-            have = len(self.graph.into[worker]) if self.protocol.staleness else 0
+            num_joins = len(self.graph.into[worker]) if self.protocol.staleness else 0
             for visit in path:
                 if visit.trains:
-                    sends = range(count + 5 + have, count + 5 + have + len(self.graph.out[worker]))
+                    sends = range(count + 5 + num_joins, count + 5 + num_joins + len(self.graph.out[worker]))
                     own_numbers.append(VisitTasks(count, count + 1, count + 2, count + 3, count + 4, tuple(sends)))
-                    count += 5 + have + len(sends)
+                    count += 5 + num_joins + len(sends)
                 else:
                     own_numbers.append(VisitTasks(count, -1, -1, count + 1, count + 2, ()))
-                    count += 3 + have
+                    count += 3 + num_joins
             numbers.append(tuple(own_numbers))
         return tuple(numbers)
 
@@ -162,7 +162,7 @@ class _HopGraphWriter:
             self._train(worker, visit, tasks, after, need)
         else:
             self._join(visit, worker, after, need)
-            self._join(visit, worker, [tasks.enter, tasks.got])
+            self._join(visit, worker, [tasks.enter, tasks.arrive])
         if self.protocol.staleness:
             for candidates in inbound:
                 self._join(visit, worker, candidates, min(1, len(candidates)))
@@ -176,10 +176,10 @@ class _HopGraphWriter:
         parallel = self.protocol.order == "parallel"
         self._compute(visit, worker, Phase.BACKWARD, gradient_ps, [tasks.enter])
         self._compute(
-            visit, worker, Phase.OPTIMIZER, apply_ps, [tasks.gradient, tasks.got] if parallel else [tasks.gradient]
+            visit, worker, Phase.OPTIMIZER, apply_ps, [tasks.gradient, tasks.arrive] if parallel else [tasks.gradient]
         )
         self._join(visit, worker, after, need)
-        self._join(visit, worker, [tasks.apply, tasks.got])
+        self._join(visit, worker, [tasks.apply, tasks.arrive])
 
     def _send(self, worker: int, receiver: int, visit: Visit, tasks: VisitTasks, before: int | None) -> None:
         """Send an update, or skip a dropped one; each neighbour's connection sends its updates one by one."""

@@ -22,52 +22,52 @@ from trine.testing.plug_ins import require, require_order
 SPARE, MAX_RANKS = 3, 14
 
 
-def check_circuit_run(model: CircuitModel, rng: random.Random, where: str) -> None:
+def check_circuit_run(model: CircuitModel, rng: random.Random, case: str) -> None:
     """Check ``model``'s choice of victims; run a random graph twice, and with permuted rank numbers."""
-    _require_choice(model, rng, where)
+    _require_choice(model, rng, case)
     graph = _platform(rng, min(model.circuits.ports + SPARE, MAX_RANKS))
-    records, history = _simulated(graph, model, where)
-    require_lawful_circuits(graph, records, history, model, where)
-    again, history_again = _simulated(graph, model, where)
+    records, history = _simulated(graph, model, case)
+    require_lawful_circuits(graph, records, history, model, case)
+    rerun, history_again = _simulated(graph, model, case)
     require(
-        history == history_again and np.array_equal(records.end_ps, again.end_ps),
-        f"{where}: a second run differs from the first",
+        history == history_again and np.array_equal(records.end_ps, rerun.end_ps),
+        f"{case}: a second run differs from the first",
     )
-    other, _ = _simulated(_relabelled(graph, rng), model, where)
+    relabelled, _ = _simulated(_relabelled(graph, rng), model, case)
     require(
-        np.array_equal(records.end_ps, other.end_ps),
-        f"{where}: transfers end at other times when ranks are numbered otherwise",
+        np.array_equal(records.end_ps, relabelled.end_ps),
+        f"{case}: transfers end at other times when ranks are numbered otherwise",
     )
 
 
 class _CircuitWatch:
     """Wrapper that forwards a model's choices and checks them."""
 
-    def __init__(self, model: CircuitModel, where: str) -> None:
+    def __init__(self, model: CircuitModel, case: str) -> None:
         self.name, self.circuits, self.rates = model.name, model.circuits, model.rates
-        self._model, self._where = model, where
+        self._model, self._case = model, case
 
     def victim(self, idle: Sequence[IdleCircuit]) -> int:
-        return _choice(self._model, idle, self._where)
+        return _choice(self._model, idle, self._case)
 
 
-def _require_choice(model: CircuitModel, rng: random.Random, where: str) -> None:
+def _require_choice(model: CircuitModel, rng: random.Random, case: str) -> None:
     idle = sorted(IdleCircuit(rng.randrange(3), task) for task in rng.sample(range(100), rng.randint(1, 8)))
-    first = _choice(model, idle, where)
+    first = _choice(model, idle, case)
     require(
-        _choice(model, idle, where) == first,
-        f"{where}: another victim when asked again about {idle}: it must depend on the argument only",
+        _choice(model, idle, case) == first,
+        f"{case}: another victim when asked again about {idle}: it must depend on the argument only",
     )
 
 
-def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], where: str) -> int:
+def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], case: str) -> int:
     """Return the model's answer after checking its form."""
-    given = list(idle)
-    place = model.victim(given)
-    require(given == list(idle), f"{where}: victim() must not change its argument")
+    argument = list(idle)
+    place = model.victim(argument)
+    require(argument == list(idle), f"{case}: victim() must not change its argument")
     require(
-        isinstance(place, int) and 0 <= place < len(given),
-        f"{where}: victim() is a position, 0 to {len(given) - 1}, got {place!r}",
+        isinstance(place, int) and 0 <= place < len(argument),
+        f"{case}: victim() is a position, 0 to {len(argument) - 1}, got {place!r}",
     )
     return place
 
@@ -88,28 +88,28 @@ def _platform(rng: random.Random, num_ranks: int) -> TaskGraph:
     return builder.build()
 
 
-def _simulated(graph: TaskGraph, model: CircuitModel, where: str) -> tuple[Records, list[Change]]:
-    run = Reference(graph, _CircuitWatch(model, where))
+def _simulated(graph: TaskGraph, model: CircuitModel, case: str) -> tuple[Records, list[Change]]:
+    run = Reference(graph, _CircuitWatch(model, case))
     try:
         run.run()
     except TrineError as error:
-        raise AssertionError(f"{where}: {error}") from error
+        raise AssertionError(f"{case}: {error}") from error
     assert run.circuits is not None
     return run.records(), run.circuits.history
 
 
 def require_lawful_circuits(
-    graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, where: str
+    graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, case: str
 ) -> None:
     """Check that every task ends, after its predecessors; that circuits fit into the ports and are torn down only when
     unused; that lines send one transfer at a time, at their bandwidth; and that receive buffers do not overflow.
     """
-    require(int(records.end_ps.min(initial=0)) >= 0, f"{where}: task {records.end_ps.argmin()} never ends")
+    require(int(records.end_ps.min(initial=0)) >= 0, f"{case}: task {records.end_ps.argmin()} never ends")
     for task in range(graph.num_tasks):
-        require_order(graph, records, task, where)
-    carried = np.flatnonzero(on_circuit(graph)).tolist()
-    _require_standing(graph, records, history, model, carried, where)
-    _require_sent(graph, records, model, carried, where)
+        require_order(graph, records, task, case)
+    transfers = np.flatnonzero(on_circuit(graph)).tolist()
+    _require_standing(graph, records, history, model, transfers, case)
+    _require_sent(graph, records, model, transfers, case)
 
 
 def _require_standing(
@@ -117,44 +117,44 @@ def _require_standing(
     records: Records,
     history: Sequence[Change],
     model: CircuitModel,
-    carried: Sequence[int],
-    where: str,
+    transfers: Sequence[int],
+    case: str,
 ) -> None:
     """Check that circuits stand from set-up until after their last transfer, and that no rank exceeds its ports."""
-    standing: dict[tuple[int, int], int] = {}
+    circuits: dict[tuple[int, int], int] = {}
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for now, what, ends in history:
-        if what == "torn down":
-            require(ends in standing, f"{where}: the circuit {ends} is torn down, but does not stand")
-            spans.setdefault(ends, []).append((standing.pop(ends), now))
+    for now, event, ends in history:
+        if event == "torn down":
+            require(ends in circuits, f"{case}: the circuit {ends} is torn down, but does not stand")
+            spans.setdefault(ends, []).append((circuits.pop(ends), now))
             continue
-        require(ends not in standing, f"{where}: the circuit {ends} is set up twice")
-        standing[ends] = now
+        require(ends not in circuits, f"{case}: the circuit {ends} is set up twice")
+        circuits[ends] = now
         for rank in ends:
-            used = sum(rank in other for other in standing)
-            require(used <= model.circuits.ports, f"{where}: rank {rank} has {used} circuits at {now} ps")
-    for ends, since in standing.items():
+            used = sum(rank in other for other in circuits)
+            require(used <= model.circuits.ports, f"{case}: rank {rank} has {used} circuits at {now} ps")
+    for ends, since in circuits.items():
         spans.setdefault(ends, []).append((since, float("inf")))
-    for task in carried:
+    for task in transfers:
         ends = (int(min(graph.rank[task], graph.peer[task])), int(max(graph.rank[task], graph.peer[task])))
         sent_ps, end_ps = _sending(graph, records, model, task)[0], int(records.end_ps[task])
         ready = model.circuits.setup_ps
         require(
             any(since + ready <= sent_ps and end_ps <= until for since, until in spans.get(ends, [])),
-            f"{where}: transfer {task} is sent from {sent_ps} to {end_ps} ps without a circuit {ends} that stands",
+            f"{case}: transfer {task} is sent from {sent_ps} to {end_ps} ps without a circuit {ends} that stands",
         )
 
 
-def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], where: str) -> None:
+def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, transfers: Sequence[int], case: str) -> None:
     """Check for one transfer at a time in each direction of a circuit, and buffers that hold all bytes in flight."""
     buffer = model.circuits.buffer_bytes
     lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
     rooms: dict[int, list[tuple[int, int]]] = {}
-    for task in carried:
+    for task in transfers:
         begin_ps, done_ps = _sending(graph, records, model, task)
         require(
             begin_ps >= records.start_ps[task],
-            f"{where}: transfer {task} ends at {records.end_ps[task]} ps: its bytes need longer",
+            f"{case}: transfer {task} ends at {records.end_ps[task]} ps: its bytes need longer",
         )
         lines.setdefault((int(graph.rank[task]), int(graph.peer[task])), []).append((begin_ps, done_ps))
         if buffer is not None:
@@ -164,12 +164,12 @@ def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carri
     for ends, intervals in lines.items():
         intervals.sort()
         for (_, done_ps), (begin_ps, _) in pairwise(intervals):
-            require(done_ps <= begin_ps, f"{where}: two transfers from {ends[0]} to {ends[1]} at {begin_ps} ps")
+            require(done_ps <= begin_ps, f"{case}: two transfers from {ends[0]} to {ends[1]} at {begin_ps} ps")
     for rank, changes in rooms.items():
-        held = 0
+        occupancy = 0
         for now, change in sorted(changes):  # at one instant, departures come first
-            held += change
-            require(held <= (buffer or 0), f"{where}: {held} bytes in the buffer of rank {rank} at {now} ps")
+            occupancy += change
+            require(occupancy <= (buffer or 0), f"{case}: {occupancy} bytes in the buffer of rank {rank} at {now} ps")
 
 
 def _sending(graph: TaskGraph, records: Records, model: CircuitModel, task: int) -> tuple[int, int]:

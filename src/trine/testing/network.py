@@ -49,80 +49,80 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
     link with messages is never idle. Max-min fairness and store-and-forward are work-conserving; TrioSim's equal split
     is not.
     """
-    made: object = model() if callable(model) else model
+    instance: object = model() if callable(model) else model
     try:
-        checked = network_model(made)  # type: ignore[arg-type]
+        checked = network_model(instance)  # type: ignore[arg-type]
     except InputError as error:
         raise AssertionError(str(error)) from error
-    if isinstance(made, str) or not (isinstance(checked.name, str) and checked.name):
-        raise AssertionError(f"a network model has a name and a method rates or service_ps, {made!r} has not")
+    if isinstance(instance, str) or not (isinstance(checked.name, str) and checked.name):
+        raise AssertionError(f"a network model has a name and a method rates or service_ps, {instance!r} has not")
     for seed in range(PLATFORMS):
         graph = _platform(random.Random(seed))
-        where = f"network model {checked.name!r}, random platform {seed}"
+        case = f"network model {checked.name!r}, random platform {seed}"
         if isinstance(checked, CircuitModel):
-            check_circuit_run(checked, random.Random(seed), where)
+            check_circuit_run(checked, random.Random(seed), case)
         if isinstance(checked, NetworkModel):
-            _check_rate_run(checked, graph, work_conserving, where)
+            _check_rate_run(checked, graph, work_conserving, case)
         else:
-            check_queue_run(checked, graph, work_conserving, random.Random(seed), where)
+            check_queue_run(checked, graph, work_conserving, random.Random(seed), case)
 
 
-def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool, where: str) -> None:
+def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool, case: str) -> None:
     """Run ``graph`` twice, and again with twice the bytes in one transfer."""
-    records, history = _simulated(graph, model, work_conserving, where)
-    _require_lawful_run(graph, records, history, where)
-    again, history_again = _simulated(graph, model, work_conserving, where)
+    records, history = _simulated(graph, model, work_conserving, case)
+    _require_lawful_run(graph, records, history, case)
+    rerun, history_again = _simulated(graph, model, work_conserving, case)
     require(
-        history == history_again and np.array_equal(records.end_ps, again.end_ps),
-        f"{where}: a second run differs from the first",
+        history == history_again and np.array_equal(records.end_ps, rerun.end_ps),
+        f"{case}: a second run differs from the first",
     )
     for task in np.flatnonzero((graph.kind == TRANSFER) & (graph.size_bytes > 0))[:3].tolist():
         size_bytes = graph.size_bytes.copy()
         size_bytes[task] *= 2
-        grown = _simulated(replace(graph, size_bytes=size_bytes), model, work_conserving, where)
-        _require_monotone(task, int(records.end_ps[task]), history, grown, where)
+        grown = _simulated(replace(graph, size_bytes=size_bytes), model, work_conserving, case)
+        _require_monotone(task, int(records.end_ps[task]), history, grown, case)
 
 
 class _NetworkWatch:
     """Wrapper that checks a model's rates and records them with the simulated time of each call."""
 
-    def __init__(self, model: NetworkModel, work_conserving: bool, where: str) -> None:
+    def __init__(self, model: NetworkModel, work_conserving: bool, case: str) -> None:
         self.name = model.name
         self.history: History = []
         self.reference: Reference | None = None
-        self._model, self._work_conserving, self._where = model, work_conserving, where
+        self._model, self._work_conserving, self._case = model, work_conserving, case
         self._random = random.Random(0)
 
     def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[float]:
-        rates = _rates(self._model, routes, capacity, self._where)
-        _require_fitting(routes, capacity, rates, self._work_conserving, self._where)
+        rates = _rates(self._model, routes, capacity, self._case)
+        _require_fitting(routes, capacity, rates, self._work_conserving, self._case)
         require(
-            _rates(self._model, routes, capacity, self._where) == rates,
-            f"{self._where}: other rates when asked again about routes {list(routes)}: rates must depend on the "
+            _rates(self._model, routes, capacity, self._case) == rates,
+            f"{self._case}: other rates when asked again about routes {list(routes)}: rates must depend on the "
             "arguments only",
         )
-        _require_invariant(self._model, routes, capacity, rates, self._random, self._where)
-        _require_counting(self._model, routes, capacity, self._random, self._where)
+        _require_invariant(self._model, routes, capacity, rates, self._random, self._case)
+        _require_counting(self._model, routes, capacity, self._random, self._case)
         if self.reference is not None:
             self.history.append((self.reference.now, tuple(sorted(self.reference.flows)), tuple(rates)))
         return rates
 
 
 def _require_counting(
-    model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rng: random.Random, where: str
+    model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rng: random.Random, case: str
 ) -> None:
     """Require of a model that folds: N flows on one route get the same rate as one flow with count N."""
     if not isinstance(model, WeightedModel) or why_unfolded(model) is not None:
         return
     times = [rng.choice((1, 1, 2, 3, 7)) for _ in routes]
-    each = [tuple(route) for route, count in zip(routes, times, strict=True) for _ in range(count)]
+    flow_routes = [tuple(route) for route, count in zip(routes, times, strict=True) for _ in range(count)]
     counts = [(count,) * len(route) for route, count in zip(routes, times, strict=True)]
     at_once = list(model.weighted_rates([tuple(route) for route in routes], counts, list(capacity)))
-    one_by_one = _rates(model, each, capacity, where)
+    one_by_one = _rates(model, flow_routes, capacity, case)
     expected = [rate for rate, count in zip(at_once, times, strict=True) for _ in range(count)]
     require(
         one_by_one == expected,
-        f"{where}: weighted_rates gives {at_once} on routes {list(routes)} with counts {counts}, rates gives "
+        f"{case}: weighted_rates gives {at_once} on routes {list(routes)} with counts {counts}, rates gives "
         f"{one_by_one} to the same flows one by one",
     )
 
@@ -144,30 +144,30 @@ def _platform(rng: random.Random) -> TaskGraph:
     return builder.build()
 
 
-def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, where: str) -> tuple[Records, History]:
+def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, case: str) -> tuple[Records, History]:
     """Run ``graph`` on the reference engine; return its records and the history of rates."""
-    watch = _NetworkWatch(model, work_conserving, where)
+    watch = _NetworkWatch(model, work_conserving, case)
     watch.reference = Reference(graph, watch)
     try:
         watch.reference.run()
     except TrineError as error:
-        raise AssertionError(f"{where}: {error}") from error
+        raise AssertionError(f"{case}: {error}") from error
     return watch.reference.records(), watch.history
 
 
-def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], where: str) -> list[float]:
+def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], case: str) -> list[float]:
     """Return the model's rates; require one valid rate per flow and unchanged arguments."""
     given_routes, given_capacity = [tuple(route) for route in routes], list(capacity)
     answer = list(model.rates(given_routes, given_capacity))
     require(
         given_routes == [tuple(route) for route in routes] and given_capacity == list(capacity),
-        f"{where}: rates() must not change its arguments",
+        f"{case}: rates() must not change its arguments",
     )
-    require(len(answer) == len(routes), f"{where}: {len(answer)} rates for {len(routes)} flows, routes {list(routes)}")
+    require(len(answer) == len(routes), f"{case}: {len(answer)} rates for {len(routes)} flows, routes {list(routes)}")
     for route, rate in zip(routes, answer, strict=True):
         require(
             _is_rate(rate),
-            f"{where}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative",
+            f"{case}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative",
         )
     return [float(rate) for rate in answer]
 
@@ -181,25 +181,25 @@ def _require_fitting(
     capacity: Sequence[int],
     rates: Sequence[float],
     work_conserving: bool,
-    where: str,
+    case: str,
 ) -> None:
     """Require that no link is over its capacity and that no flow waits without a full link."""
     used: dict[int, list[float]] = {}
     for route, rate in zip(routes, rates, strict=True):
         for link in route:
             used.setdefault(link, []).append(rate)
-    carried = {link: math.fsum(shares) for link, shares in used.items()}
-    for link, total in carried.items():
+    loads = {link: math.fsum(shares) for link, shares in used.items()}
+    for link, total in loads.items():
         require(
             total <= capacity[link] * (1 + TOLERANCE),
-            f"{where}: link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s, "
+            f"{case}: link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s, "
             f"routes {list(routes)}, rates {list(rates)}",
         )
     for route, rate in zip(routes, rates, strict=True):
-        is_full = any(carried[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
+        is_full = any(loads[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
         require(
             is_full or (rate > 0 and not work_conserving),
-            f"{where}: a flow over links {list(route)} has {rate} bytes/s although no link on its way is full, "
+            f"{case}: a flow over links {list(route)} has {rate} bytes/s although no link on its way is full, "
             f"routes {list(routes)}, rates {list(rates)}",
         )
 
@@ -210,7 +210,7 @@ def _require_invariant(
     capacity: Sequence[int],
     rates: Sequence[float],
     rng: random.Random,
-    where: str,
+    case: str,
 ) -> None:
     """Require the same rates after renumbering flows and links."""
     order = rng.sample(range(len(routes)), len(routes))
@@ -219,46 +219,46 @@ def _require_invariant(
     for link, new in enumerate(new_link):
         other_capacity[new] = capacity[link]
     other_routes = [[new_link[link] for link in routes[flow]] for flow in order]
-    others = _rates(model, other_routes, other_capacity, where)
-    for flow, other in zip(order, others, strict=True):
+    other_rates = _rates(model, other_routes, other_capacity, case)
+    for flow, other in zip(order, other_rates, strict=True):
         require(
             other == rates[flow],
-            f"{where}: a flow over links {list(routes[flow])} gets {rates[flow]!r} bytes/s, but {other!r} when flows "
+            f"{case}: a flow over links {list(routes[flow])} gets {rates[flow]!r} bytes/s, but {other!r} when flows "
             "and links are numbered otherwise (sums of floats depend on their order: math.fsum does not)",
         )
 
 
-def _require_lawful_run(graph: TaskGraph, records: Records, history: History, where: str) -> None:
+def _require_lawful_run(graph: TaskGraph, records: Records, history: History, case: str) -> None:
     """Require that all tasks end after their predecessors, and that the rates carry exactly the bytes."""
-    moved = np.zeros(graph.num_tasks)
+    volume = np.zeros(graph.num_tasks)
     rates_before: dict[int, float] = {}
     since = 0
     for now, tasks, rates in [*history, (int(records.end_ps.max()), (), ())]:
         for task, rate in rates_before.items():
-            moved[task] += rate * (now - since) / 1e12
+            volume[task] += rate * (now - since) / 1e12
         rates_before, since = dict(zip(tasks, rates, strict=True)), now
-    lasting = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
+    last_rates = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
     for task in range(graph.num_tasks):
-        require(records.end_ps[task] >= 0, f"{where}: task {task} never ends: its flow was given no rate for ever")
-        require_order(graph, records, task, where)
-        if task in lasting:
-            size, slack = int(graph.size_bytes[task]), 2e-12 * lasting[task]  # times are rounded up to a picosecond
+        require(records.end_ps[task] >= 0, f"{case}: task {task} never ends: its flow was given no rate for ever")
+        require_order(graph, records, task, case)
+        if task in last_rates:
+            size, slack = int(graph.size_bytes[task]), 2e-12 * last_rates[task]  # times are rounded up to a picosecond
             require(
-                abs(moved[task] - size) <= slack + TOLERANCE * size,
-                f"{where}: the rates of transfer {task} carry {moved[task]} of its {size} bytes",
+                abs(volume[task] - size) <= slack + TOLERANCE * size,
+                f"{case}: the rates of transfer {task} carry {volume[task]} of its {size} bytes",
             )
 
 
-def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Records, History], where: str) -> None:
+def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Records, History], case: str) -> None:
     """Require that twice the bytes of ``task`` end no earlier, and change no event before its original end."""
-    records, other = grown
+    records, grown_history = grown
     require(
         records.end_ps[task] >= end_ps,
-        f"{where}: transfer {task} ends at {end_ps} ps, but with twice the bytes at {records.end_ps[task]} ps",
+        f"{case}: transfer {task} ends at {end_ps} ps, but with twice the bytes at {records.end_ps[task]} ps",
     )
     require(
-        [state for state in history if state[0] < end_ps] == [state for state in other if state[0] < end_ps],
-        f"{where}: the events before the end of transfer {task} depend on its remaining bytes",
+        [state for state in history if state[0] < end_ps] == [state for state in grown_history if state[0] < end_ps],
+        f"{case}: the events before the end of transfer {task} depend on its remaining bytes",
     )
 
 
@@ -266,95 +266,95 @@ def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Rec
 Questions = list[tuple[tuple[int, ...], int]]
 
 
-def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, rng: random.Random, where: str) -> None:
+def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, rng: random.Random, case: str) -> None:
     """Run ``graph`` three times: unchanged, unchanged again, and with renumbered links and routes."""
-    records, asked = _queue_records(graph, model, work_conserving, where)
-    _require_lawful_queues(graph, records, asked, where)
-    again, asked_again = _queue_records(graph, model, work_conserving, where)
+    records, questions = _queue_records(graph, model, work_conserving, case)
+    _require_lawful_queues(graph, records, questions, case)
+    rerun, questions_again = _queue_records(graph, model, work_conserving, case)
     require(
-        asked == asked_again and np.array_equal(records.end_ps, again.end_ps),
-        f"{where}: a second run differs from the first",
+        questions == questions_again and np.array_equal(records.end_ps, rerun.end_ps),
+        f"{case}: a second run differs from the first",
     )
-    other, _ = _queue_records(_relabelled(graph, rng), model, work_conserving, where)
+    relabelled, _ = _queue_records(_relabelled(graph, rng), model, work_conserving, case)
     require(
-        np.array_equal(records.end_ps, other.end_ps),
-        f"{where}: transfers end at other times when links and routes are numbered otherwise",
+        np.array_equal(records.end_ps, relabelled.end_ps),
+        f"{case}: transfers end at other times when links and routes are numbered otherwise",
     )
 
 
 class _QueueWatch:
     """Wrapper that checks a model's service times and records the calls."""
 
-    def __init__(self, model: QueueModel, work_conserving: bool, where: str) -> None:
+    def __init__(self, model: QueueModel, work_conserving: bool, case: str) -> None:
         self.name = model.name
-        self.asked: Questions = []
-        self._model, self._work_conserving, self._where = model, work_conserving, where
+        self.questions: Questions = []
+        self._model, self._work_conserving, self._case = model, work_conserving, case
 
     def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> list[int]:
-        self.asked.append((tuple(sizes_bytes), bytes_per_s))
-        answer = _answer(self._model, sizes_bytes, bytes_per_s, self._where)
-        where = f"{self._where}, messages of {list(sizes_bytes)} bytes on a link of {bytes_per_s} bytes/s"
-        _require_possible(sizes_bytes, bytes_per_s, answer, self._work_conserving, where)
+        self.questions.append((tuple(sizes_bytes), bytes_per_s))
+        answer = _answer(self._model, sizes_bytes, bytes_per_s, self._case)
+        case = f"{self._case}, messages of {list(sizes_bytes)} bytes on a link of {bytes_per_s} bytes/s"
+        _require_possible(sizes_bytes, bytes_per_s, answer, self._work_conserving, case)
         require(
-            _answer(self._model, sizes_bytes, bytes_per_s, self._where) == answer,
-            f"{where}: other times when asked again: they must depend on the arguments only",
+            _answer(self._model, sizes_bytes, bytes_per_s, self._case) == answer,
+            f"{case}: other times when asked again: they must depend on the arguments only",
         )
         for message, before in enumerate(answer):
-            larger = [size * 2 if at == message else size for at, size in enumerate(sizes_bytes)]
-            after = _answer(self._model, larger, bytes_per_s, self._where)[message]
+            larger = [size * 2 if i == message else size for i, size in enumerate(sizes_bytes)]
+            after = _answer(self._model, larger, bytes_per_s, self._case)[message]
             require(
                 after >= before,
-                f"{where}: message {message} is through after {before} ps, but with twice the bytes after {after} ps",
+                f"{case}: message {message} is through after {before} ps, but with twice the bytes after {after} ps",
             )
         return answer
 
 
-def _answer(model: QueueModel, sizes_bytes: Sequence[int], bytes_per_s: int, where: str) -> list[int]:
+def _answer(model: QueueModel, sizes_bytes: Sequence[int], bytes_per_s: int, case: str) -> list[int]:
     """Return the model's service times; require whole ps, one per message, and unchanged arguments."""
-    given = list(sizes_bytes)
-    answer = list(model.service_ps(given, bytes_per_s))
-    require(given == list(sizes_bytes), f"{where}: service_ps() must not change its arguments")
-    require(len(answer) == len(given), f"{where}: {len(answer)} times of service for {len(given)} messages")
+    argument = list(sizes_bytes)
+    answer = list(model.service_ps(argument, bytes_per_s))
+    require(argument == list(sizes_bytes), f"{case}: service_ps() must not change its arguments")
+    require(len(answer) == len(argument), f"{case}: {len(answer)} times of service for {len(argument)} messages")
     for time in answer:
-        require(isinstance(time, Integral), f"{where}: the time of service {time!r} is no whole number of ps")
+        require(isinstance(time, Integral), f"{case}: the time of service {time!r} is no whole number of ps")
     return [int(time) for time in answer]
 
 
 def _require_possible(
-    sizes_bytes: Sequence[int], bytes_per_s: int, answer: Sequence[int], work_conserving: bool, where: str
+    sizes_bytes: Sequence[int], bytes_per_s: int, answer: Sequence[int], work_conserving: bool, case: str
 ) -> None:
     """Require that the link never exceeds its capacity and, if ``work_conserving``, that it is never idle."""
-    carried = 0
+    total = 0
     for end_ps, size in sorted(zip(answer, sizes_bytes, strict=True)):
-        carried += size
-        least = drain_ps(float(carried), float(bytes_per_s))
+        total += size
+        least = drain_ps(float(total), float(bytes_per_s))
         require(
             end_ps >= least,
-            f"{where}: {carried} bytes are through after {end_ps} ps, the link needs {least} ps for them",
+            f"{case}: {total} bytes are through after {end_ps} ps, the link needs {least} ps for them",
         )
-    most = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
+    busy_ps = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
     require(
-        max(answer) <= most or not work_conserving,
-        f"{where}: the link rests: all is through after {max(answer)} ps, {most} ps would do",
+        max(answer) <= busy_ps or not work_conserving,
+        f"{case}: the link rests: all is through after {max(answer)} ps, {busy_ps} ps would do",
     )
 
 
-def _queue_records(graph: TaskGraph, model: QueueModel, work_conserving: bool, where: str) -> tuple[Records, Questions]:
-    watch = _QueueWatch(model, work_conserving, where)
+def _queue_records(graph: TaskGraph, model: QueueModel, work_conserving: bool, case: str) -> tuple[Records, Questions]:
+    watch = _QueueWatch(model, work_conserving, case)
     run = Reference(graph, watch)
     try:
         run.run()
     except TrineError as error:
-        raise AssertionError(f"{where}: {error}") from error
-    return run.records(), watch.asked
+        raise AssertionError(f"{case}: {error}") from error
+    return run.records(), watch.questions
 
 
-def _require_lawful_queues(graph: TaskGraph, records: Records, asked: Questions, where: str) -> None:
+def _require_lawful_queues(graph: TaskGraph, records: Records, questions: Questions, case: str) -> None:
     """Require that tasks end after their predecessors, no sooner than links allow, and that links serve all bytes."""
     assert graph.link_latency_ps is not None
     crossing = 0
     for task in range(graph.num_tasks):
-        require_order(graph, records, task, where)
+        require_order(graph, records, task, case)
         if graph.kind[task] != TRANSFER:
             continue
         route, size = int(graph.route[task]), int(graph.size_bytes[task])
@@ -363,10 +363,10 @@ def _require_lawful_queues(graph: TaskGraph, records: Records, asked: Questions,
         if size:
             least += sum(drain_ps(float(size), float(graph.link_bytes_per_s[link])) for link in links)
             crossing += size * len(links)
-        took = int(records.end_ps[task] - records.start_ps[task])
-        require(took >= least, f"{where}: transfer {task} takes {took} ps, its links need {least} ps")
-    served = sum(sum(sizes) for sizes, _ in asked)
-    require(served == crossing, f"{where}: links serve {served} bytes, transfers cross them with {crossing}")
+        duration_ps = int(records.end_ps[task] - records.start_ps[task])
+        require(duration_ps >= least, f"{case}: transfer {task} takes {duration_ps} ps, its links need {least} ps")
+    served = sum(sum(sizes) for sizes, _ in questions)
+    require(served == crossing, f"{case}: links serve {served} bytes, transfers cross them with {crossing}")
 
 
 def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:

@@ -29,11 +29,11 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def require_order(graph: TaskGraph, records: Records, task: int, where: str) -> None:
+def require_order(graph: TaskGraph, records: Records, task: int, case: str) -> None:
     """Raise AssertionError if a task starts before its predecessors have ended."""
     require(
         records.start_ps[task] >= records.end_ps[graph.predecessors(task)].max(initial=0),
-        f"{where}: task {task} starts before its dependencies have ended",
+        f"{case}: task {task} starts before its dependencies have ended",
     )
 
 
@@ -52,39 +52,39 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
         proven: set[tuple[int, int]] = set()
         for size, root in [(s, r) for s in SIZES for r in (range(num_ranks) if kind in ROOTED else (-1,))]:
-            where = f"{kind} of {num_ranks} ranks, {size} bytes" + ("" if root < 0 else f", root {root}")
+            case = f"{kind} of {num_ranks} ranks, {size} bytes" + ("" if root < 0 else f", root {root}")
             try:
                 schedule = make(num_ranks, size, root)
-                _require_as_asked(schedule, kind, num_ranks, size, root, where)
+                _require_arguments(schedule, kind, num_ranks, size, root, case)
                 if (schedule.num_chunks, root) not in proven:
-                    _require_sends(schedule, where)
+                    _require_sends(schedule, case)
                     schedule_proof.check_schedule(schedule)
                     proven.add((schedule.num_chunks, root))
-                moved = expand(schedule).size_bytes.sum()
+                num_bytes = expand(schedule).size_bytes.sum()
             except TrineError as error:
-                raise AssertionError(f"{where}: {error}") from error
-            require(num_ranks == 1 or size == 0 or moved > 0, f"{where}: moves no bytes")
+                raise AssertionError(f"{case}: {error}") from error
+            require(num_ranks == 1 or size == 0 or num_bytes > 0, f"{case}: moves no bytes")
 
 
-def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, root: int, where: str) -> None:
+def _require_arguments(schedule: Schedule, kind: str, num_ranks: int, size: int, root: int, case: str) -> None:
     """Check that the schedule repeats its arguments, and that its chunks match the payload."""
-    asked = {"kind": kind, "num_ranks": num_ranks, "size_bytes": size} | ({"root": root} if root >= 0 else {})
-    for name, value in asked.items():
-        require(getattr(schedule, name) == value, f"{where}: the schedule says {name} {getattr(schedule, name)!r}")
+    arguments = {"kind": kind, "num_ranks": num_ranks, "size_bytes": size} | ({"root": root} if root >= 0 else {})
+    for name, value in arguments.items():
+        require(getattr(schedule, name) == value, f"{case}: the schedule says {name} {getattr(schedule, name)!r}")
     chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
-    require(chunks >= 1 and chunk_bytes >= 0, f"{where}: {chunks} chunks of {chunk_bytes} bytes")
+    require(chunks >= 1 and chunk_bytes >= 0, f"{case}: {chunks} chunks of {chunk_bytes} bytes")
     # The payload of an all-to-all is the blocks that one rank sends; the payload of a shift is one rank's buffer.
-    own = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
+    parts = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
     require(
-        size <= own * chunk_bytes < size + own,
-        f"{where}: {own} chunks of {chunk_bytes} bytes are {own * chunk_bytes}; equal chunks, rounded up, would "
-        f"have {-(-size // own)} bytes each",
+        size <= parts * chunk_bytes < size + parts,
+        f"{case}: {parts} chunks of {chunk_bytes} bytes are {parts * chunk_bytes}; equal chunks, rounded up, would "
+        f"have {-(-size // parts)} bytes each",
     )
     if kind in schedule_proof.PARTED:
-        require(chunks % num_ranks == 0, f"{where}: {chunks} chunks do not divide over {num_ranks} ranks")
+        require(chunks % num_ranks == 0, f"{case}: {chunks} chunks do not divide over {num_ranks} ranks")
 
 
-def _require_sends(schedule: Schedule, where: str) -> None:
+def _require_sends(schedule: Schedule, case: str) -> None:
     """Check that each rank's and switch's sends are well formed, repeatable, and symmetric if so declared."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     first = schedule.sends_of(0, *shape)
@@ -92,15 +92,15 @@ def _require_sends(schedule: Schedule, where: str) -> None:
         sends = schedule.sends_of(position, *shape)
         columns = {field.name: getattr(sends, field.name) for field in fields(Sends)}
         lengths = {name: len(column) for name, column in columns.items() if column is not None}
-        require(len(set(lengths.values())) == 1, f"{where}: columns of rank {position} have the lengths {lengths}")
+        require(len(set(lengths.values())) == 1, f"{case}: columns of rank {position} have the lengths {lengths}")
         require(
             schedule_proof.equal_sends(sends, schedule.sends_of(position, *shape)),
-            f"{where}: the sends of rank {position} differ from call to call",
+            f"{case}: the sends of rank {position} differ from call to call",
         )
         if schedule.shift_symmetric and position < schedule.num_ranks:
             require(
                 schedule_proof.equal_sends(sends, schedule_proof.shifted_sends(schedule, first, position)),
-                f"{where}: declares shift_symmetric, but the sends of rank {position} differ from the shifted sends of "
+                f"{case}: declares shift_symmetric, but the sends of rank {position} differ from the shifted sends of "
                 "rank 0",
             )
 
@@ -115,61 +115,61 @@ def check_compute_model(model: ComputeModel, workload: Workload, *, anchored: bo
     may be faster, for models that follow measurements, since a larger batch may fill a GPU better.
     """
     require(isinstance(model.name, str) and model.name != "", f"a compute model has a name, {model!r} has not")
-    where = f"compute model {model.name!r}"
+    case = f"compute model {model.name!r}"
     recorded = workload.batch
     batches = sorted({1, 2, 3, max(1, recorded // 2), recorded, recorded + 1, 2 * recorded, 10 * recorded})
-    asked = [(operator, batch) for operator in workload.operators for batch in batches]
-    answers = {(op.id, batch): _duration(model, op, batch, recorded, where) for op, batch in asked}
+    questions = [(operator, batch) for operator in workload.operators for batch in batches]
+    answers = {(op.id, batch): _duration(model, op, batch, recorded, case) for op, batch in questions}
     for op in workload.operators:
-        _require_recorded(op, answers[op.id, recorded], anchored, f"{where}, operator {op.id} ({op.name})")
-        longest, at = 0, 0
+        _require_recorded(op, answers[op.id, recorded], anchored, f"{case}, operator {op.id} ({op.name})")
+        longest, longest_batch = 0, 0
         for batch in batches:
             answer = answers[op.id, batch]
             if answer is not None:
                 require(
                     answer.ps >= longest * (1 - slack),
-                    f"{where}, operator {op.id} ({op.name}): {answer.ps} ps at batch {batch}, but {longest} ps at "
-                    f"batch {at}",
+                    f"{case}, operator {op.id} ({op.name}): {answer.ps} ps at batch {batch}, but {longest} ps at "
+                    f"batch {longest_batch}",
                 )
-                longest, at = answer.ps, batch
-    for op, batch in reversed(asked):
-        again = _duration(model, op, batch, recorded, where)
+                longest, longest_batch = answer.ps, batch
+    for op, batch in reversed(questions):
+        second = _duration(model, op, batch, recorded, case)
         require(
-            again == answers[op.id, batch],
-            f"{where}, operator {op.id} ({op.name}), batch {batch}: {answers[op.id, batch]} at first, {again} when "
+            second == answers[op.id, batch],
+            f"{case}, operator {op.id} ({op.name}), batch {batch}: {answers[op.id, batch]} at first, {second} when "
             "asked again",
         )
     report, notes = model.fit_report(), model.notes
-    require(report is None or isinstance(report, FitReport), f"{where}: fit_report() returns {report!r}")
+    require(report is None or isinstance(report, FitReport), f"{case}: fit_report() returns {report!r}")
     require(
         isinstance(notes, tuple) and all(isinstance(note, str) for note in notes),
-        f"{where}: notes are a tuple of sentences, not {notes!r}",
+        f"{case}: notes are a tuple of sentences, not {notes!r}",
     )
 
 
-def _duration(model: ComputeModel, operator: Operator, batch: int, recorded: int, where: str) -> Duration | None:
+def _duration(model: ComputeModel, operator: Operator, batch: int, recorded: int, case: str) -> Duration | None:
     """Return the model's duration after checking its form, or None if the model refuses."""
-    where = f"{where}, operator {operator.id} ({operator.name}), batch {batch}"
+    case = f"{case}, operator {operator.id} ({operator.name}), batch {batch}"
     try:
         answer = model.duration(operator, Split(batch))
     except PlanError as error:
-        require(batch != recorded, f"{where}: refuses the trace's own sizes: {error}")
+        require(batch != recorded, f"{case}: refuses the trace's own sizes: {error}")
         return None
     is_number = isinstance(answer, Duration) and isinstance(answer.ps, int) and not isinstance(answer.ps, bool)
-    require(is_number, f"{where}: a duration is a Duration of whole picoseconds, not {answer!r}")
-    require(answer.ps >= 0, f"{where}: takes {answer.ps} ps")
+    require(is_number, f"{case}: a duration is a Duration of whole picoseconds, not {answer!r}")
+    require(answer.ps >= 0, f"{case}: takes {answer.ps} ps")
     require(
-        answer.evidence in EVIDENCE, f"{where}: the evidence is {answer.evidence!r}, not one of {', '.join(EVIDENCE)}"
+        answer.evidence in EVIDENCE, f"{case}: the evidence is {answer.evidence!r}, not one of {', '.join(EVIDENCE)}"
     )
     return answer
 
 
-def _require_recorded(operator: Operator, answer: Duration | None, anchored: bool, where: str) -> None:
+def _require_recorded(operator: Operator, answer: Duration | None, anchored: bool, case: str) -> None:
     """Check the duration at the trace's own sizes."""
     if answer is not None and (anchored or answer.evidence == MEASURED):
         require(
             answer.ps == operator.gpu_time_ps,
-            f"{where}: {answer.ps} ps ({answer.evidence}) at the trace's own sizes, recorded were "
+            f"{case}: {answer.ps} ps ({answer.evidence}) at the trace's own sizes, recorded were "
             f"{operator.gpu_time_ps} ps",
         )
 
@@ -180,39 +180,39 @@ def check_reader(reader: TraceReader, path: str | Path) -> None:
     The workload must be non-empty, consistent, the same on every read, and unchanged by a round trip through trine's
     own format. For an empty folder ``find`` must return None, so that trine tries the next reader.
     """
-    where = f"trace reader {reader.name!r}"
-    require(bool(reader.name) and bool(reader.looks_for), f"{where}: needs a name and a text looks_for")
+    case = f"trace reader {reader.name!r}"
+    require(bool(reader.name) and bool(reader.looks_for), f"{case}: needs a name and a text looks_for")
     with TemporaryDirectory() as folder:
-        _require_finds_nothing(reader, Path(folder), where)
+        _require_finds_nothing(reader, Path(folder), case)
     try:
-        found = reader.find(Path(path))
-        if not found:
-            raise AssertionError(f"{where}: finds nothing at {path}; it looks for {reader.looks_for}")
-        for role, file in found.items():
-            require(isinstance(file, Path) and file.exists(), f"{where}: found {file!r} as {role!r}, which is no file")
-        workload, again = reader.read(found, None), reader.read(found, None)
-        require(isinstance(workload, Workload), f"{where}: reads {workload!r}, which is no Workload")
-        require(workload == again, f"{where}: another workload when {path} is read again")
+        files = reader.find(Path(path))
+        if not files:
+            raise AssertionError(f"{case}: finds nothing at {path}; it looks for {reader.looks_for}")
+        for role, file in files.items():
+            require(isinstance(file, Path) and file.exists(), f"{case}: found {file!r} as {role!r}, which is no file")
+        workload, reread = reader.read(files, None), reader.read(files, None)
+        require(isinstance(workload, Workload), f"{case}: reads {workload!r}, which is no Workload")
+        require(workload == reread, f"{case}: another workload when {path} is read again")
         check_workload(workload, Path(path))
-        given = reader.read(found, workload.batch).batch
-        require(given == workload.batch, f"{where}: batch {workload.batch} was given, the workload has {given}")
+        batch = reader.read(files, workload.batch).batch
+        require(batch == workload.batch, f"{case}: batch {workload.batch} was given, the workload has {batch}")
     except TrineError as error:
-        raise AssertionError(f"{where}: {error}") from error
-    require(len(workload.operators) > 0, f"{where}: read no operator from {path}")
+        raise AssertionError(f"{case}: {error}") from error
+    require(len(workload.operators) > 0, f"{case}: read no operator from {path}")
     for op in workload.operators:
-        require(op.gpu_time_ps >= 0, f"{where}: operator {op.id} ({op.name}) takes {op.gpu_time_ps} ps")
-    _require_round_trip(workload, where)
+        require(op.gpu_time_ps >= 0, f"{case}: operator {op.id} ({op.name}) takes {op.gpu_time_ps} ps")
+    _require_round_trip(workload, case)
 
 
-def _require_finds_nothing(reader: TraceReader, folder: Path, where: str) -> None:
+def _require_finds_nothing(reader: TraceReader, folder: Path, case: str) -> None:
     try:
-        found = reader.find(folder)
+        files = reader.find(folder)
     except TrineError as error:
-        raise AssertionError(f"{where}: find() must return None for an empty folder, not raise: {error}") from error
-    require(found is None, f"{where}: finds {found!r} in an empty folder instead of None")
+        raise AssertionError(f"{case}: find() must return None for an empty folder, not raise: {error}") from error
+    require(files is None, f"{case}: finds {files!r} in an empty folder instead of None")
 
 
-def _require_round_trip(workload: Workload, where: str) -> None:
+def _require_round_trip(workload: Workload, case: str) -> None:
     """Write the workload in trine's own format and read it back."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "a.trine.json"
@@ -220,11 +220,11 @@ def _require_round_trip(workload: Workload, where: str) -> None:
             save(workload, file)
             back = load_native(file)
         except TrineError as error:
-            raise AssertionError(f"{where}: the workload does not survive trine's own format: {error}") from error
+            raise AssertionError(f"{case}: the workload does not survive trine's own format: {error}") from error
     for field in fields(Workload):
         before, after = getattr(workload, field.name), getattr(back, field.name)
         require(
             before == after,
-            f"{where}: {field.name} of the workload comes back different from trine's own format: {before!r:.200} "
+            f"{case}: {field.name} of the workload comes back different from trine's own format: {before!r:.200} "
             f"became {after!r:.200}",
         )

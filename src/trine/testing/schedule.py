@@ -33,15 +33,15 @@ def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, Pipe
     shapes = [shape for shape in _shapes() if _is_taken(schedule, shape)]
     require(any(shape.backward for shape in shapes), "every shape with a backward pass is refused")
     for shape in shapes:
-        where = f"{shape.num_ranks} ranks, {shape.num_microbatches} micro-batches"
-        where += f", {shape.virtual_stages} virtual stages" if shape.virtual_stages > 1 else ""
-        where += "" if shape.backward else ", no backward"
-        passes = [_passes(schedule, rank, shape, f"{where}, rank {rank}") for rank in range(shape.num_ranks)]
+        case = f"{shape.num_ranks} ranks, {shape.num_microbatches} micro-batches"
+        case += f", {shape.virtual_stages} virtual stages" if shape.virtual_stages > 1 else ""
+        case += "" if shape.backward else ", no backward"
+        passes = [_passes(schedule, rank, shape, f"{case}, rank {rank}") for rank in range(shape.num_ranks)]
         for rank, order in enumerate(passes):
-            _require_passes(schedule, order, rank, shape, f"{where}, rank {rank}")
+            _require_passes(schedule, order, rank, shape, f"{case}, rank {rank}")
             if in_flight is not None and shape.backward:
-                _require_in_flight(order, in_flight(rank, shape), f"{where}, rank {rank}")
-        _require_ends(passes, shape, where)
+                _require_in_flight(order, in_flight(rank, shape), f"{case}, rank {rank}")
+        _require_ends(passes, shape, case)
 
 
 def _shapes() -> Iterator[Pipeline]:
@@ -60,35 +60,35 @@ def _is_taken(schedule: PipelineSchedule, shape: Pipeline) -> bool:
     return True
 
 
-def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) -> list[PipelineAction]:
+def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, case: str) -> list[PipelineAction]:
     try:
-        order, again = list(schedule.passes(rank, shape)), list(schedule.passes(rank, shape))
+        order, second = list(schedule.passes(rank, shape)), list(schedule.passes(rank, shape))
     except InputError as error:
-        raise AssertionError(f"{where}: {error}") from error
-    require(order == again, f"{where}: another order when asked again")
+        raise AssertionError(f"{case}: {error}") from error
+    require(order == second, f"{case}: another order when asked again")
     return order
 
 
 def _require_passes(
-    schedule: PipelineSchedule, order: Sequence[PipelineAction], rank: int, shape: Pipeline, where: str
+    schedule: PipelineSchedule, order: Sequence[PipelineAction], rank: int, shape: Pipeline, case: str
 ) -> None:
     """Raise AssertionError unless one rank's passes are complete, each after the passes of this rank that it needs."""
-    here = [
+    local = [
         (chunk, m)
         for chunk in schedule.chunks_of(rank, shape)
         for m in range(shape.num_microbatches)
         if schedule.rank_of(chunk, m, shape) == rank
     ]
     positions: dict[tuple[int, int, int], int] = {}
-    for i, one in enumerate(order):
-        require(one.kind in range(len(PASS_NAMES)), f"{where}: {one.kind!r} is no kind of pass")
-        require((one.chunk, one.microbatch) in here, f"{where}: the {one} belongs to another rank, or to none")
-        require((one.kind, one.chunk, one.microbatch) not in positions, f"{where}: the {one} is there twice")
-        positions[one.kind, one.chunk, one.microbatch] = i
-        alone = i == 0 or order[i - 1].joined or order[i - 1].microbatch == one.microbatch
-        require(not (one.joined and alone), f"{where}: the {one} has nothing before it to run together with")
-    for chunk, m in here:
-        _require_once(schedule, positions, (chunk, m), shape, where)
+    for i, action in enumerate(order):
+        require(action.kind in range(len(PASS_NAMES)), f"{case}: {action.kind!r} is no kind of pass")
+        require((action.chunk, action.microbatch) in local, f"{case}: the {action} belongs to another rank, or to none")
+        require((action.kind, action.chunk, action.microbatch) not in positions, f"{case}: the {action} is there twice")
+        positions[action.kind, action.chunk, action.microbatch] = i
+        is_alone = i == 0 or order[i - 1].joined or order[i - 1].microbatch == action.microbatch
+        require(not (action.joined and is_alone), f"{case}: the {action} has nothing before it to run together with")
+    for chunk, m in local:
+        _require_once(schedule, positions, (chunk, m), shape, case)
 
 
 def _require_once(
@@ -96,45 +96,45 @@ def _require_once(
     positions: dict[tuple[int, int, int], int],
     place: tuple[int, int],
     shape: Pipeline,
-    where: str,
+    case: str,
 ) -> None:
     """Check one micro-batch through one chunk: forward, then backward whole or in its two parts, in this order."""
     split = (INPUT_PASS, *place) in positions or (WEIGHT_PASS, *place) in positions
     backward = [INPUT_PASS, WEIGHT_PASS] if split else [BACKWARD_PASS]
-    wanted = [FORWARD_PASS, *(backward if shape.backward else [])]
+    expected = [FORWARD_PASS, *(backward if shape.backward else [])]
     for kind in range(len(PASS_NAMES)):
         is_there, name = (kind, *place) in positions, PipelineAction(kind, *place)
-        require(is_there or kind not in wanted, f"{where}: the {name} is missing")
-        require(not is_there or kind in wanted, f"{where}: the {name} is one too many")
-    require(schedule.splits_backward or not split, f"{where}: a backward pass is split, and splits_backward is false")
-    for before, after in pairwise(wanted):
+        require(is_there or kind not in expected, f"{case}: the {name} is missing")
+        require(not is_there or kind in expected, f"{case}: the {name} is one too many")
+    require(schedule.splits_backward or not split, f"{case}: a backward pass is split, and splits_backward is false")
+    for before, after in pairwise(expected):
         in_order = positions[before, *place] < positions[after, *place]
-        require(in_order, f"{where}: the {PipelineAction(after, *place)} comes before the {PASS_NAMES[before]} pass")
+        require(in_order, f"{case}: the {PipelineAction(after, *place)} comes before the {PASS_NAMES[before]} pass")
 
 
-def _require_in_flight(order: Sequence[PipelineAction], promised: int, where: str) -> None:
+def _require_in_flight(order: Sequence[PipelineAction], promised: int, case: str) -> None:
     """Check that the number of passes between forward and the end of backward stays within the promise."""
-    held = 0
-    for one in order:
-        held += (one.kind == FORWARD_PASS) - (one.kind in (BACKWARD_PASS, WEIGHT_PASS))
-        require(held <= promised, f"{where}: {held} in flight at the {one}, promised were {promised} at most")
+    live = 0
+    for action in order:
+        live += (action.kind == FORWARD_PASS) - (action.kind in (BACKWARD_PASS, WEIGHT_PASS))
+        require(live <= promised, f"{case}: {live} in flight at the {action}, promised were {promised} at most")
 
 
-def _require_ends(passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, where: str) -> None:
+def _require_ends(passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, case: str) -> None:
     """Run all ranks, one pass (or two joined ones) of a rank at a time, until all are done or all wait."""
     done: set[tuple[bool, int, int]] = set()
-    at = [0] * len(passes)
-    moved = True
-    while moved:
-        moved = False
+    pos = [0] * len(passes)
+    progressed = True
+    while progressed:
+        progressed = False
         for rank, order in enumerate(passes):
-            together = _next(order, at[rank])
+            together = _next(order, pos[rank])
             if together and all(need in done for one in together for need in _needs(one, shape)):
-                done.update((one.kind == FORWARD_PASS, one.chunk, one.microbatch) for one in together if _gives(one))
-                at[rank] += len(together)
-                moved = True
-    waiting = [f"rank {rank} for the {order[at[rank]]}" for rank, order in enumerate(passes) if at[rank] < len(order)]
-    require(not waiting, f"{where}: the pipeline deadlocks; there wait {', '.join(waiting)}")
+                done.update((one.kind == FORWARD_PASS, one.chunk, one.microbatch) for one in together if _has_user(one))
+                pos[rank] += len(together)
+                progressed = True
+    waiting = [f"rank {rank} for the {order[pos[rank]]}" for rank, order in enumerate(passes) if pos[rank] < len(order)]
+    require(not waiting, f"{case}: the pipeline deadlocks; there wait {', '.join(waiting)}")
 
 
 def _next(order: Sequence[PipelineAction], position: int) -> Sequence[PipelineAction]:
@@ -145,16 +145,16 @@ def _next(order: Sequence[PipelineAction], position: int) -> Sequence[PipelineAc
     )
 
 
-def _gives(one: PipelineAction) -> bool:
+def _has_user(action: PipelineAction) -> bool:
     """Return whether other ranks wait for the output of this pass."""
-    return one.kind != WEIGHT_PASS
+    return action.kind != WEIGHT_PASS
 
 
-def _needs(one: PipelineAction, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
+def _needs(action: PipelineAction, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
     """Yield the passes that a pass waits for: its neighbour's forward, or its own forward and the input gradient."""
-    if one.kind == FORWARD_PASS and one.chunk > 0:
-        yield True, one.chunk - 1, one.microbatch
-    if one.kind in (BACKWARD_PASS, INPUT_PASS):
-        yield True, one.chunk, one.microbatch
-        if one.chunk < shape.num_chunks - 1:
-            yield False, one.chunk + 1, one.microbatch
+    if action.kind == FORWARD_PASS and action.chunk > 0:
+        yield True, action.chunk - 1, action.microbatch
+    if action.kind in (BACKWARD_PASS, INPUT_PASS):
+        yield True, action.chunk, action.microbatch
+        if action.chunk < shape.num_chunks - 1:
+            yield False, action.chunk + 1, action.microbatch

@@ -103,7 +103,7 @@ def _check_symmetry(schedule: Schedule) -> None:
 
 
 def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
-    """Return the sends of ``position`` in a ``shift_symmetric`` schedule in which position 0 sends ``first``."""
+    """Return the sends of ``position`` in a ``shift_symmetric`` schedule whose position 0 sends ``first``."""
     part = schedule.num_chunks // schedule.num_ranks
     return dataclasses.replace(
         first,
@@ -112,9 +112,9 @@ def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
     )
 
 
-def equal_sends(one: Sends, other: Sends) -> bool:
+def equal_sends(first: Sends, second: Sends) -> bool:
     """Return whether two sets of sends are equal."""
-    columns = ((getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Sends))
+    columns = ((getattr(first, field.name), getattr(second, field.name)) for field in dataclasses.fields(Sends))
     return all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in columns)
 
 
@@ -139,8 +139,8 @@ def _initial(schedule: Schedule) -> State:
 
 def _part(schedule: Schedule, rank: int) -> slice:
     """Return the chunks that a rank owns."""
-    each = schedule.num_chunks // schedule.num_ranks
-    return slice(rank * each, (rank + 1) * each)
+    size = schedule.num_chunks // schedule.num_ranks
+    return slice(rank * size, (rank + 1) * size)
 
 
 def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> Contents:
@@ -172,7 +172,7 @@ class _Memory:
         source = int(self.expanded.src[transfer])
         state: State = self.state[source]
         if self.schedule.staged:
-            state = self._seen(source, int(self.expanded.step[transfer]))
+            state = self._state_at(source, int(self.expanded.step[transfer]))
         return [state[chunks].copy() for chunks, _ in self.contents[transfer]]
 
     def write(self, transfer: int, data: list[State]) -> None:
@@ -184,11 +184,11 @@ class _Memory:
             else:
                 self.state[target, chunks] = self.state[target, chunks] + values if add else values
 
-    def _seen(self, position: int, step: int | None) -> State:
+    def _state_at(self, position: int, step: int | None) -> State:
         """Return the chunks of ``position`` after all arrivals of steps before ``step`` (None: of all steps)."""
         state: State = self.state[position].copy()
-        for at, chunks, add, values in sorted(self.arrived.get(position, []), key=lambda one: one[0]):
-            if step is None or at < step:
+        for arrival_step, chunks, add, values in sorted(self.arrived.get(position, []), key=lambda one: one[0]):
+            if step is None or arrival_step < step:
                 state[chunks] = state[chunks] + values if add else values
         return state
 
@@ -197,7 +197,7 @@ class _Memory:
             return self.state
         final: State = np.empty_like(self.state)
         for position in range(len(final)):
-            final[position] = self._seen(position, None)
+            final[position] = self._state_at(position, None)
         return final
 
 
@@ -213,22 +213,22 @@ def _run(memory: _Memory, order: random.Random | None) -> None:
     under_way += [(transfer, memory.read(transfer)) for transfer in np.flatnonzero(waiting == 0).tolist()]
     ended = -memory.schedule.num_ranks
     while under_way:
-        which = 0 if order is None else order.randrange(len(under_way))
-        under_way[0], under_way[which] = under_way[which], under_way[0]
+        choice = 0 if order is None else order.randrange(len(under_way))
+        under_way[0], under_way[choice] = under_way[choice], under_way[0]
         ending, data = under_way.pop(0)
         ended += 1
         if ending < 0:
             rank = -1 - ending
             starts = expanded.entry_src & (expanded.src == rank) | expanded.entry_dst & (expanded.dst == rank)
-            mine = np.flatnonzero(starts)
+            successors = np.flatnonzero(starts)
         else:
             memory.write(ending, data)
-            mine = followers[followers_ptr[ending] : followers_ptr[ending + 1]]
-        waiting[mine] -= 1
-        under_way += [(follower, memory.read(follower)) for follower in mine[waiting[mine] == 0].tolist()]
+            successors = followers[followers_ptr[ending] : followers_ptr[ending + 1]]
+        waiting[successors] -= 1
+        under_way += [(follower, memory.read(follower)) for follower in successors[waiting[successors] == 0].tolist()]
     if ended < expanded.num_transfers:
-        left = expanded.num_transfers - ended
-        raise InputError(f"{_title(memory.schedule)}: {left} transfers wait for each other")
+        num_waiting = expanded.num_transfers - ended
+        raise InputError(f"{_title(memory.schedule)}: {num_waiting} transfers wait for each other")
 
 
 def _followers(expanded: ExpandedSchedule) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -245,23 +245,23 @@ def _check_final(schedule: Schedule, state: State) -> None:
     """Check that each rank's required chunks contain each contribution exactly once (barrier: at least once)."""
     for rank in range(schedule.num_ranks):
         for chunk in _owned(schedule, rank):
-            found = state[rank, chunk]
+            counts = state[rank, chunk]
             if schedule.kind == "barrier":
-                wrong = not (found > 0).all()
+                wrong = not (counts > 0).all()
             else:
-                wrong = bool((found != 1).any())
+                wrong = bool((counts != 1).any())
             if wrong and (schedule.chunk_sizes is None or schedule.chunk_sizes[chunk]):
                 raise InputError(
                     f"{_title(schedule)}: chunk {chunk} of rank {rank} ends with the data of ranks "
-                    f"{_names(schedule, chunk, found)}, not {_names(schedule, chunk, np.ones_like(found))}"
+                    f"{_names(schedule, chunk, counts)}, not {_names(schedule, chunk, np.ones_like(counts))}"
                 )
 
 
 def _names(schedule: Schedule, chunk: int, counts: State) -> str:
     """Return the ranks whose data is in a chunk, as text."""
     if len(counts) == 1:
-        each = schedule.num_chunks // schedule.num_ranks if schedule.kind in (*PARTED, *BLOCKED) else 0
-        origin = schedule.root if schedule.kind == "scatter" or not each else chunk // each
+        per_rank = schedule.num_chunks // schedule.num_ranks if schedule.kind in (*PARTED, *BLOCKED) else 0
+        origin = schedule.root if schedule.kind == "scatter" or not per_rank else chunk // per_rank
         ranks = {origin: int(counts[0])}
     else:
         ranks = {int(rank): int(counts[rank]) for rank in np.flatnonzero(counts)}
@@ -296,12 +296,12 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
     base = np.searchsorted(expanded.src, np.arange(num_positions + 1)).astype(np.int64)
     structures = local_structures(schedule)
     for position in range(num_positions):
-        one = rank_sends(schedule, position)
-        difference = _difference(one, expanded, base, position, schedule.num_ranks)
+        local = rank_sends(schedule, position)
+        difference = _difference(local, expanded, base, position, schedule.num_ranks)
         shared = structures.structures[structures.structure_of[position]]
-        if not difference and shared.structure_key != one.structure_key:
+        if not difference and shared.structure_key != local.structure_key:
             difference = "structure"
-        if not difference and not np.array_equal(structures.peers_of([position])[0], one.peers):
+        if not difference and not np.array_equal(structures.peers_of([position])[0], local.peers):
             difference = "peers"
         if difference:
             stated = "shift_symmetric" if schedule.shift_symmetric else f"symmetry {schedule.symmetry}"
@@ -311,40 +311,40 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
             )
 
 
-def _difference(one: RankSends, expanded: ExpandedSchedule, base: Int64, position: int, num_ranks: int) -> str:
+def _difference(local: RankSends, expanded: ExpandedSchedule, base: Int64, position: int, num_ranks: int) -> str:
     """Return the name of the first difference; "" if both are equal."""
     rows = slice(base[position], base[position + 1])
     pairs: dict[str, tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]] = {}
-    if one.num_sends != rows.stop - rows.start:
+    if local.num_sends != rows.stop - rows.start:
         return "number of sends"
-    pairs["receivers"] = one.peers[one.receiver], expanded.dst[rows]
+    pairs["receivers"] = local.peers[local.receiver], expanded.dst[rows]
     for name in ("step", "size_bytes", "entry_src", "entry_dst"):
-        pairs[name] = getattr(one, name), getattr(expanded, name)[rows]
+        pairs[name] = getattr(local, name), getattr(expanded, name)[rows]
     ptr = expanded.predecessor_ptr[rows.start : rows.stop + 1]
-    pairs["number of predecessors"] = np.diff(one.predecessor_ptr), np.diff(ptr)
-    for name, (mine, theirs) in pairs.items():
-        if not np.array_equal(mine, theirs):
+    pairs["number of predecessors"] = np.diff(local.predecessor_ptr), np.diff(ptr)
+    for name, (column, expected) in pairs.items():
+        if not np.array_equal(column, expected):
             return name
     user = row_of(ptr)
-    waits = _transfers(one, base, position, one.predecessor_who, one.predecessor_number)
+    waits = _transfers(local, base, position, local.predecessor_who, local.predecessor_number)
     if not _same_sets(user, waits, expanded.predecessor_idx[ptr[0] : ptr[-1]]):
         return "predecessors"
-    ended = _transfers(one, base, position, one.completion_who, one.completion_number)
-    wanted = expanded.completion_idx[:0]
+    ended = _transfers(local, base, position, local.completion_who, local.completion_number)
+    completions = expanded.completion_idx[:0]
     if position < num_ranks:
-        wanted = expanded.completion_idx[expanded.completion_ptr[position] : expanded.completion_ptr[position + 1]]
-    return "" if np.array_equal(np.sort(ended), np.sort(wanted)) else "completion"
+        completions = expanded.completion_idx[expanded.completion_ptr[position] : expanded.completion_ptr[position + 1]]
+    return "" if np.array_equal(np.sort(ended), np.sort(completions)) else "completion"
 
 
 def _transfers(
-    one: RankSends, base: Int64, position: int, who: npt.NDArray[np.int32], number: npt.NDArray[np.int32]
+    local: RankSends, base: Int64, position: int, peer: npt.NDArray[np.int32], number: npt.NDArray[np.int32]
 ) -> Int64:
     """Return the numbers in the whole schedule of the sends (who, number); -1 if a send does not exist."""
-    whose = np.append(one.peers, position)[who]
-    transfer = base[whose] + number
-    return np.where(transfer < base[whose + 1], transfer, -1)
+    owner = np.append(local.peers, position)[peer]
+    transfer = base[owner] + number
+    return np.where(transfer < base[owner + 1], transfer, -1)
 
 
-def _same_sets(row: Int64, mine: Int64, theirs: npt.NDArray[np.int32]) -> bool:
+def _same_sets(row: Int64, first: Int64, second: npt.NDArray[np.int32]) -> bool:
     """Return whether each row has the same entries, in any order."""
-    return np.array_equal(mine[np.lexsort((mine, row))], theirs[np.lexsort((theirs, row))])
+    return np.array_equal(first[np.lexsort((first, row))], second[np.lexsort((second, row))])

@@ -154,16 +154,16 @@ def layouts(
 
 
 def _report(
-    load: Callable[[], Found], validate: Callable[..., Found], again: bool, asked: dict[str, Any], is_kept: bool = True
+    load: Callable[[], Found], validate: Callable[..., Found], again: bool, kwargs: dict[str, Any], is_kept: bool = True
 ) -> Found:
     """Return the stored report; replay rows if options select them or ask for it. is_kept: use the user's cache."""
-    if not again and all(value is None or value is False for value in asked.values()):
+    if not again and all(value is None or value is False for value in kwargs.values()):
         return load()
     from trine.validation.replay_rows import Answers, user_answers
 
     cached = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
     with RowsLine() as progress:
-        return validate(**asked, **cached, progress=progress.rows)
+        return validate(**kwargs, **cached, progress=progress.rows)
 
 
 def memory(

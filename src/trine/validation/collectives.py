@@ -271,10 +271,10 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
 
 
 def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
-    """Return the GPUs of a run: the first ones, as the cluster file beside the data holds the whole machine."""
-    have = len(cluster.gpus)
-    if have < series.num_gpus:
-        raise SpecError(f"cluster {cluster.name!r} has {have} GPUs, the run had {series.num_gpus}")
+    """Return the GPUs of a run: the first ones, because the cluster file describes the whole machine."""
+    num_gpus = len(cluster.gpus)
+    if num_gpus < series.num_gpus:
+        raise SpecError(f"cluster {cluster.name!r} has {num_gpus} GPUs, the run had {series.num_gpus}")
     return tuple(range(series.num_gpus))
 
 
@@ -314,7 +314,7 @@ def left_out(validation: CollectiveValidation, path: Path | None = None) -> tupl
     times = [(pair, table.get((pair.series.number, pair.point.size_bytes))) for pair in validation.compared]
     with_time = [(pair, entry) for pair, entry in times if entry is not None]
     as_written = all(
-        _near(pair.predicted.time_ps, usual_us) and _near(pair.point.time_ps, measured_us)
+        _is_close(pair.predicted.time_ps, usual_us) and _is_close(pair.point.time_ps, measured_us)
         for pair, (_, usual_us, measured_us) in with_time
     )
     is_whole = all(
@@ -326,7 +326,7 @@ def left_out(validation: CollectiveValidation, path: Path | None = None) -> tupl
     return CollectiveValidation(compared=compared, skipped=()), stale
 
 
-def _near(time_ps: int, time_us: float) -> bool:
+def _is_close(time_ps: int, time_us: float) -> bool:
     """Return whether two times agree to the table's precision of six digits."""
     return abs(time_ps / 1e6 - time_us) <= 2e-5 * time_us
 

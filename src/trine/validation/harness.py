@@ -186,8 +186,8 @@ class Errors:
     within: float = field(default=0.0, metadata=column("share_within_10_percent"))
 
     @classmethod
-    def of(cls, errors: npt.ArrayLike, weights: npt.ArrayLike | None = None, **more: Any) -> Self:
-        """Return weighted statistics of at least one error; quantiles are values of the list. more: other fields."""
+    def of(cls, errors: npt.ArrayLike, weights: npt.ArrayLike | None = None, **extra: Any) -> Self:
+        """Return weighted statistics of at least one error; quantiles are values of the list. extra: other fields."""
         signed = np.asarray(errors)
         size, weight = np.abs(signed), np.ones(len(signed)) if weights is None else np.asarray(weights)
         weight = weight / weight.sum()
@@ -196,16 +196,16 @@ class Errors:
             "median": quantile(size, weight, 0.5), "p90": quantile(size, weight, 0.9), "worst": float(size.max()),
             "within": float(weight[size <= 0.1].sum()),
         }  # fmt: skip
-        return cls(**{**statistics, **more})
+        return cls(**{**statistics, **extra})
 
     @classmethod
-    def interpolated(cls, errors: npt.ArrayLike, **more: Any) -> Self:
+    def interpolated(cls, errors: npt.ArrayLike, **extra: Any) -> Self:
         """Return :meth:`of` for equal weights, with quantiles interpolated between neighbours, as in numpy."""
         signed = np.asarray(errors)
         size = np.abs(signed)
         means: dict[str, Any] = {"bias": float(signed.mean()), "mean": float(size.mean())}
         middle: dict[str, Any] = {"median": float(np.median(size)), "p90": float(np.quantile(size, 0.9))}
-        return cls.of(errors, **means, **middle, **more)
+        return cls.of(errors, **means, **middle, **extra)
 
     @classmethod
     def of_some(cls, errors: Sequence[float], weights: Sequence[float] | None = None) -> Self | None:
@@ -228,11 +228,11 @@ class Target(NamedTuple):
 
     def limits(self, name: str) -> Row:
         """Return the limits that are set, by ``name`` with the statistic's in place of ``{}``."""
-        return {name.format(each): most for each, most in self._asdict().items() if most is not None}
+        return {name.format(each): limit for each, limit in self._asdict().items() if limit is not None}
 
     def met(self, errors: Errors) -> bool | None:
         """Return whether the errors are within the limits; None without limits."""
-        checks = [abs(getattr(errors, name)) <= most for name, most in self._asdict().items() if most is not None]
+        checks = [abs(getattr(errors, name)) <= limit for name, limit in self._asdict().items() if limit is not None]
         return all(checks) if checks else None
 
 
@@ -345,7 +345,7 @@ def write_with_pictures(
     for table, rows in tables.items():
         rounded = [_rounded(row) for row in rows] if isinstance(rows, list) else rows
         frames.to_csv({table: rounded}, folder / table)
-    write_text(folder / name, text)  # last: it names the others
+    write_text(folder / name, text)  # last, because it links to the others
     return [folder / each for each in (name, *pictures, *tables)]
 
 

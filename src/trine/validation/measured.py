@@ -38,7 +38,7 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredMachine:
-    """A measured machine, and the name of the cluster that stands for it (None if trine has no match).
+    """A measured machine, and the name of its cluster in trine (None without a match).
 
     ``cluster`` is a preset's name, or a file in presets/measured/clusters. ``nodes`` and ``gpus_per_node`` override
     the series' values (a rack is one node of the preset, but many trays).

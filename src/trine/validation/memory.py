@@ -312,8 +312,8 @@ class _Arguments:
         counts = [self.layers // chunks] * chunks
         first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
         if first and last and self.pp > 2:
-            between = (self.layers - first - last) // (self.pp - 2)
-            stages = [first, *[between] * (self.pp - 2), last]
+            middle = (self.layers - first - last) // (self.pp - 2)
+            stages = [first, *[middle] * (self.pp - 2), last]
             counts = [stages[chunk % self.pp] // self.virtual for chunk in range(chunks)]
         return layer_cuts(counts)
 
@@ -389,7 +389,7 @@ class ComparedMemory:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryValidation(Validation):
-    """All rows beside their modelled memory."""
+    """All rows with their modelled memory."""
 
     SCHEMA: ClassVar[str] = "validate-memory"
 
@@ -435,7 +435,7 @@ class MemoryValidation(Validation):
         spread = self.spread()
         errors = [*self.errors(), *([] if spread is None else [("one test on two platforms", spread)])]
         failed = [f"not predicted: {row.name}: {row.why}" for row in self.unpredicted]
-        return error_lines("error of peak memory", errors, 30), self._verdicts(), self._worst(), failed
+        return error_lines("error of peak memory", errors, 30), self._verdicts(), self._worst_rows(), failed
 
     @property
     def unpredicted(self) -> tuple[UnreadRow, ...]:
@@ -449,10 +449,10 @@ class MemoryValidation(Validation):
             total = sum(counts.values())
             if total:
                 rows.append((name, *(f"{counts[v]} ({counts[v] / total:.1%})" for v in VERDICTS), str(total)))
-        under, ran = self.under_capacity
-        return [*aligned(rows, 30), f"of {ran} layouts that ran, {under} come out under the capacity"] if ran else []
+        fitting, ran = self.under_capacity
+        return [*aligned(rows, 30), f"of {ran} layouts that ran, {fitting} come out under the capacity"] if ran else []
 
-    def _worst(self) -> list[str]:
+    def _worst_rows(self) -> list[str]:
         worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
         rows = [("worst rows", "counter", "measured", "predicted", "error")]
         rows += [
@@ -466,11 +466,11 @@ class MemoryValidation(Validation):
 
     def document(self) -> Row:
         """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""
-        spread, (under, ran) = self.spread(), self.under_capacity
+        spread, (fitting, ran) = self.spread(), self.under_capacity
         return {
             **self.replayed(), "errors": named_rows("source", self.errors()),
             "spread": spread.row() if spread is not None else None, "confusion": self.confusion(),
-            "ran_under_capacity": under, "ran": ran, "not_predicted": self.not_predicted(), **self.tables(),
+            "ran_under_capacity": fitting, "ran": ran, "not_predicted": self.not_predicted(), **self.tables(),
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
@@ -494,7 +494,7 @@ def validate_memory(
     source.
     """
     check_sources(sources, SOURCES)
-    rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
+    rows = [row for source in sources or SOURCES for row in _sampled(load_memory_rows(source), sample)]
     model, answers, count_row = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
@@ -520,7 +520,7 @@ def load_stored_memory() -> MemoryValidation:
     return MemoryValidation(answers=answers, unread=unread, stored=origin)
 
 
-def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
+def _sampled(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
     if not sample:
         return rows
     counted = [row for row in rows if not row.structural and row.can_count]
@@ -535,7 +535,7 @@ class ModelledMemory:
         self._workloads: dict[tuple[str, str], Workload] = {}
 
     def compared(self, row: MemoryRow) -> ComparedMemory:
-        """Return the row beside its modelled memory, or with the reason for having none."""
+        """Return the row with its modelled memory, or with the reason for its absence."""
         if row.structural:
             return ComparedMemory(row=row, use=None, verdict="", why_not="")
         try:

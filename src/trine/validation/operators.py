@@ -93,12 +93,12 @@ class OperatorErrors(Errors):
 
 
 def errors_of(
-    predicted: Float64, actual: Float64, about: OperatorQuestion, target: Target = NO_TARGET
+    predicted: Float64, actual: Float64, question: OperatorQuestion, target: Target = NO_TARGET
 ) -> list[OperatorErrors]:
     """Return statistics of relative errors, for times in any unit; [] if all are NaN (not measured)."""
     is_measured = np.isfinite(predicted) & np.isfinite(actual)
     signed = predicted[is_measured] / actual[is_measured] - 1
-    return [OperatorErrors.interpolated(signed, about=about, target=target)] if is_measured.any() else []
+    return [OperatorErrors.interpolated(signed, about=question, target=target)] if is_measured.any() else []
 
 
 Step = Callable[[], list[OperatorErrors]]
@@ -114,15 +114,15 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
         if name not in measured_gpus:
             raise InputError(f"no operators of {name!r} were measured{nearest(name, measured_gpus)}", field="--gpu")
     chosen = gpus or measured_gpus
-    found: list[Step] = [partial(_products, gpu, every) for gpu in sorted(known_tables()) if gpu in chosen]
-    found += [partial(_shapes, gpu, table, every) for gpu, table in _tables(chosen)]
-    found += [partial(_bench, gpu) for gpu in bench_gpus() if gpu in chosen]
+    tasks: list[Step] = [partial(_products, gpu, every) for gpu in sorted(known_tables()) if gpu in chosen]
+    tasks += [partial(_shapes, gpu, table, every) for gpu, table in _tables(chosen)]
+    tasks += [partial(_bench, gpu) for gpu in bench_gpus() if gpu in chosen]
     pairs = [(a, b) for a, b in permutations(MOVED, 2) if a in chosen or b in chosen]
-    found += [partial(_pair, source, gpu, every) for source, gpu in pairs]
-    found += [partial(_gpu_left_out, *names, every) for names in left_out.GPUS_LEFT_OUT if names[0] in chosen]
-    found += [partial(_bench_products, gpu) for gpu in _FLOAT16_BENCHED if gpu in chosen]
-    found += [partial(_instead, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
-    return found
+    tasks += [partial(_pair, source, gpu, every) for source, gpu in pairs]
+    tasks += [partial(_gpu_left_out, *names, every) for names in left_out.GPUS_LEFT_OUT if names[0] in chosen]
+    tasks += [partial(_bench_products, gpu) for gpu in _FLOAT16_BENCHED if gpu in chosen]
+    tasks += [partial(_substitute, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
+    return tasks
 
 
 def known_gpus_measured() -> tuple[str, ...]:
@@ -160,10 +160,10 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
     return all_errors
 
 
-def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
+def _gpu_left_out(gpu: str, source: str, basis: str, every: int) -> list[OperatorErrors]:
     """Predict large GEMMs of a GPU from another GPU's table."""
-    question = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
-    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), question, _GPU_TARGETS[what])
+    question = OperatorQuestion(GPU, f"large gemm, {basis}", gpu, source, "bfloat16")
+    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, basis, every=every), question, _GPU_TARGETS[basis])
 
 
 def _bench_products(gpu: str) -> list[OperatorErrors]:
@@ -203,17 +203,17 @@ def _pair(source: str, gpu: str, every: int) -> list[OperatorErrors]:
         on_gpu, on_source = left_out.left_out_us(gpu, table, every), left_out.left_out_us(source, table, every)
         predicted.append(on_source[1] * on_gpu[0] / on_source[0])
         actual.append(on_gpu[1])
-    errors = errors_of(np.concatenate(predicted), np.concatenate(actual), _moved(ALL, source, gpu), MOVED_TARGET)
+    errors = errors_of(np.concatenate(predicted), np.concatenate(actual), _question(ALL, source, gpu), MOVED_TARGET)
     for table, table_predicted, table_actual in zip(TABLES, predicted, actual, strict=True):
-        errors += errors_of(table_predicted, table_actual, _moved(table, source, gpu), MOVED_TARGET)
+        errors += errors_of(table_predicted, table_actual, _question(table, source, gpu), MOVED_TARGET)
     return errors
 
 
-def _moved(table: str, source: str, gpu: str) -> OperatorQuestion:
+def _question(table: str, source: str, gpu: str) -> OperatorQuestion:
     return OperatorQuestion(ANOTHER, table, gpu, source)
 
 
-def _instead(gpu: str, table: str, every: int) -> list[OperatorErrors]:
+def _substitute(gpu: str, table: str, every: int) -> list[OperatorErrors]:
     source = _INSTEAD[gpu]
     return errors_of(*left_out.from_another_us(gpu, source, table, every), OperatorQuestion(GPU, table, gpu, source))
 
@@ -264,9 +264,9 @@ class OperatorValidation(Validation):
             )
         return text
 
-    def of(self, what: str) -> list[OperatorErrors]:
+    def of(self, kind: str) -> list[OperatorErrors]:
         """Return the errors of one question, in the order of the steps."""
-        return [each for each in self.errors if each.about.what == what]
+        return [each for each in self.errors if each.about.what == kind]
 
     def details(self) -> str:
         """Return the headline with the notes below it, and all paragraphs."""
@@ -274,10 +274,10 @@ class OperatorValidation(Validation):
 
     def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return one table per question, worst median first, and the errors published by others."""
-        for what, title in _TITLES.items():
-            rows = sorted(self.of(what), key=lambda each: (-each.median, each.about.gpu, each.about.operator))
+        for kind, title in _TITLES.items():
+            rows = sorted(self.of(kind), key=lambda each: (-each.median, each.about.gpu, each.about.operator))
             if rows:
-                yield [title, *(_pair_lines(rows) if what == ANOTHER else _table(rows))]
+                yield [title, *(_pair_lines(rows) if kind == ANOTHER else _table(rows))]
         yield ["published by others", *aligned([(peer.name, peer.of, peer.error) for peer in PEERS], 15, left=3)]
 
     @property
@@ -310,10 +310,10 @@ def _table(rows: Sequence[OperatorErrors]) -> list[str]:
     head = ("GPU", "from", "operator", "dtype", "shapes", "median", "mean", "90 %", "worst", "")
     lines = [head]
     for errors in rows:
-        about, met = errors.about, {None: "", True: "target met", False: "target missed"}[errors.meets]
-        source = "" if about.source == about.gpu else about.source
+        question, met = errors.about, {None: "", True: "target met", False: "target missed"}[errors.meets]
+        source = "" if question.source == question.gpu else question.source
         percentages = (f"{errors.median:.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}", f"{errors.worst:.0%}")
-        lines.append((about.gpu, source, about.operator, about.dtype, f"{errors.count}", *percentages, met))
+        lines.append((question.gpu, source, question.operator, question.dtype, f"{errors.count}", *percentages, met))
     return aligned(lines, 16, left=4) if is_moved else aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
 
 

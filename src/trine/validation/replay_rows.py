@@ -1,4 +1,4 @@
-"""Predictions of published steps, one process per core. Answers can be kept, so that a second run takes them.
+"""Predictions of published steps, one process per core. Answers can be cached for later runs.
 
 The key of an answer is a hash of the row, the question, and trine's data and code.
 """
@@ -100,7 +100,7 @@ _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Fields of a source that its rows' answers depend on.
 _SOURCE_FIELDS = ("cluster", "software", "operators", "model", "plan", "fill")
 
-#: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` unless said otherwise.
+#: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` by default.
 Triple = tuple[float, float, float]
 ONES: Triple = (1.0, 1.0, 1.0)
 
@@ -204,8 +204,8 @@ def _software(row: TrainingRow, ask: Ask) -> Software | str:
     profile = row.source.profile() if ask.software is None else as_software(ask.software)
     if profile is None:
         return NO_SOFTWARE
-    by = dict(zip(ask.names, ask.factors, strict=True))
-    return profile if ask.factors == ONES else profile.scaled(by, "trine validate")
+    factors = dict(zip(ask.names, ask.factors, strict=True))
+    return profile if ask.factors == ONES else profile.scaled(factors, "trine validate")
 
 
 class Answers:
@@ -227,11 +227,11 @@ class Answers:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all kept answers, in seconds."""
+        """CPU time of all cached answers, in seconds."""
         return sum(answer.cpu_s for answer in self._by_key.values())
 
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
-        """Return the kept answer, or None."""
+        """Return the cached answer, or None."""
         return self._by_key.get(_key(row, ask))
 
     def add(self, row: TrainingRow, ask: Ask, answer: Predicted) -> None:
@@ -278,7 +278,7 @@ def replay(
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
-    answers_by_row = {row.name: kept for row in rows if (kept := answers.get(row, ask)) is not None}
+    answers_by_row = {row.name: saved_answer for row in rows if (saved_answer := answers.get(row, ask)) is not None}
     remaining = [row for row in rows if row.name not in answers_by_row]
     for name in answers_by_row:
         done(name)

@@ -172,28 +172,28 @@ Again = Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]]
 
 
 def calibrated(
-    steps: Sequence[ComparedStep], again: Again | None = None, usual: Ask | None = None
+    steps: Sequence[ComparedStep], rerun: Again | None = None, usual: Ask | None = None
 ) -> tuple[ComparedStep, ...]:
     """Return each row with its step time under factors fitted on the other groups of its source and GPU.
 
-    again: simulates rows with factors instead of scaling critical paths only. usual: the earlier settings.
+    rerun: simulates rows with factors instead of scaling critical paths only. usual: the earlier settings.
     """
     calibrated_by_row: dict[str, ComparedStep] = {}
     counted = [step for step in steps if not step.row.apart and not step.answer.why_not]
     for members in grouped(counted, lambda step: (step.row.source.key, step.row.gpu)).values():
         num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
-        refined_steps = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again, usual)
+        refined_steps = refined([AskedStep(step.row, step.answer) for step in members], num_factors, rerun, usual)
         for step, seconds in zip(members, left_out(refined_steps, num_factors), strict=True):
             calibrated_by_row[step.row.name] = replace(step, calibrated_s=seconds)
     return tuple(calibrated_by_row.get(step.row.name, step) for step in steps)
 
 
-def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual: Ask | None = None) -> list[AskedStep]:
+def refined(steps: list[AskedStep], num_factors: int, rerun: Again | None, usual: Ask | None = None) -> list[AskedStep]:
     """Predict the rows again with factors fitted on all of them."""
-    if again is None:
+    if rerun is None:
         return steps
     simulated_factors = asked_factors(fit(steps, num_factors))
-    answers = again([step.row for step in steps], replace(usual or Ask(), factors=simulated_factors))
+    answers = rerun([step.row for step in steps], replace(usual or Ask(), factors=simulated_factors))
     return [
         step if answer.why_not else AskedStep(step.row, answer, simulated_factors)
         for step, answer in zip(steps, answers, strict=True)

@@ -133,7 +133,7 @@ class TrainingValidation(StepValidation):
 
 
 def step_row(step: ComparedStep) -> Row:
-    """Return a row beside its prediction, as plain data."""
+    """Return a row and its prediction as plain data."""
     row, answer = step.row, step.answer
     return {
         "row": row.name, "source": row.source.key, "model": row.model, "gpu": row.gpu, "num_gpus": row.num_gpus,
@@ -158,8 +158,8 @@ def validate_training(
     """Predict the bundled steps (of some sources) and compare.
 
     sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
-    profile. blind: fit no factors either; a sample fits none. most_rows: of those of each source that count, drawn by
-    the hash of their names. answers: kept answers (None: keep nothing). jobs: as in
+    profile. blind: fit no factors either; a sample fits none. most_rows: maximum of counted rows per source, chosen by
+    the hash of their names. answers: cached answers (None: cache nothing). jobs: as in
     :func:`trine.validation.replay_rows.replay`. progress: called with the work done and all work, in milliseconds of
     CPU time.
 
@@ -208,10 +208,10 @@ def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRo
     return sample
 
 
-def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
-    """Return the first ``most`` counted rows of each group, by hash."""
+def thinned(rows: Sequence[TrainingRow], limit: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
+    """Return the first ``limit`` counted rows of each group, by hash."""
     groups = grouped(shuffled(row for row in rows if not row.apart), group)
-    return [row for members in groups.values() for row in members[:most]]
+    return [row for members in groups.values() for row in members[:limit]]
 
 
 def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
@@ -219,11 +219,11 @@ def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
     return ("",) * 3 if errors is None else (f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
 
 
-def layout_words(row: TrainingRow, between: str = "") -> str:
+def layout_words(row: TrainingRow, separator: str = "") -> str:
     """Return the degrees of a row's layout above one, such as ``dp8 tp2``."""
     plan = row.plan()
     degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp")}
-    return " ".join(f"{name}{between}{degree}" for name, degree in degrees.items() if degree > 1)
+    return " ".join(f"{name}{separator}{degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def _worst_lines(step: ComparedStep) -> list[str]:

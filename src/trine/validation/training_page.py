@@ -32,7 +32,7 @@ from trine.validation.training import (
 from trine.validation.training_rows import load_sources
 
 LOW, HIGH = 0.08, 0.92
-#: The generation of each GPU; bands put GPUs of one architecture together, whatever their memory.
+#: The generation of each GPU; bands pool GPUs of one architecture, regardless of their memory.
 GENERATIONS = {
     gpu: "cdna" if name.startswith("cdna") else name.removesuffix("-gddr")
     for name, gpus in machine.GENERATIONS.items()
@@ -46,18 +46,18 @@ STATED = (
 _LEVELS = (("gpu", "software", "scale"), ("gpu", "software"), ("generation", "software"), ("generation",), ())
 
 
-def band_document(found: TrainingValidation) -> dict[str, Any]:
+def band_document(steps: TrainingValidation) -> dict[str, Any]:
     """Return the content of bands.yaml: ``levels`` blind, ``fitted_levels`` with factors of other rows, ``mfu``."""
-    blind = [(step, math.log(step.measured_s / step.answer.step_s)) for step in found.counted]
+    blind = [(step, math.log(step.measured_s / step.answer.step_s)) for step in steps.counted]
     fitted = [
-        (step, math.log(step.measured_s / step.calibrated_s)) for step in found.counted if step.calibrated_s is not None
+        (step, math.log(step.measured_s / step.calibrated_s)) for step in steps.counted if step.calibrated_s is not None
     ]
     return {
         "made_by": f"benchmarks/write_bands.py, trine {__version__}, {len(blind)} published steps",
         "levels": _levels(blind),
         "fitted_levels": _levels(fitted),
         "generations": GENERATIONS,
-        "mfu": _public_mfu(found.compared),
+        "mfu": _public_mfu(steps.compared),
     }
 
 
@@ -154,7 +154,7 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     """Return the page in Markdown."""
     return page_text(
         PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
-        worst=_worst(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
+        worst=_worst_rows(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
         ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart_list(steps),
         constant_mfu=_constant_mfu(steps),
     )  # fmt: skip
@@ -171,7 +171,7 @@ def _totals(report: TrainingValidation) -> str:
     for name, is_fitted, target in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
         errors = report.errors(report.counted, is_fitted)
         if errors is not None:
-            limits = ", ".join(f"{name} {most:.0%}" for name, most in target.limits("{}").items())
+            limits = ", ".join(f"{name} {limit:.0%}" for name, limit in target.limits("{}").items())
             rows.append((name, *cells(errors), limits, "met" if target.met(errors) else "not met"))
     return markdown(("over all sources", *_HEAD, "target (at most)", "result"), rows)
 
@@ -191,7 +191,7 @@ def _groups(report: TrainingValidation) -> str:
     return markdown(("source", *_HEAD, "fitted: bias", "mean", "p90"), rows)
 
 
-def _worst(report: TrainingValidation) -> str:
+def _worst_rows(report: TrainingValidation) -> str:
     rows = [
         (
             step.row.name, step.row.model, f"{step.row.num_gpus} x {step.row.gpu}",

@@ -22,7 +22,7 @@ NAME, OTHER, CONTENT = "_small.twice-1", "_small.thrice-1", b"machine code" * 10
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(_jit_files, "_said", [])
+    monkeypatch.setattr(_jit_files, "_warnings", [])
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ def read_arrays(name: str) -> Mapping[str, NDArray[np.generic]]:
 
 def log_us(packed: NDArray[np.generic]) -> NDArray[np.float64]:
     """Return the natural logarithm of microseconds, NaN for unmeasured entries."""
-    found = np.asarray(packed, dtype=np.float64) / _SCALE
-    found[np.asarray(packed) == NONE] = np.nan
-    return found
+    logs = np.asarray(packed, dtype=np.float64) / _SCALE
+    logs[np.asarray(packed) == NONE] = np.nan
+    return logs
 
 
 # NeuSight's times by shape in float32, DeepBench's, and times from the bundled traces.
@@ -78,16 +78,16 @@ class Fp32Rows:
 
 def decoded(code: np.ndarray) -> Float64:
     """Return microseconds; NaN if not measured."""
-    found: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / STEPS), np.nan)
-    return found
+    times_us: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / STEPS), np.nan)
+    return times_us
 
 
 def whole(of_bytes: np.ndarray) -> Int64:
     """Return the numbers from their byte planes: (bytes of a number, rows, columns), lowest byte first."""
-    found = np.zeros(of_bytes.shape[1:], np.int64)
+    numbers = np.zeros(of_bytes.shape[1:], np.int64)
     for place, plane in enumerate(of_bytes):
-        found += plane.astype(np.int64) << (8 * place)
-    return found
+        numbers += plane.astype(np.int64) << (8 * place)
+    return numbers
 
 
 @cache

@@ -47,7 +47,7 @@ _STREAMS = np.array([3.0 if name in BINARY else 2.0 for name in ELEMENTWISE])
 _ROWS = 2.0
 
 
-class Asked(NamedTuple):
+class Demand(NamedTuple):
     """Demand of each shape: GEMM FLOPs (a multiply-add is two), bytes to and from memory, variables (shapes x d)."""
 
     flops: Float64
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     variables: Float64
 
 
-def asked(table: str, shapes: Int64, compute_units: int) -> Asked:
+def asked(table: str, shapes: Int64, compute_units: int) -> Demand:
     """Return the demand of ``shapes`` (n x columns, as in the table) on a GPU with ``compute_units`` compute units."""
     columns = shapes.astype(np.float64).T
     if table == "bmm":
@@ -69,19 +69,19 @@ def asked(table: str, shapes: Int64, compute_units: int) -> Asked:
     if table == "elementwise":
         streams, slow = _STREAMS[shapes[:, 0]], 4 * _SLOW[shapes[:, 0]]
     num_bytes = 4 * streams * rows * width
-    return Asked(np.zeros(len(shapes)), num_bytes, np.stack([np.log(rows), np.log(width), 2 * streams, slow], axis=1))
+    return Demand(np.zeros(len(shapes)), num_bytes, np.stack([np.log(rows), np.log(width), 2 * streams, slow], axis=1))
 
 
-def _products(batch: Float64, m: Float64, n: Float64, k: Float64, *, compute_units: int) -> Asked:
+def _products(batch: Float64, m: Float64, n: Float64, k: Float64, *, compute_units: int) -> Demand:
     """Return the demand of ``batch`` products of m x k and k x n matrices."""
     flops, num_bytes = 2 * batch * m * n * k, 4 * batch * (m * k + k * n + m * n)
     sizes = [np.log(size) for size in (batch, m, n, k)]
-    return Asked(
+    return Demand(
         flops, num_bytes, np.stack([*sizes, *_filling(batch, m, n, compute_units), _ratio(flops, num_bytes)], 1)
     )
 
 
-def _convolutions(columns: Float64, compute_units: int) -> Asked:
+def _convolutions(columns: Float64, compute_units: int) -> Demand:
     """Return the demand of square convolutions: batch, channels, output channels, filter, image, stride, padding."""
     batch, channels, out, filters, size, stride, padding = columns
     across = np.floor((size + 2 * padding - filters) / stride) + 1
@@ -91,7 +91,7 @@ def _convolutions(columns: Float64, compute_units: int) -> Asked:
     wasted = 2 * (across / (4 * np.ceil(across / 4))) ** 2
     sizes = [np.log(size) for size in (batch, channels, out, across)]
     filling = _filling(np.ones_like(out), positions, out, compute_units)
-    return Asked(flops, num_bytes, np.stack([*sizes, *filling, _ratio(flops, num_bytes), wasted], axis=1))
+    return Demand(flops, num_bytes, np.stack([*sizes, *filling, _ratio(flops, num_bytes), wasted], axis=1))
 
 
 def _filling(batch: Float64, m: Float64, n: Float64, compute_units: int) -> list[Float64]:
@@ -101,8 +101,8 @@ def _filling(batch: Float64, m: Float64, n: Float64, compute_units: int) -> list
 
 
 def _ratio(flops: Float64, num_bytes: Float64) -> Float64:
-    found: Float64 = np.log(flops / num_bytes)
-    return found
+    ratio: Float64 = np.log(flops / num_bytes)
+    return ratio
 
 
 #: Fraction of data-sheet bandwidth that large operators reach; quantiles of the highest rate and the shortest time.
@@ -123,7 +123,7 @@ class Fp32Surface:
         flops = asked(table, shapes, gpu.num_compute_units).flops
         # FLOPs per microsecond; arbitrary for memory-bound operators
         self._rate = max(1.0, float(np.quantile(flops / times_us, _FASTEST)))
-        variables, base = self._of(shapes)
+        variables, base = self._variables(shapes)
         self._known = {tuple(shape): us for shape, us in zip(shapes.tolist(), times_us.tolist(), strict=True)}
         self._nearby = Nearby(variables, np.log(times_us) - base)
 
@@ -132,28 +132,28 @@ class Fp32Surface:
 
         A measured shape has its measured time.
         """
-        variables, base = self._of(shapes)
-        more, distance = self._nearby.at(variables)
-        found = np.exp(base + more)
+        variables, base = self._variables(shapes)
+        residual, distance = self._nearby.at(variables)
+        times = np.exp(base + residual)
         for row, shape in enumerate(shapes.tolist()):
-            own = self._known.get(tuple(shape))
-            if own is not None:
-                found[row] = own
-        return found, distance
+            measured_us = self._known.get(tuple(shape))
+            if measured_us is not None:
+                times[row] = measured_us
+        return times, distance
 
     def kernel_us(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Return the same without the launch: at least the data-sheet roofline, plus ``KERNEL_US``."""
-        found, distance = self.us(shapes)
-        ask = asked(self.table, shapes, self.gpu.num_compute_units)
-        least = np.maximum(ask.flops / self._rate, ask.bytes * 1e6 / self.gpu.memory_bytes_per_s)
-        return np.maximum(found - self.launch_us, least) + KERNEL_US, distance
+        times, distance = self.us(shapes)
+        demand = asked(self.table, shapes, self.gpu.num_compute_units)
+        least = np.maximum(demand.flops / self._rate, demand.bytes * 1e6 / self.gpu.memory_bytes_per_s)
+        return np.maximum(times - self.launch_us, least) + KERNEL_US, distance
 
-    def _of(self, shapes: Int64) -> tuple[Float64, Float64]:
+    def _variables(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Return the variables, and the logarithm of the roofline."""
-        ask = asked(self.table, shapes, self.gpu.num_compute_units)
+        demand = asked(self.table, shapes, self.gpu.num_compute_units)
         bytes_per_us = self.gpu.memory_bytes_per_s * _BANDWIDTH / 1e6
-        base = np.log(self.launch_us + np.maximum(ask.flops / self._rate, ask.bytes / bytes_per_us))
-        return np.column_stack([ask.variables, _BASE * base]), base
+        base = np.log(self.launch_us + np.maximum(demand.flops / self._rate, demand.bytes / bytes_per_us))
+        return np.column_stack([demand.variables, _BASE * base]), base
 
 
 @cache
@@ -170,13 +170,13 @@ def surface(gpu: str, table: str, *, without: int | None = None) -> Fp32Surface:
 @cache
 def _launch_us(gpu: str, table: str) -> float:
     """Return the launch time in microseconds that every time of this table includes."""
-    like = _LAUNCH.get(table, "elementwise")
-    rows = measured(NEUSIGHT, like)
+    source = _LAUNCH.get(table, "elementwise")
+    rows = measured(NEUSIGHT, source)
     times = rows.times_us[gpu]
-    if like != "elementwise":
+    if source != "elementwise":
         return float(np.nanquantile(times, _SHORTEST))
     chosen = np.isfinite(times)
-    num_bytes = asked(like, rows.shapes[chosen], 1).bytes
+    num_bytes = asked(source, rows.shapes[chosen], 1).bytes
     return max(0.0, float(np.polyfit(num_bytes, times[chosen], 1)[1]))
 
 
@@ -236,8 +236,8 @@ class Convolution:
     @property
     def is_plain(self) -> bool:
         """Whether NeuSight's table covers the layer: 3 x 3, stride 1, padding 1, a square image, no groups."""
-        same = self.filter == (3, 3) and self.stride == (1, 1) and self.padding == (1, 1)
-        return same and self.size[0] == self.size[1] and self.groups == 1
+        is_standard = self.filter == (3, 3) and self.stride == (1, 1) and self.padding == (1, 1)
+        return is_standard and self.size[0] == self.size[1] and self.groups == 1
 
     def work(self, itemsize: int) -> tuple[float, float]:
         """Return FLOPs and bytes."""
@@ -253,16 +253,16 @@ class BenchSurface:
         self._gpu, self._itemsize = gpu, 2 if dtype in HALVES else 4
         flops = np.array([layer.work(self._itemsize)[0] for layer in layers])
         self._rate = float(np.quantile(flops / times_us, _FASTEST))
-        variables, base = self._of(layers)
+        variables, base = self._variables(layers)
         self._nearby = Nearby(variables, np.log(times_us) - base, nearest=30, nugget=0.1)
 
     def us(self, layers: list[Convolution]) -> Float64:
         """Return the microseconds of each layer."""
-        variables, base = self._of(layers)
-        found: Float64 = np.exp(base + self._nearby.at(variables)[0])
-        return found
+        variables, base = self._variables(layers)
+        times: Float64 = np.exp(base + self._nearby.at(variables)[0])
+        return times
 
-    def _of(self, layers: list[Convolution]) -> tuple[Float64, Float64]:
+    def _variables(self, layers: list[Convolution]) -> tuple[Float64, Float64]:
         m, n, k = np.array([layer.product for layer in layers], np.float64).T
         flops, num_bytes = np.array([layer.work(self._itemsize) for layer in layers]).T
         waves = np.ceil(m / 128) * np.ceil(n / 128) / self._gpu.num_compute_units
@@ -275,8 +275,8 @@ class BenchSurface:
 
 def _kind(layer: Convolution) -> tuple[float, ...]:
     """Return features of the possible algorithms; layers that differ in one of these have little in common."""
-    few = layer.channels // layer.groups < FEW_CHANNELS
-    return 2.0 * (prod(layer.filter) == 1), 2.0 * (prod(layer.filter) > 9), 2.0 * (max(layer.stride) > 1), 6.0 * few
+    narrow = layer.channels // layer.groups < FEW_CHANNELS
+    return 2.0 * (prod(layer.filter) == 1), 2.0 * (prod(layer.filter) > 9), 2.0 * (max(layer.stride) > 1), 6.0 * narrow
 
 
 @cache
@@ -351,14 +351,14 @@ def on_rows(gpu: GpuSpec, table: str, rows: int, width: int) -> TableTime | None
 def moving(gpu: GpuSpec, num_bytes: int) -> TableTime | None:
     """Return the time of an elementwise operator that moves ``num_bytes`` in all; None without a table."""
     rows = max(1, round(num_bytes / (8 * _WIDTH)))
-    found = _by_table(gpu, "elementwise", (_UNARY, rows, _WIDTH), Work(0, num_bytes))
-    if found is None or num_bytes >= 8 * _WIDTH:
-        return found
-    return TableTime(KERNEL_US + (found.us - KERNEL_US) * num_bytes / (8 * _WIDTH), found.evidence)
+    time = _by_table(gpu, "elementwise", (_UNARY, rows, _WIDTH), Work(0, num_bytes))
+    if time is None or num_bytes >= 8 * _WIDTH:
+        return time
+    return TableTime(KERNEL_US + (time.us - KERNEL_US) * num_bytes / (8 * _WIDTH), time.evidence)
 
 
 @lru_cache(maxsize=65536)
-def _asked(name: str, table: str, shape: tuple[int, ...]) -> tuple[float, str]:
+def _surface_time(name: str, table: str, shape: tuple[int, ...]) -> tuple[float, str]:
     times, distance = surface(name, table).kernel_us(np.array([shape], np.int64))
     known = distance[0] == 0.0
     return float(times[0]), MEASURED if known else INTERPOLATED if distance[0] <= _FAR else MODELLED
@@ -368,7 +368,7 @@ def _by_table(gpu: GpuSpec, table: str, shape: tuple[int, ...], amount: Work) ->
     name = table_of(gpu, table)
     if name is None:
         return None
-    us, evidence = _asked(name, table, shape)
+    us, evidence = _surface_time(name, table, shape)
     if name == gpu.name:
         return TableTime(us, evidence)
     ratio = least_time_s(gpu, amount, "float32") / least_time_s(load_gpu(name), amount, "float32")
@@ -390,23 +390,23 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
     peak(gpu, dtype)
     if dtype == "tfloat32" and "tfloat32" not in gpu.flop_per_s:
         dtype = "float32"
-    found = _convolution(gpu, layer, dtype, direction)
+    time = _convolution(gpu, layer, dtype, direction)
     if dtype != "float32" or gpu.name != _TRACED:
-        return found
+        return time
     least = _convolution(gpu, layer, "tfloat32", direction)
-    return found if found.us >= least.us else TableTime(least.us, found.evidence)
+    return time if time.us >= least.us else TableTime(least.us, time.evidence)
 
 
 def _convolution(gpu: GpuSpec, layer: Convolution, dtype: str, direction: int) -> TableTime:
-    whose, kept = _measured_for(gpu, dtype)
-    if whose != gpu.name and dtype == "float32" and layer.is_plain:
-        found = _by_both_tables(gpu, layer, direction)
-        if found is not None:
-            return found
-    us = _traced_us(layer, direction) if kept == "tfloat32" else _bench_us(whose, kept, direction, layer)
-    if whose == gpu.name and kept == ("float16" if dtype in HALVES else dtype):
+    source, precision = _measured_for(gpu, dtype)
+    if source != gpu.name and dtype == "float32" and layer.is_plain:
+        time = _by_both_tables(gpu, layer, direction)
+        if time is not None:
+            return time
+    us = _traced_us(layer, direction) if precision == "tfloat32" else _bench_us(source, precision, direction, layer)
+    if source == gpu.name and precision == ("float16" if dtype in HALVES else dtype):
         return TableTime(us, INTERPOLATED if layer.groups == 1 else MODELLED)
-    ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(whose), layer, kept)
+    ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(source), layer, precision)
     word = TRANSFERRED if layer.groups == 1 else ASSUMED
     return TableTime(KERNEL_US + max(0.0, us - KERNEL_US) * ratio, word)
 
@@ -416,9 +416,9 @@ def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
     if dtype != "float32" and "tfloat32" in gpu.flop_per_s:
         return _TRACED, "tfloat32"
     is_measured = gpu.name in bench_gpus() and bool(bench_rows(gpu.name, "float32", FORWARD)[0])
-    whose = gpu.name if is_measured else _BENCH_SIBLINGS.get(gpu.name, "v100")
-    has_halves = bool(bench_rows(whose, "float16", FORWARD)[0])
-    return whose, "float16" if dtype in HALVES and has_halves else "float32"
+    source = gpu.name if is_measured else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    has_halves = bool(bench_rows(source, "float16", FORWARD)[0])
+    return source, "float16" if dtype in HALVES and has_halves else "float32"
 
 
 def _traced_us(layer: Convolution, direction: int) -> float:
@@ -433,10 +433,10 @@ def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> TableTi
     """Return the V100's DeepBench time, scaled by the ratio of NeuSight's times on ``gpu`` and the V100."""
     shape = (layer.batch, layer.channels, layer.out, layer.filter[0], layer.size[0], layer.stride[0], layer.padding[0])
     amount = Work(*(int(x) for x in layer.work(4)))
-    here, there = _by_table(gpu, "conv", shape, amount), _by_table(load_gpu("v100"), "conv", shape, amount)
-    if here is None or there is None:
+    time, v100_time = _by_table(gpu, "conv", shape, amount), _by_table(load_gpu("v100"), "conv", shape, amount)
+    if time is None or v100_time is None:
         return None
-    return TableTime(_bench_us("v100", "float32", direction, layer) * here.us / there.us, TRANSFERRED)
+    return TableTime(_bench_us("v100", "float32", direction, layer) * time.us / v100_time.us, TRANSFERRED)
 
 
 @lru_cache(maxsize=65536)

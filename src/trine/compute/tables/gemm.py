@@ -38,7 +38,7 @@ _SPLITS = (1, 2, 4, 8)
 _ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
 _OUT_BYTES = 2.0
 _MOST_COPIES = 5
-#: Relative overflow of the cache beyond which a working set comes wholly from memory, as it is read cyclically.
+#: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1
 #: Octaves between shapes with weights from the cache and from memory, and between shapes with and without a ragged last
 #: tile of rows, where libraries use other kernels; 4-bit kernels pad rows to 128 in any case.
@@ -51,14 +51,14 @@ def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: 
     item = _ITEM_BYTES[dtype]
     spilled = _spilled(m, n, k, machine, item)
     num_bytes = item * (m * k + k * n) + _OUT_BYTES * m * n
-    moved = num_bytes * spilled / (machine.bytes_per_s * _MEMORY_SHARE)
+    memory_s = num_bytes * spilled / (machine.bytes_per_s * _MEMORY_SHARE)
     if machine.cache_bytes:
-        moved = moved + num_bytes * (1 - spilled) / machine.cache_bytes_per_s
+        memory_s = memory_s + num_bytes * (1 - spilled) / machine.cache_bytes_per_s
     if machine.tiled:
         arithmetic = _tiled_s(m, n, k, machine)
     else:
         arithmetic = 2 * m * n * k / (machine.flop_per_s * _SMOOTH_SHARE)
-    return np.asarray(np.maximum(arithmetic, moved) * 1e6 + _LAUNCH_US)
+    return np.asarray(np.maximum(arithmetic, memory_s) * 1e6 + _LAUNCH_US)
 
 
 def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) -> Float64:
@@ -67,8 +67,8 @@ def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) 
         return np.ones(np.shape(m))
     weights = item * k * n
     copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MOST_COPIES)
-    over = (copies * weights + item * m * k + _OUT_BYTES * m * n) / machine.cache_bytes - 1
-    return np.asarray(np.clip(over / _SPILLING, 0.0, 1.0))
+    excess = (copies * weights + item * m * k + _OUT_BYTES * m * n) / machine.cache_bytes - 1
+    return np.asarray(np.clip(excess / _SPILLING, 0.0, 1.0))
 
 
 def _tiled_s(m: Float64, n: Float64, k: Float64, machine: Machine) -> Float64:
@@ -106,14 +106,14 @@ class GemmTable:
 
     def measured(self, m: int, n: int, k: int) -> float | None:
         """Return the measured microseconds of this exact shape, or None."""
-        at = []
+        position = []
         for axis, value in zip(self.axes, (m, n, k), strict=True):
             i = int(np.searchsorted(axis, value))
             if i == len(axis) or axis[i] != value:
                 return None
-            at.append(i)
-        found = float(self.times[tuple(at)])
-        return None if math.isnan(found) else math.exp(found)
+            position.append(i)
+        log_us = float(self.times[tuple(position)])
+        return None if math.isnan(log_us) else math.exp(log_us)
 
     def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
         """Return microseconds of each GEMM, (products, 3) of m, n, k; scaled to ``target`` by the closed form."""
@@ -129,19 +129,19 @@ class GemmTable:
 
     def _residual(self, queries: Float64) -> Float64:
         """Return log(measured / closed form) at (queries, coordinates of :meth:`_place`)."""
-        near = [self._near(axis, queries[:, i], _AROUND[i]) for i, axis in enumerate(self._logs)]
+        nearby = [self._nearest(axis, queries[:, i], _AROUND[i]) for i, axis in enumerate(self._logs)]
         count = len(queries)
-        shape = (count, *(part.shape[1] for part in near))
-        i = np.broadcast_to(near[0][:, :, None, None], shape).reshape(count, -1)
-        j = np.broadcast_to(near[1][:, None, :, None], shape).reshape(count, -1)
-        k = np.broadcast_to(near[2][:, None, None, :], shape).reshape(count, -1)
-        points = self._place(*(axis[at].astype(float) for axis, at in zip(self.axes, (i, j, k), strict=True)))
+        shape = (count, *(part.shape[1] for part in nearby))
+        i = np.broadcast_to(nearby[0][:, :, None, None], shape).reshape(count, -1)
+        j = np.broadcast_to(nearby[1][:, None, :, None], shape).reshape(count, -1)
+        k = np.broadcast_to(nearby[2][:, None, None, :], shape).reshape(count, -1)
+        points = self._place(*(axis[index].astype(float) for axis, index in zip(self.axes, (i, j, k), strict=True)))
         distances = ((points - queries[:, None]) ** 2).sum(-1)
         distances[np.isnan(self.times[i, j, k])] = math.inf
-        few = nearest_few(distances, _NEIGHBOURS)
-        i, j, k = (np.take_along_axis(at, few, axis=1) for at in (i, j, k))
-        points = np.take_along_axis(points, few[..., None], axis=1)
-        m, n, inner = (axis[at].astype(float) for axis, at in zip(self.axes, (i, j, k), strict=True))
+        nearest = nearest_few(distances, _NEIGHBOURS)
+        i, j, k = (np.take_along_axis(index, nearest, axis=1) for index in (i, j, k))
+        points = np.take_along_axis(points, nearest[..., None], axis=1)
+        m, n, inner = (axis[index].astype(float) for axis, index in zip(self.axes, (i, j, k), strict=True))
         values = self.times[i, j, k] - np.log(closed_form_us(m, n, inner, self._machine, self.dtype))
         lost = np.isnan(values)  # fewer measured neighbours than wanted: fill with far-away points at the mean
         if lost.any():
@@ -159,7 +159,7 @@ class GemmTable:
         return np.stack(axes, axis=-1)
 
     @staticmethod
-    def _near(axis: Float64, values: Float64, count: int) -> Int64:
+    def _nearest(axis: Float64, values: Float64, count: int) -> Int64:
         return nearest_few(np.abs(axis[None, :] - values[:, None]), count)
 
 
@@ -222,8 +222,8 @@ class InStep:
         if shape is None:
             return math.exp(sorted(logs.tolist())[len(logs) // 2])
         query = np.log2(np.maximum(np.array([shape], float), 1.0))
-        few = nearest_few(((points - query) ** 2).sum(-1)[None, :], _STEP_NEIGHBOURS)
-        return math.exp(float(kriged(points[few] / _OCTAVES, logs[few], query / _OCTAVES, _STEP_NUGGET)[0]))
+        nearest = nearest_few(((points - query) ** 2).sum(-1)[None, :], _STEP_NEIGHBOURS)
+        return math.exp(float(kriged(points[nearest] / _OCTAVES, logs[nearest], query / _OCTAVES, _STEP_NUGGET)[0]))
 
     def attention(self, blocks: float) -> tuple[float, float]:
         """Return the forward and backward ratio at ``blocks`` per compute unit, constant beyond the measured range."""

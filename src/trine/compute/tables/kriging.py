@@ -33,13 +33,13 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
     queries: (queries, dimensions). Returns (queries,), to a millionth.
     """
     count = points.shape[1]
-    between = np.sqrt(((points[:, :, None] - points[:, None]) ** 2).sum(-1))
-    covariance = np.exp(-between) + nugget * np.eye(count)
+    distances = np.sqrt(((points[:, :, None] - points[:, None]) ** 2).sum(-1))
+    covariance = np.exp(-distances) + nugget * np.eye(count)
     towards = np.exp(-np.sqrt(((points - queries[:, None]) ** 2).sum(-1)))
-    both = np.stack([towards, np.ones_like(towards)], axis=-1)
-    solved = np.linalg.solve(covariance, both)
-    weights, even = solved[..., 0], solved[..., 1]
-    weights = weights + even * ((1 - weights.sum(1)) / even.sum(1))[:, None]
+    right_sides = np.stack([towards, np.ones_like(towards)], axis=-1)
+    solution = np.linalg.solve(covariance, right_sides)
+    weights, correction = solution[..., 0], solution[..., 1]
+    weights = weights + correction * ((1 - weights.sum(1)) / correction.sum(1))[:, None]
     return np.asarray(np.round((weights * values).sum(1), _DECIMALS))
 
 
@@ -54,14 +54,14 @@ def nearest_few(distances: Float64, count: int) -> Int64:
     rounded = np.round(distances, _DISTANCE_DECIMALS)
     last = np.partition(rounded, count - 1, axis=1)[:, count - 1 : count]
     nearer, as_far = rounded < last, rounded == last
-    taken = nearer | (as_far & (np.cumsum(as_far, axis=1) <= count - nearer.sum(axis=1, keepdims=True)))
-    return np.nonzero(taken)[1].reshape(rows, count)
+    chosen = nearer | (as_far & (np.cumsum(as_far, axis=1) <= count - nearer.sum(axis=1, keepdims=True)))
+    return np.nonzero(chosen)[1].reshape(rows, count)
 
 
 def in_chunks(count: int, answer: Callable[[slice], Float64]) -> Float64:
     """Return ``answer`` of all ``count`` queries, a few hundred at a time."""
-    found = [answer(slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
-    return np.concatenate(found) if found else np.empty(0)
+    parts = [answer(slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 class Nearby:
@@ -78,15 +78,15 @@ class Nearby:
 
     def at(self, queries: Float64) -> tuple[Float64, Float64]:
         """Return the values at ``queries`` (q x d), and the distance of each query from the nearest point."""
-        found = [self._some(queries[i : i + _NEARBY_CHUNK] / _LENGTH) for i in range(0, len(queries), _NEARBY_CHUNK)]
-        if not found:
+        parts = [self._predict(queries[i : i + _NEARBY_CHUNK] / _LENGTH) for i in range(0, len(queries), _NEARBY_CHUNK)]
+        if not parts:
             return np.zeros(0), np.zeros(0)
-        return np.concatenate([each[0] for each in found]), np.concatenate([each[1] for each in found])
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def _some(self, queries: Float64) -> tuple[Float64, Float64]:
-        far = np.zeros((len(queries), self._points.shape[1]))
-        for column, own in zip(self._points, queries.T, strict=True):
-            far += np.square(own[:, None] - column[None])
-        near = nearest_few(far, self._nearest)
-        distance = _LENGTH * np.sqrt(np.take_along_axis(far, near, axis=1).min(1))
-        return kriged(self._points.T[near], self._values[near], queries, self._nugget), distance
+    def _predict(self, queries: Float64) -> tuple[Float64, Float64]:
+        squares = np.zeros((len(queries), self._points.shape[1]))
+        for column, coordinates in zip(self._points, queries.T, strict=True):
+            squares += np.square(coordinates[:, None] - column[None])
+        nearest = nearest_few(squares, self._nearest)
+        distance = _LENGTH * np.sqrt(np.take_along_axis(squares, nearest, axis=1).min(1))
+        return kriged(self._points.T[nearest], self._values[nearest], queries, self._nugget), distance

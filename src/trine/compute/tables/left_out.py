@@ -36,7 +36,7 @@ _LARGE = (1024, 1024, 512)
 def _by_folds(fold: Int64, every: int, predict: Callable[[int, Int64], Float64]) -> tuple[Int64, Float64]:
     """Return the rows, fold after fold, and the prediction of each fold's rows from the other folds."""
     rows = [np.flatnonzero(fold == number)[::every] for number in range(FOLDS)]
-    return np.concatenate(rows), np.concatenate([predict(number, mine) for number, mine in enumerate(rows)])
+    return np.concatenate(rows), np.concatenate([predict(number, part) for number, part in enumerate(rows)])
 
 
 def _folds_of(shapes: Int64) -> Int64:
@@ -49,16 +49,16 @@ def _folds_of(shapes: Int64) -> Int64:
 def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> Times:
     """Return the five-fold prediction of the measured GEMMs of one GPU and dtype."""
     table = _gemm(gpu, dtype)
-    at, shapes = _products(table)
+    cells, shapes = _products(table)
     fold = _folds_of(shapes)
 
     def predict(number: int, rows: Int64) -> Float64:
         hidden = np.zeros(table.times.shape, dtype=bool)
-        hidden[tuple(at[fold == number].T)] = True
+        hidden[tuple(cells[fold == number].T)] = True
         return table.without(hidden).estimate_us(shapes[rows].astype(float))
 
     rows, predicted = _by_folds(fold, every, predict)
-    return predicted, np.exp(table.times[tuple(at[rows].T)])
+    return predicted, np.exp(table.times[tuple(cells[rows].T)])
 
 
 def attention_shapes_left_out(gpu: str, *, every: int = 1) -> Times:
@@ -72,35 +72,35 @@ def attention_shapes_left_out(gpu: str, *, every: int = 1) -> Times:
     return predicted, np.exp(table.times[rows])
 
 
-def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat16", every: int = 1) -> Times:
-    """Predict a GPU's large GEMMs from another GPU's table; with ``what`` 'one rate', its sustained rate is known."""
-    own, other = _gemm(gpu, dtype), _gemm(source, dtype)
-    at, shapes = _products(own)
+def gemm_gpu_left_out(gpu: str, source: str, basis: str, *, dtype: str = "bfloat16", every: int = 1) -> Times:
+    """Predict a GPU's large GEMMs from another GPU's table; with ``basis`` 'one rate', its sustained rate is known."""
+    table, source_table = _gemm(gpu, dtype), _gemm(source, dtype)
+    cells, shapes = _products(table)
     large = (shapes >= np.array(_LARGE)).all(axis=1)
-    at, shapes = at[large][::every], shapes[large][::every]
+    cells, shapes = cells[large][::every], shapes[large][::every]
     spec, donor = load_gpu(gpu), load_gpu(source)
-    ratio = sustained_ratio(spec, donor, dtype) if what != "one rate" else _rate(own, other)
-    predicted = other.estimate_us(shapes.astype(float), Machine.of(spec, dtype, ratio, source))
-    return predicted, np.exp(own.times[tuple(at.T)])
+    ratio = sustained_ratio(spec, donor, dtype) if basis != "one rate" else _rate(table, source_table)
+    predicted = source_table.estimate_us(shapes.astype(float), Machine.of(spec, dtype, ratio, source))
+    return predicted, np.exp(table.times[tuple(cells.T)])
 
 
-def _rate(own: GemmTable, other: GemmTable) -> float:
+def _rate(table: GemmTable, source_table: GemmTable) -> float:
     """Return the fraction of peak in one 8192-cubed GEMM relative to the source GPU: one measurement of each."""
     shape = (8192, 8192, 8192)
-    peaks = own.measured(*shape), other.measured(*shape)
-    return (peaks[1] or 1.0) / (peaks[0] or 1.0) * other.flop_per_s / own.flop_per_s
+    peaks = table.measured(*shape), source_table.measured(*shape)
+    return (peaks[1] or 1.0) / (peaks[0] or 1.0) * source_table.flop_per_s / table.flop_per_s
 
 
 def _gemm(gpu: str, dtype: str) -> GemmTable:
-    found = load_gemm(gpu, dtype, Machine.of(load_gpu(gpu), dtype))
-    assert found is not None
-    return found
+    table = load_gemm(gpu, dtype, Machine.of(load_gpu(gpu), dtype))
+    assert table is not None
+    return table
 
 
 def _products(table: GemmTable) -> tuple[Int64, Int64]:
     """Return the table indices of the measured GEMMs, and their shapes."""
-    at = np.argwhere(~np.isnan(table.times))
-    return at, np.stack([axis[at[:, i]] for i, axis in enumerate(table.axes)], axis=1)
+    cells = np.argwhere(~np.isnan(table.times))
+    return cells, np.stack([axis[cells[:, i]] for i, axis in enumerate(table.axes)], axis=1)
 
 
 # -- operators in float32 ----------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def left_out_us(gpu: str, table: str, every: int = 1) -> Times:
     """Return the five-fold prediction of :func:`asked_rows`, launch included; unmeasured times are NaN."""
     rows = measured(NEUSIGHT, table)
     chosen, predicted = _by_folds(
-        folds(NEUSIGHT, table), every, lambda number, mine: surface(gpu, table, without=number).us(rows.shapes[mine])[0]
+        folds(NEUSIGHT, table), every, lambda number, part: surface(gpu, table, without=number).us(rows.shapes[part])[0]
     )
     return predicted[np.argsort(chosen)], rows.times_us[gpu][np.sort(chosen)]
 
@@ -128,10 +128,10 @@ def from_another_us(gpu: str, source: str, table: str, every: int = 1) -> Times:
     rows, chosen = measured(NEUSIGHT, table), asked_rows(table, every)
     chosen = chosen[np.isfinite(rows.times_us[gpu][chosen])]
     known, shapes = surface(source, table), rows.shapes[chosen]
-    ask, here, there = asked(table, shapes, 1), load_gpu(gpu), load_gpu(source)
+    demand, target, donor = asked(table, shapes, 1), load_gpu(gpu), load_gpu(source)
     least = [
-        np.maximum(ask.flops / spec.flop_per_s["float32"], ask.bytes / spec.memory_bytes_per_s)
-        for spec in (here, there)
+        np.maximum(demand.flops / spec.flop_per_s["float32"], demand.bytes / spec.memory_bytes_per_s)
+        for spec in (target, donor)
     ]
     kernels = known.us(shapes)[0] - known.launch_us
     return known.launch_us + kernels * least[0] / least[1], rows.times_us[gpu][chosen]
@@ -142,6 +142,6 @@ def bench_left_out_us(gpu: str, dtype: str, direction: int) -> Times:
     layers, actual = bench_rows(gpu, dtype, direction)
     predicted = np.zeros(len(layers))
     for number in range(FOLDS if len(layers) >= FOLDS else 0):
-        mine = range(number, len(layers), FOLDS)
-        predicted[number::FOLDS] = bench(gpu, dtype, direction, number).us([layers[i] for i in mine])
+        part = range(number, len(layers), FOLDS)
+        predicted[number::FOLDS] = bench(gpu, dtype, direction, number).us([layers[i] for i in part])
     return predicted, actual

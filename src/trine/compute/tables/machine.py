@@ -56,7 +56,7 @@ _PUBLISHED_ALONE = frozenset({"mi300x", "mi325x", "t4"})
 #: Cache of GPUs whose measured GEMMs read weights from it if they fit: bytes (the L40S's AD102), and bytes/s of such
 #: GEMMs with up to 16 rows (95th percentile of the table).
 _CACHES = {"l40s": (96 << 20, 2.3e12)}
-#: Maximum share of the peak in large GEMMs, whatever the power (A100: 0.86 at the 90th percentile).
+#: Maximum share of the peak in large GEMMs at any power (A100: 0.86 at the 90th percentile).
 _MOST = 0.86
 
 
@@ -88,17 +88,17 @@ def left_out_error(gpu: str, source: str | None) -> float | None:
 
 
 def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:
-    """Return the peak share of ``gpu`` in large GEMMs relative to that of ``source``."""
+    """Return the peak share of ``gpu`` in large GEMMs relative to ``source``."""
     if gpu.name in _PUBLISHED_ALONE and source.name in _SUSTAINED:
         return _SUSTAINED[gpu.name] / _SUSTAINED[source.name]
-    of, other = generation_of(gpu.name), generation_of(source.name)
-    if of != other and not {of, other} <= POWER_LIMITED:
+    generation, source_generation = generation_of(gpu.name), generation_of(source.name)
+    if generation != source_generation and not {generation, source_generation} <= POWER_LIMITED:
         return 1.0
     if not gpu.power_w or not source.power_w:
         return 1.0
     watts = [spec.power_w / peak_of(spec, dtype) for spec in (gpu, source) if spec.power_w]
-    most = _MOST / _SUSTAINED.get(source.name, _MOST)
-    return min(math.pow(watts[0] / watts[1], 1 / 3), max(most, 1.0))
+    limit = _MOST / _SUSTAINED.get(source.name, _MOST)
+    return min(math.pow(watts[0] / watts[1], 1 / 3), max(limit, 1.0))
 
 
 def peak_of(gpu: GpuSpec, dtype: str) -> float:
@@ -134,8 +134,8 @@ class Machine:
     cache_bytes_per_s: float = 0.0
 
     @staticmethod
-    def of(gpu: GpuSpec, dtype: str, ratio: float = 1.0, like: str | None = None) -> Machine:
-        """Return the machine of ``gpu``; ratio: its sustained share relative to ``like``, whose kernels it runs."""
-        tiled = generation_of(like or gpu.name) not in POWER_LIMITED
+    def of(gpu: GpuSpec, dtype: str, ratio: float = 1.0, source: str | None = None) -> Machine:
+        """Return the machine of ``gpu``; ratio: its sustained share relative to ``source``, whose kernels it runs."""
+        tiled = generation_of(source or gpu.name) not in POWER_LIMITED
         rates = peak_of(gpu, dtype) * ratio, float(gpu.memory_bytes_per_s)
         return Machine(*rates, gpu.num_compute_units, tiled, *_CACHES.get(gpu.name, (0.0, 0.0)))

@@ -48,11 +48,11 @@ _ATTENTION_LAUNCH_US, _ATTENTION_SHARE, _ATTENTION_MEMORY_SHARE = 3.0, 0.6, 0.85
 def attention_us(shapes: Float64, machine: Machine) -> Float64:
     """Return closed-form microseconds of (rows, 6) shapes: size, window (0: none), heads, KV heads, batch, length."""
     size, window, heads, kv_heads, batch, length = shapes.T
-    seen = np.where(window > 0, np.minimum(window, length), length)
-    pairs = length * seen - seen * (seen - 1) / 2
+    keys = np.where(window > 0, np.minimum(window, length), length)
+    pairs = length * keys - keys * (keys - 1) / 2
     arithmetic = 4 * batch * heads * size * pairs / (machine.flop_per_s * _ATTENTION_SHARE)
-    moved = 4 * batch * length * size * (heads + kv_heads) / (machine.bytes_per_s * _ATTENTION_MEMORY_SHARE)
-    return np.asarray(np.maximum(arithmetic, moved) * 1e6 + _ATTENTION_LAUNCH_US)
+    memory_s = 4 * batch * length * size * (heads + kv_heads) / (machine.bytes_per_s * _ATTENTION_MEMORY_SHARE)
+    return np.asarray(np.maximum(arithmetic, memory_s) * 1e6 + _ATTENTION_LAUNCH_US)
 
 
 def _attention_coordinates(shapes: Float64) -> Float64:
@@ -89,8 +89,8 @@ class AttentionTable:
             distances = np.zeros((len(queries), len(self._points)))
             for axis in range(queries.shape[1]):
                 distances += (queries[:, axis, None] - self._points[None, :, axis]) ** 2
-            few = nearest_few(distances, _ATTENTION_NEIGHBOURS)
-            residual = kriged(self._points[few], self._residuals[few], queries, _ATTENTION_NUGGET)
+            nearest = nearest_few(distances, _ATTENTION_NEIGHBOURS)
+            residual = kriged(self._points[nearest], self._residuals[nearest], queries, _ATTENTION_NUGGET)
             return attention_us(shapes[part], target or self._machine) * np.exp(residual)
 
         return in_chunks(len(shapes), answer)
@@ -131,8 +131,8 @@ def curve_of(family: str) -> str:
 
 def memory_sources(gpu: str, curve: str) -> tuple[str, ...]:
     """Return the GPUs that have the curve, nearest to ``gpu`` first."""
-    wanted = (gpu, *_MEMORY_SOURCES.get(generation_of(gpu), ()), *_DEFAULT)
-    return tuple(name for name in wanted if f"{name}/{curve}" in read_arrays("memory"))
+    candidates = (gpu, *_MEMORY_SOURCES.get(generation_of(gpu), ()), *_DEFAULT)
+    return tuple(name for name in candidates if f"{name}/{curve}" in read_arrays("memory"))
 
 
 class MemoryTable:
@@ -162,10 +162,10 @@ class MemoryTable:
         return max(FLOOR_US, float(max(num_bytes, first) * 1e6 / (rate * share)))
 
     def _curve(self, name: str) -> tuple[str, Float64, Float64, float]:
-        found = self._curves.get(name)
-        if found is None:
-            found = self._curves[name] = self._load(name)
-        return found
+        curve = self._curves.get(name)
+        if curve is None:
+            curve = self._curves[name] = self._load(name)
+        return curve
 
     def _load(self, name: str) -> tuple[str, Float64, Float64, float]:
         source, octaves, shares, bandwidth = _read_curve(memory_sources(self._gpu.name, name)[0], name)
@@ -207,7 +207,7 @@ class AttentionShape:
 
     @property
     def unmasked(self) -> float:
-        """Ratio of the score blocks to those of a causal mask; 1 if the mask is causal."""
+        """Number of score blocks relative to a causal mask; 1 if the mask is causal."""
         blocks = math.ceil(self.length / _BLOCK)
         return 1.0 if self.causal else 2 * blocks / (blocks + 1)
 
@@ -260,17 +260,17 @@ class OperatorTables:
         product: 0 the output (m tokens, n outputs); 1 the input gradient (m tokens, n inputs); 2 the weight gradient
         (m outputs, n inputs, k tokens), accumulated in float32. Pass 1 for a weight gradient that is not accumulated.
         """
-        alone = self.gemm(m, n, k, dtype)
-        if alone is None:
+        base = self.gemm(m, n, k, dtype)
+        if base is None:
             return None
-        work = max(0.0, alone.us - LAUNCH_US)
+        work = max(0.0, base.us - LAUNCH_US)
         if groups > 1:
             slower = groups * self._in_step.groups[product]
         else:
             slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
             slower /= self._same_chip
         us = LAUNCH_US + work * slower
-        return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
+        return TableTime(us, INTERPOLATED if base.evidence == MEASURED else base.evidence, base.source)
 
     def product_source(self) -> str | None:
         """Return the GPU whose 16-bit GEMMs are used, or None."""
@@ -289,7 +289,7 @@ class OperatorTables:
             self._products[dtype] = self._find(load_gemm, dtype, dtype)
         return self._products[dtype]
 
-    def _find(self, load, dtype: str, *about: str):  # type: ignore[no-untyped-def]
+    def _find(self, load, dtype: str, *args: str):  # type: ignore[no-untyped-def]
         """Return the GPU's own table, else its nearest sibling's with a machine scaled by the data sheets."""
         if peak_of(self.gpu, dtype) <= 0:
             return None
@@ -297,7 +297,7 @@ class OperatorTables:
             if name not in known_tables():
                 continue
             spec = self.gpu if name == self.gpu.name else load_gpu(name)
-            table = load(name, *about, Machine.of(spec, dtype))
+            table = load(name, *args, Machine.of(spec, dtype))
             if table is None:
                 continue
             if name == self.gpu.name:
@@ -377,8 +377,8 @@ class OperatorTables:
 
     def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
         """Return attention's time inside a step with ``kernel`` (names: :func:`kernel_share`)."""
-        alone = self.attention(shape)
-        if alone is None:
+        base = self.attention(shape)
+        if base is None:
             return None
         blocks = shape.batch * shape.heads * math.ceil(shape.length / _BLOCK) / self.gpu.num_compute_units
         generation = generation_of(self.gpu.name)
@@ -388,9 +388,9 @@ class OperatorTables:
             slower, ratio = self._in_step.attention(blocks)
         kernel_us = float(self.attention_kernels_us(np.array([shape.row], dtype=float))[0]) * shape.unmasked
         us = kernel_us * slower * (ratio if backward else 1.0) / kernel_share(generation, kernel, backward=backward)
-        most = most_of_peak(generation, kernel, backward=backward) * peak_of(self.gpu, "bfloat16")
-        us = max(us, 1e6 * shape.flops(backward=backward) / most)
-        return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
+        limit = most_of_peak(generation, kernel, backward=backward) * peak_of(self.gpu, "bfloat16")
+        us = max(us, 1e6 * shape.flops(backward=backward) / limit)
+        return TableTime(us, INTERPOLATED if base.evidence == MEASURED else base.evidence, base.source)
 
     # Memory -----------------------------------------------------------------------------------------------------
 

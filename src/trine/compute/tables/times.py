@@ -81,9 +81,9 @@ class SizedTimes:
     def time(self, sizes: Resized) -> TableTime | None:
         """Return the time of an operator, or None if no table covers its kind or dtype."""
         family = family_of(kind_of(sizes.operator))
-        ask = self._by_family.get(family)
-        if ask is not None:
-            return ask(sizes) or self._single(sizes)
+        estimate = self._by_family.get(family)
+        if estimate is not None:
+            return estimate(sizes) or self._single(sizes)
         return self._single(sizes) if family == "conv" else self._moving(sizes, family)
 
     def _single(self, sizes: Resized) -> TableTime | None:
@@ -100,18 +100,18 @@ class SizedTimes:
         if not work.bytes and not work.flops:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
-        more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
-        moved = self.tables.memory(work.bytes * more, "other" if _is_unfused(sizes) else family)
+        passes = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
+        time = self.tables.memory(work.bytes * passes, "other" if _is_unfused(sizes) else family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
-        return TableTime(max(moved.us, floor), moved.evidence, moved.source)
+        return TableTime(max(time.us, floor), time.evidence, time.source)
 
     def _product(self, sizes: Resized) -> TableTime | None:
         """Return the time of a product, or of the gradients of one."""
         source = sizes.forward or sizes
-        both = factors(source) if source.outputs and source.outputs[0].shape else None
-        if both is None or not both[1].shape or (is_gradient(sizes) and sizes.forward is None):
+        operands = factors(source) if source.outputs and source.outputs[0].shape else None
+        if operands is None or not operands[1].shape or (is_gradient(sizes) and sizes.forward is None):
             return self._moving(sizes, "other")
-        x, weight = both
+        x, weight = operands
         y = source.outputs[0]
         groups = weight.shape[0] if is_expert_product(source.operator) and len(weight.shape) == 3 else 1
         rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
@@ -121,20 +121,20 @@ class SizedTimes:
             return self._without_tensor_cores(sizes)
         rates = self._rates(inner, outer, dtype)
 
-        def ask(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
+        def gemm(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
             time = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
             return self._no_faster(time, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
 
         if not is_gradient(sizes):
-            time = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
+            time = gemm(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
             return self._at_least_moved(time, sizes) if len(weight.shape) > 2 and groups == 1 else time
         parts = []
         if wants(sizes, x):
-            parts.append(ask(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
+            parts.append(gemm(rows, inner, outer, INPUT_PRODUCT, INPUT_PRODUCT))
         if wants(sizes, weight):
-            made = [dtype_name(t) for t in sizes.outputs]
-            style = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
-            parts.append(ask(outer, inner, rows, WEIGHT_PRODUCT, style))
+            dtypes = [dtype_name(t) for t in sizes.outputs]
+            style = WEIGHT_PRODUCT if self._fused and "float32" in dtypes else INPUT_PRODUCT
+            parts.append(gemm(outer, inner, rows, WEIGHT_PRODUCT, style))
         return _sum(parts)
 
     def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
@@ -313,15 +313,15 @@ def _convolution(gpu: GpuSpec, sizes: Resized, precision: str) -> TableTime | No
 
 def _products(gpu: GpuSpec, sizes: Resized) -> TableTime | None:
     source = sizes.forward or sizes
-    both = factors(source)
-    if both is None or not source.outputs or (is_gradient(sizes) and sizes.forward is None):
+    operands = factors(source)
+    if operands is None or not source.outputs or (is_gradient(sizes) and sizes.forward is None):
         return None
-    batch, m, n, k = _product_of(both[0], both[1], source.outputs[0])
+    batch, m, n, k = _product_of(operands[0], operands[1], source.outputs[0])
     if min(batch, m, n, k) < 1:
         return None
     if not is_gradient(sizes):
         return product(gpu, m, n, k, batch)
-    shapes = [shape for tensor, shape in zip(both, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
+    shapes = [shape for tensor, shape in zip(operands, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
     return _sum([product(gpu, *shape, batch) for shape in shapes])
 
 
@@ -345,8 +345,8 @@ class TableTimes:
     def __init__(self, workload: Workload, gpu: GpuSpec) -> None:
         self._workload = workload
         self._gpu = gpu
-        apart = any(op.attributes.get("cost") == "accumulation" for op in workload.operators)
-        self._times = SizedTimes(gpu, fused=not apart)
+        is_unfused = any(op.attributes.get("cost") == "accumulation" for op in workload.operators)
+        self._times = SizedTimes(gpu, fused=not is_unfused)
         self._roofline = Roofline(workload, gpu, Shares())
         self._alike = Alike(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
@@ -355,8 +355,8 @@ class TableTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        whose = " and ".join(self._sources) or "no table"
-        text = f"kernel times on the {self._gpu.name}: benchmarks of {whose}"
+        sources = " and ".join(self._sources) or "no table"
+        text = f"kernel times on the {self._gpu.name}: benchmarks of {sources}"
         products = self._times.tables.product_source()
         error = left_out_error(self._gpu.name, products) if products in self._sources else None
         if error is not None:
@@ -377,18 +377,18 @@ class TableTimes:
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return picoseconds, rounded up, inside a step. Raises InputError if the GPU has no peak for the dtype."""
         key = self._alike.first(operator), split
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._duration(operator, split)
-        return found
+        duration = self._known.get(key)
+        if duration is None:
+            duration = self._known[key] = self._duration(operator, split)
+        return duration
 
     def _duration(self, operator: Operator, split: Split) -> Duration:
         sizes = resized(operator, self._workload, split, self._alike.forward_of(operator))
         if sizes.uneven:
             self._uneven[operator.layer or operator.name] = None
-        found = self._times.time(sizes)
-        if found is None:
+        time = self._times.time(sizes)
+        if time is None:
             return self._roofline.duration(operator, split)
-        if found.us:
-            self._sources[found.source] = None
-        return Duration(math.ceil(found.us * self._gpu.step_slowdown * _PS_PER_US), found.evidence)
+        if time.us:
+            self._sources[time.source] = None
+        return Duration(math.ceil(time.us * self._gpu.step_slowdown * _PS_PER_US), time.evidence)

@@ -281,7 +281,7 @@ def _growth(rates: Sequence[float]) -> float:
 
 
 def _plateau(numbers: Sequence[int], rates: Sequence[float]) -> int:
-    """Return the first number from which the rate grows by at most 5 % in total."""
+    """Return the first number whose rate is within 5 % of the maximum."""
     return next(n for n, rate in zip(numbers, rates, strict=True) if max(rates) <= 1.05 * rate)
 
 

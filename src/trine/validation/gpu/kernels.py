@@ -60,7 +60,7 @@ class PacketCode(NamedTuple):
     """Cycles that a two-step packet kernel executes.
 
     loads: up to each word that the next instructions wait for. put: from there to the put. reduce: from the put to the
-    first packet. packet: per packet. written: from the last packet to the write to a single peer, and per further
+    first packet. packet: per packet. peer_write: from the last packet to the write to a single peer, and per further
     peer. unpack: from there to the sums of other ranks. counts: only block 0 increments a flag, which it loads.
     """
 
@@ -68,7 +68,7 @@ class PacketCode(NamedTuple):
     put: int
     reduce: int
     packet: int
-    written: tuple[int, int]
+    peer_write: tuple[int, int]
     unpack: int
     counts: bool = False
 
@@ -96,12 +96,12 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     slots = builder.slots("packets", 1, lines) if kind == "packets" else None
     words = builder.scratch("words", blocks, 1)
-    met, sent = builder.signals(1), builder.signals(1)
+    starts, ends = builder.signals(1), builder.signals(1)
     grids = builder.signals(1), builder.signals(1)
     for block in _blocks(builder, words):
         if block.number == 0:
             block.word("handle", 57)
-            block.meet(met, [1], (11, 38, 71, 33))
+            block.meet(starts, [1], (11, 38, 71, 33))
         block.grid_barrier(grids[0])
         block.handle()
         part = block.share(lines, builder.options.wavefronts * 4)
@@ -111,14 +111,14 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
                 block.delay(95, "unpack")
                 part.copy(part.read(slots, chunk=0), part.write(result), label="unpack")
             else:
-                far = (1, 0) if kind == "get" else (0, 1)
-                part.copy(part.read(source, far[0]), part.write(result, far[1]), label=kind)
+                peers = (1, 0) if kind == "get" else (0, 1)
+                part.copy(part.read(source, peers[0]), part.write(result, peers[1]), label=kind)
         if kind == "put":
             block.grid_barrier(grids[1])
             if block.number == 0:
                 block.word("signal")
                 builder.add(isa.FENCE, 0, (), "signal")
-                block.meet(sent, [1], (11, 38, 71, 33))
+                block.meet(ends, [1], (11, 38, 71, 33))
     return builder.finished()
 
 
@@ -191,7 +191,7 @@ def twoshot_packets(
         share = block.share(lines)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            executed = code.packet, code.written[0] + code.written[1] * (ranks - 2)
+            executed = code.packet, code.peer_write[0] + code.peer_write[1] * (ranks - 2)
             block.add_up(share, share.read(source), slots, targets, executed)
         block.delay(code.unpack, "unpack")
         if part.lines:

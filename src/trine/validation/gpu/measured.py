@@ -348,7 +348,7 @@ class KernelValidation(Validation):
         """Return the points with times in seconds, and the medians."""
         return {
             **self.tables(),
-            "median_errors": {name: median_error(mine) for name, mine in _by_series(self.compared).items()},
+            "median_errors": {name: median_error(points) for name, points in _by_series(self.compared).items()},
             "small_all_reduces": {
                 name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
                 for name, errors in _spreads(self.compared).items()
@@ -376,10 +376,10 @@ def _table(compared: Sequence[FineCompared]) -> str:
     """Return one line per point, by series, then the medians and the worst point."""
     lines = [f"{'':24} {'size':>8} {'measured':>9} {'simulated':>9} {'error':>6}  {'cold':>7}  program"]
     by_series = _by_series(compared)
-    for name, mine in by_series.items():
-        lines += ["", f"{name}: {STANDS[name].remark}", *map(_line, mine)]
+    for name, points in by_series.items():
+        lines += ["", f"{name}: {STANDS[name].remark}", *map(_line, points)]
     lines += ["", f"{'median of |error|':24}"]
-    lines += [f"  {name:24} {median_error(mine):6.1%}{_verdict(name, mine)}" for name, mine in by_series.items()]
+    lines += [f"  {name:24} {median_error(points):6.1%}{_verdict(name, points)}" for name, points in by_series.items()]
     for name, errors in _spreads(compared).items():
         lines.append(
             f"all-reduces of 1 KiB to 1 MiB on H100 and H200, {name}: {errors.count} rows, median of |error| "
@@ -406,12 +406,12 @@ def _line(row: FineCompared) -> str:
     return f"{row.point.machine[:24]:24} {size:>8} {times}  {row.first_ps / 1e6:7.2f}  {row.program}"
 
 
-def _verdict(series: str, mine: Sequence[FineCompared]) -> str:
+def _verdict(series: str, points: Sequence[FineCompared]) -> str:
     if not STANDS[series].judged:
         return ""
-    within, worst = sum(abs(each.error) <= TARGET for each in mine), max(mine, key=lambda each: abs(each.error))
-    met = "met" if median_error(mine) <= TARGET else "missed"
-    return f"  target {TARGET:.0%}: {met} by the median, by {within} of {len(mine)} sizes; worst {worst.error:+.0%}"
+    hits, worst = sum(abs(each.error) <= TARGET for each in points), max(points, key=lambda each: abs(each.error))
+    met = "met" if median_error(points) <= TARGET else "missed"
+    return f"  target {TARGET:.0%}: {met} by the median, by {hits} of {len(points)} sizes; worst {worst.error:+.0%}"
 
 
 def round_times_ps(
@@ -481,11 +481,11 @@ def expert_time_ps(program: str, cluster: str, gpus: int) -> int:
         return _time_ps(op, algorithm, cluster, gpus, moe)
     if gpus <= NODE:
         return _time_ps(op, algorithm, cluster, gpus, moe)
-    few = TOKENS_ACROSS // gpus
+    base = TOKENS_ACROSS // gpus
     first_ps, second_ps = (
-        _time_ps(op, algorithm, cluster, gpus, replace(moe, draws=RANDOM, tokens=tokens)) for tokens in (few, 2 * few)
+        _time_ps(op, algorithm, cluster, gpus, replace(moe, draws=RANDOM, tokens=tokens)) for tokens in (base, 2 * base)
     )
-    return second_ps + (second_ps - first_ps) * (moe.tokens - 2 * few) // few
+    return second_ps + (second_ps - first_ps) * (moe.tokens - 2 * base) // base
 
 
 def _time_ps(op: str, algorithm: str, cluster: str, gpus: int, moe: MoeOptions) -> int:

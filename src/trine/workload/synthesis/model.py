@@ -95,7 +95,7 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
         f"{measured_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
     )
     if transfer is not None:
-        text += f"; scaled to the {gpu.name} by the ratio of {transfer.by.replace('their', SHEETS)}"
+        text += f"; scaled to the {gpu.name} by the ratio of {transfer.basis.replace('their', SHEETS)}"
     return _with_times(workload, tuple(timed), FITTED, text, {}, gpu)
 
 
