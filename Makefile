@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
-# What runs kernels once more: SMALL uncompiled, all of it with checks of every index. PICK: options of pytest.
+# What runs kernels once more: SMALL uncompiled and with checks of every index, LARGE with checks only, by test-slow.
+# PICK: options of pytest.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
 	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
 	tests/unit/engine/test_engine_run.py tests/unit/engine/test_engine_advance.py tests/unit/folding/test_partition.py
@@ -12,7 +13,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz corpus mutate validation examples docs clean
+.PHONY: demo test test-slow kernels checked checked-large uncompiled check bench fuzz corpus mutate validation examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,10 +39,13 @@ uncompiled: $(VENV)/.installed-test  ## kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL)
 
 checked: $(VENV)/.installed-test  ## kernels with checks of every index, compiled once
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL) $(LARGE)
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL)
+
+checked-large: $(VENV)/.installed-test
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(LARGE)
 
 test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes long, most cases (tests/slow.yaml) and examples
-	TRINE_TESTS=full $(MAKE) -j2 checked uncompiled PICK='-m "thinned or hypothesis"'
+	TRINE_TESTS=full $(MAKE) -j2 checked-large checked uncompiled PICK='-m "thinned or hypothesis"'
 	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
 
 check: $(VENV)/.installed-test  ## style, types, layers, size of the house, plain English, public names
