@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trine.check.hypotheses import LATE, SHARE, TCP_PARTS, Hypothesis, _by_tcp, expect
-from trine.check.likelihood import NOISE, _best, _mean, _mixed, band_sigma, log_likelihood, weigh
+from trine.check.likelihood import NOISE, _best_value, _mean, _mixed, band_sigma, log_likelihood, weigh
 from trine.cluster import load_cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import link_named
@@ -89,9 +89,9 @@ def test_chances_are_mixed_by_their_shares():
 def test_the_best_value_between_those_tried_is_that_of_the_parabola(top):
     values = [2.0**n for n in range(7)]
     fit = np.array([-3 * (n - top) ** 2 for n in range(7)])
-    assert _best(values, fit) == pytest.approx(2**top)
-    assert _best(values, np.arange(7.0)) == 64
-    assert _best(values, -np.arange(7.0)) == 1
+    assert _best_value(values, fit) == pytest.approx(2**top)
+    assert _best_value(values, np.arange(7.0)) == 64
+    assert _best_value(values, -np.arange(7.0)) == 1
 
 
 # -- causes ------------------------------------------------------------------------------------------------------------
