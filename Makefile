@@ -72,6 +72,7 @@ mutate: $(VENV)/.installed-test  ## would the tests of AREA notice a changed ope
 	PYTHONPATH=src $(BIN)/python tests/mutation/mutate.py --area $(AREA)
 
 bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel; appends to benchmarks/history.jsonl
+	TRINE_SLACK=1 TRINE_TESTS=full $(BIN)/python -m pytest -p no:xdist -k "fast or at_once or moment or many_ranks" tests/unit
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/bench_train.py
 	$(BIN)/python benchmarks/bench_engine.py

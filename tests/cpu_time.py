@@ -1,18 +1,19 @@
-"""Guards against runaway cost, for tests on machines of any speed. Claims of speed belong in benchmarks/."""
+"""CPU-time limits of tests. ``make bench`` checks them as they stand; elsewhere SLACK allows for slow machines."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: A guard allows this multiple of the time on an idle core: slower machines pass, quadratic growth does not.
-SLACK = 10
+#: Factor on every limit: CI has slower and busier cores than the machines on which the limits were set.
+SLACK = float(os.environ.get("TRINE_SLACK", "3"))
 
 
 @contextmanager
-def computes_in_about(seconds: float) -> Iterator[None]:
-    """Assert that the block uses at most ``SLACK`` times this CPU time; waiting and other processes do not count."""
+def computes_for_less_than(seconds: float) -> Iterator[None]:
+    """Assert that the block uses less CPU time, times ``SLACK``; waiting and other processes do not count."""
     began = time.process_time()
     yield
     assert time.process_time() - began < SLACK * seconds

@@ -21,6 +21,8 @@ from trine.cli.parameters import CommandParameter, all_parameters, runner, words
 from trine.common._version import __version__
 from trine.errors import nearest, one_line
 
+# Options of other tools, and the command line that says the same to trine.
+
 #: Names of one option in other tools, and trine's words; ``{}`` is the value. ``workload,`` extends ``model:NAME``.
 OPTIONS = {
     name: words

@@ -44,10 +44,15 @@ class Question:
             raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
         with watched():
             answer = self._predict(machine, options, self.explain)
-            if self.network is None or len(machine.gpus) <= CHEAP_GPUS:
-                idle = idle_links(described, lambda variant: self._predict(group_machine(variant)[0], options, False))
-                warnings = [*warnings, *idle]
-        return answer, warnings
+            idle = self._idle_links(described, len(machine.gpus), options)
+        return replace(answer, notes=(*answer.notes, *idle)), warnings
+
+    def _idle_links(self, machine: MachineOptions, num_gpus: int, options: CollectiveOptions) -> Iterator[str]:
+        """Return sentences about link options without effect, or about those that were not tried."""
+        if self.network is None or num_gpus <= CHEAP_GPUS:
+            return idle_links(machine, lambda variant: self._predict(group_machine(variant)[0], options, False))
+        beyond = f"message by message, trine tries that on up to {CHEAP_GPUS} GPUs"
+        return (f"{option} may change no time: {beyond}" for option, _ in options_of_links(machine))
 
     def _predict(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
         from trine.training.collective import collective as ask

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
+# Rank options of ``trine train``, and its answer, including studies of several runs (seeds, overlap).
+
 RANGE = "range"
 
 

@@ -24,6 +24,12 @@ from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is
 from trine.common.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
 from trine.errors import InputError
 
+# Patterns of sends and dependencies that are independent of the position, that is, of the rank or switch.
+#
+# Each position numbers its peers in the order in which its sends first name them. The predecessors of a send form a
+# set, sorted by the predecessor's send number, then by position; schedules list children in the same order. Positions
+# with the same pattern behave alike toward their peers.
+
 #: Sizes of a pattern's sends, which are not known yet.
 NO_SIZES = np.zeros(0, dtype=np.int64)
 

@@ -20,6 +20,8 @@ from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
+# Pictures of a collective: time and bus bandwidth over the size (extra ``plot``).
+
 
 def size_axis(axis: Any, sizes: list[int]) -> None:
     """Make the x axis logarithmic, in bytes with K, M and G at its ticks."""

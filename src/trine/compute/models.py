@@ -31,6 +31,14 @@ from trine.compute.tables.times import SizedTimes, operator_time
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 
+# Conversion of a recorded operator's time to a different GPU.
+#
+# If measured tables of both GPUs have the operator's kind (trine.compute.tables.fp32), trine scales its time by the
+# ratio of the tables' times at its shape. A GPU without a table uses its nearest sibling's, scaled by the data
+# sheets. If both GPUs would use the same table, or no table has the kind, only the data sheets count: trine assumes
+# that the operator keeps its ratio to the roofline, except for the fixed part of its time, which stays the same.
+# Results of this rule are marked as assumed, because efficiency differs between GPUs.
+
 #: Families with tables for 16-bit data types.
 _IN_HALF = ("linear", "matmul", "attention")
 

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from trine.engine.models import Network
 
 
+# Metrics of the workers of a Hop run: waiting times, ages of updates, bytes.
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HopNumbers:
     """Metrics of a settled run per worker; int64[workers] unless noted."""

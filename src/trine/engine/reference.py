@@ -28,6 +28,11 @@ from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
 from trine.graph.taskgraph import COMPUTE, JOIN, Records, Snapshot, TaskGraph
 
+# Streams below full speed, in plain Python: the readable definition, and the oracle of ``_loop.py``.
+#
+# A task runs at the speed of its stream: full speed less all slowdowns, at least one hundredth. All changes at one
+# instant apply together. Work is an exact fraction of a picosecond.
+
 
 @dataclass(slots=True)
 class RunningTask:

@@ -14,6 +14,12 @@ from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable, neighbourhood_of
 from trine.graph.placement import Placement
 
+# Classes of indistinguishable ranks and links: colour refinement, then a proof without hashes.
+#
+# Two ranks stay in one class while they have the same pattern, and see the same classes of ranks and links in the
+# same places. Two links stay in one class while they are alike, and the same numbers of the same routes of the same
+# classes cross them. See docs/design/folding.md.
+
 #: Seeds to try in turn: 64-bit sums collide about once in 10**8 partitions of a million members.
 SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0)
 

@@ -32,6 +32,8 @@ from trine.results.records import Ends
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
+# Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread.
+
 #: Results show at most this many ranks; with more ranks, the latest one of each program.
 SHOWN = 32
 #: Peak memory per class is skipped above this many tasks in all (about 1 s).

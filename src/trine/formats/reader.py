@@ -17,6 +17,8 @@ from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
 
+# Parser of untrusted XML: no entities, no internal DTD, no fetching, limited size, depth and element count.
+
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 200
 MAX_ELEMENTS = 1 << 20

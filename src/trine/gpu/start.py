@@ -27,6 +27,8 @@ from trine.gpu.records import STATE_NAMES
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import make_model, make_program, service_columns
 
+# The write tracking table and the stand-ins for replayed peers, as the arrays that the compiled loop reads.
+
 _NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQUENCE
 _PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE
 #: Initial rows of the log.

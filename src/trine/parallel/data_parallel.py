@@ -29,6 +29,12 @@ from trine.parallel.job import JobContext
 from trine.parallel.memory import StageMemory
 from trine.parallel.writer import ProgramWriter
 
+# Local SGD: replicas train independently and average their parameters every H steps.
+#
+# Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019; Lin, Stich, Patel and Jaggi, Don't Use Large
+# Mini-Batches, Use Local SGD, ICLR 2020. A pass over rank programs: it removes gradient reductions, and adds one
+# all-reduce after every H-th optimizer step that averages the parameters whose gradients DDP would have reduced.
+
 #: First words of the keys of DDP's collectives on the dp axis: gradients, and buffers before the forward pass.
 GRADIENTS = "bucket"
 AVERAGE = "average"

@@ -25,6 +25,8 @@ from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, HostCopy, Job, RankProgram, Recv, Send, Step
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, TaskGraph
 
+# One rank program as arrays: its tasks, without rank-specific data.
+
 LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 

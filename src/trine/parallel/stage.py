@@ -21,6 +21,13 @@ from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
 from trine.parallel.token_partition import WHOLE
 
+# Expert parallelism: tokens go to the ranks of their experts and come back, forward and backward.
+#
+# Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens.
+# An all-to-all carries the smallest share of any rank; if shares differ, messages beside it carry each rank's
+# remainder. So a little imbalance costs little. Both share links, so it may end a little before an even exchange
+# would.
+
 DISPATCH, COMBINE = "dispatch", "combine"
 
 
@@ -78,6 +85,11 @@ class ExpertExchange(Extension):
 def _part(size: int, share: Fraction) -> int:
     return -(-size * share.numerator // share.denominator)
 
+
+# Work of a profile's software besides the model's operators: per micro-batch, and around the optimizer step.
+#
+# The operators are in the workload (phase ``optimizer``, attribute ``cost``). This module decides when they run, and
+# adds their reductions of single numbers (the gradient norm, the logged loss). The next operator waits for these.
 
 _MICRO_BATCH = "micro-batch"
 #: Bytes of a reduced number.

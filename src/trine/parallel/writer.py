@@ -22,6 +22,14 @@ from trine.graph.program import (
 from trine.graph.workload import Operator
 from trine.parallel.job import JobContext
 
+# The CPU thread that launches a rank's operators and collectives, in program order, ahead of the GPU.
+#
+# An operator starts after its launch and its other dependencies. Most launches delay nothing, because the GPU is
+# still busy with earlier operators. These launches are not written, yet the result is exact: the thread keeps a lower
+# bound on the latest operator's end, as time after the last written launch (the launched operator cannot start
+# earlier, and durations only grow). A launch that ends within the bound is always in time. Its cost is added to the
+# next written launch, so the thread is equally busy.
+
 #: Lower bound on the latest operator's end when it is unknown.
 _UNKNOWN = -(2**62)
 #: Entries of a collective in the launch queue: besides its kernel, ProcessGroupNCCL records an event and waits for it

@@ -22,6 +22,8 @@ from trine.testing import schedule_proof
 from trine.workload.native import check_workload, load_native, save
 from trine.workload.readers import TraceReader
 
+# Assertions that the conformance checks share.
+
 
 def require(condition: bool, message: str) -> None:
     """Raise AssertionError with ``message`` unless ``condition`` holds; unlike ``assert``, python -O keeps it."""

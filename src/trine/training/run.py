@@ -63,6 +63,8 @@ def simulate(
     ------
     InputError and its subclasses if the input cannot be used, SimulationError if the run cannot finish.
     """
+    from trine.results import Simulator
+
     began = time.perf_counter()
     setup = setup_of(workload, plan, options)
     refused: TooManyTasksError | None = None
@@ -70,8 +72,6 @@ def simulate(
         run = _run(setup)
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
-    from trine.results import Simulator
-
     if refused is not None:
         if options.fold != "on":
             raise refused

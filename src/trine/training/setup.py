@@ -185,9 +185,9 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"must be a Plan, such as Plan(dp=8), got {plan!r:.80}", field="plan")
     plan = Plan() if plan is None else plan
-    machine = job_machine(plan, options)
-    workload, software = job_workload(workload, machine, options)
-    return job_times(machine, workload, software, job_layout(plan, workload, software.profile), options)
+    machine = setup_machine(plan, options)
+    workload, software = setup_workload(workload, machine, options)
+    return setup_times(machine, workload, software, setup_layout(plan, workload, software.profile), options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,7 +210,7 @@ class JobMachine:
         return self.gpu if self.gpu is not None else first_known(self.gpus_below)
 
 
-def job_machine(plan: Plan, options: SimulateOptions) -> JobMachine:
+def setup_machine(plan: Plan, options: SimulateOptions) -> JobMachine:
     """Load the cluster, and place the plan's ranks on its GPUs."""
     from trine.engine.circuit_model import network_on
 
@@ -222,7 +222,7 @@ def job_machine(plan: Plan, options: SimulateOptions) -> JobMachine:
     )
 
 
-def job_workload(
+def setup_workload(
     source: Workload | str | os.PathLike[str], machine: JobMachine, options: SimulateOptions
 ) -> tuple[Workload, ChosenSoftware]:
     """Load a trace, or synthesise a model, with the operators of its software on the machine's GPU."""
@@ -233,7 +233,7 @@ def job_workload(
     return on_gpu(written_for(loaded, software), software.profile), software
 
 
-def job_layout(
+def setup_layout(
     requested: Plan, workload: Workload, profile: Software | None
 ) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
     """Return the plan with its open fields filled in as the software does, its notes and its warnings.
@@ -246,7 +246,7 @@ def job_layout(
     return plan, notes, (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
 
 
-def job_times(
+def setup_times(
     machine: JobMachine,
     workload: Workload,
     software: ChosenSoftware,

@@ -24,6 +24,11 @@ from trine.results.columns import column, to_row
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned, wrapped_at
 
+# Stored reports: the predictions of all rows of ``trine validate training``, ``layouts`` and ``memory``.
+#
+# ``benchmarks/store_reports.py`` writes them to ``presets/stored``. A report is loaded by putting the stored
+# predictions beside the bundled rows again; tables, pages and JSON then come from the same code as after a replay.
+
 FOLDER = PRESETS / "stored"
 #: Files without effect on a prediction: the command line, texts, and tables that are written from predictions.
 _LEFT_OUT = (

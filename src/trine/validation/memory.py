@@ -40,6 +40,13 @@ from trine.validation.training_rows import FOLDER, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer, load_model
 
+# Published peak memory (presets/measured/training) as jobs: from a row to model, plan, software and measurement.
+#
+# Five sources: SimuMax (Megatron-LM on B200: allocated, of each stage); Megatron-LM's golden runs (allocated, last
+# rank); the layouts of the Ultra-Scale Playbook (nanotron: most likely reserved, rank 0; including layouts without a
+# result); torchtitan's benchmarks (reserved, largest rank); and single public reports (nvidia-smi's whole GiB, or
+# reserved), one of a run that went out of memory.
+
 MIB, GIB = 2**20, 2**30
 SIMUMAX, GOLDEN, TORCHTITAN, PUBLIC = "simumax", "megatron-golden", "torchtitan", "public"
 ULTRASCALE = "ultrascale"

@@ -30,6 +30,13 @@ from trine.training.software import as_software
 from trine.validation.harness import hash_inputs
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
+# Extrapolate a step of many micro-batches, exactly, from a simulation of a few that reaches a steady pace.
+#
+# The pace is steady if the gaps between the ends of successive micro-batches repeat: every gap, every second one, or
+# every round of the pipeline. They must repeat over at least one micro-batch per stage (two rounds of an interleaved
+# pipeline). The step then takes the simulated time plus the pace for each further micro-batch. Without such a
+# stretch, trine simulates more micro-batches, and finally all of them.
+
 #: Relative tolerance for equal gaps: flows that share links are rounded to picoseconds.
 EQUAL = 2e-4
 

@@ -31,6 +31,16 @@ from trine.validation.training import (
 )
 from trine.validation.training_rows import load_sources
 
+# The bands that results show: from errors of published steps, each left out of the data behind its prediction.
+#
+# ``benchmarks/write_bands.py`` writes them to presets/measured/training/bands.yaml, which
+# :mod:`trine.results.headline` reads. A level is a GPU and software at a scale, a GPU and software, a generation of
+# GPUs and software, a generation, or everything. Within a level every source has the same weight. A band always
+# contains the prediction itself, even if all rows of a level were slower, or all faster.
+#
+# A level has few models, so a new model lies outside its 10th to 90th percentile more often than in two of ten cases.
+# :func:`share_left_out` counts these: with LOW and HIGH about 80 % of the rows lie inside.
+
 LOW, HIGH = 0.08, 0.92
 #: The generation of each GPU; bands pool GPUs of one architecture, regardless of their memory.
 GENERATIONS = {

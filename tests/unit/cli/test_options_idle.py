@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -40,10 +42,19 @@ def test_an_option_that_can_move_nothing_is_refused(words, says):
 
 def test_a_note_names_a_link_that_only_a_second_run_shows_to_be_idle():
     question = ("collective", "all_reduce", "--size", "1K", "--cluster", "dgx-h100", "--slow-link")
-    idle, used = invoke(*question, "host0->host1:0.5"), invoke(*question, "gpu0->nvswitch:0.01")
-    assert (idle.exit_code, used.exit_code) == (0, 0)
-    assert "note: --slow-link host0->host1:0.5 changes no time" in idle.output
-    assert "changes no time" not in used.output
+    idle, used = (
+        json.loads(invoke(*question, link, "--json", "-").stdout)["notes"]
+        for link in ("host0->host1:0.5", "gpu0->nvswitch:0.01")
+    )
+    assert idle[-1].startswith("--slow-link host0->host1:0.5 changes no time")
+    assert not any("--slow-link" in note for note in used)
+
+
+def test_a_note_names_a_link_that_was_not_tried():
+    question = "collective all_reduce --size 1M --network fair --cluster dgx-h100 --nodes 16 --slow-link"
+    link = "node0.host0->node0.host1:0.5"
+    notes = json.loads(invoke(*question.split(), link, "--json", "-").stdout)["notes"]
+    assert notes[-1].startswith(f"--slow-link {link} may change no time")
 
 
 def test_the_usual_routing_may_be_spelt_out():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 
 from trine.collectives import expand, local_structures, make_schedule, rank_sends
 from trine.collectives.schedule import Schedule, Sends, moved, opposite, symmetry_of
@@ -101,7 +101,7 @@ def test_only_senders_to_position_0_are_asked(kind: str, algorithm: str, asked: 
 def test_many_ranks(algorithm: str, num_sends: int) -> None:
     """0.08 and 0.05 s on the author's machine; all positions of the ring would have 2 billion sends."""
     schedule = make_schedule("all_reduce", 32_768, 2**30, algorithm)
-    with computes_in_about(0.1):
+    with computes_for_less_than(2):
         structures = local_structures(schedule)
     assert [one.num_sends for one in structures.structures] == [num_sends]
     peers = structures.peers_of(range(32_768))

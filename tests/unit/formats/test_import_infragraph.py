@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 
 from trine.errors import SpecError
 from trine.formats.clusters import read_any
@@ -108,10 +108,10 @@ def test_unknown_component_of_the_packages_own_blueprint():
 def test_absurd_sizes_are_refused_before_they_are_built():
     device = machine([], components=[{"name": "xpu", "count": 1 << 12, "choice": "xpu"}])
     data = {"devices": [device], "links": [], "instances": [{"name": "a", "device": "box", "count": 1 << 20}]}
-    with computes_in_about(0.3), pytest.raises(SpecError, match="nodes"):
+    with computes_for_less_than(3), pytest.raises(SpecError, match="nodes"):
         infragraph_cluster(data, "t.yaml")
     device["edges"] = [{**edge("xpu", "xpu"), "link": "wire"}]
-    with computes_in_about(0.3), pytest.raises(SpecError, match="edges"):
+    with computes_for_less_than(3), pytest.raises(SpecError, match="edges"):
         infragraph_cluster(device, "t.yaml")
 
 
@@ -236,6 +236,6 @@ def test_4096_gpus_expand_fast(tmp_path):
     ]  # fmt: skip
     file = tmp_path / "big.json"
     file.write_text(json.dumps(data))
-    with computes_in_about(2):
+    with computes_for_less_than(2):
         cluster = read_any(file, links_from="catalogue")
     assert (len(cluster.gpus), len(cluster.devices), len(cluster.links)) == (4096, 20_993, 79_872)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 from fused_lines import expected_flags
 
 from tests.fused_flow import CASES
@@ -119,7 +119,7 @@ def _kernel(program, i):
 
 
 def test_one_of_256_ranks_is_built_at_once():
-    with computes_in_about(0.1):
+    with computes_for_less_than(0.5):
         built = build_fused("gemv-allreduce", 256, rows=24576, cols=1024, only_rank=0)
     program = built.program
     # 384 tiles: 4 x (2 loads, waitcnt, barrier, compute), barrier, store, waitcnt, barrier, release; 255

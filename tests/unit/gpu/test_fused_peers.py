@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 from fused_lines import expected_flags, expected_remote_writes
 
 from tests.fused_flow import CASES
@@ -144,7 +144,7 @@ def test_runs_end_where_buffers_end():
 
 def test_255_peers_are_told_at_once():
     one = build_fused("gemv-allreduce", 256, rows=24576, cols=1024, only_rank=0)
-    with computes_in_about(0.1):
+    with computes_for_less_than(0.5):
         flags, data = flags_of(one.program, 0), peer_writes_of(one, 0)
     assert len(flags.peer) == len(data.peer) == 384 * 255
     assert set(data.size_bytes.tolist()) == {4 * 64}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 
 from trine.errors import InputError
 from trine.gpu.kernels.build import build_kernel
@@ -172,5 +172,5 @@ def test_half_a_million_operations_take_a_moment():
     program = build_kernel("all_to_all", 128, 2**26, algorithm="put", workgroups=32)
     assert program.num_ops > 500_000
     validate_program(program)
-    with computes_in_about(0.25):
+    with computes_for_less_than(1.5):
         validate_program(program)

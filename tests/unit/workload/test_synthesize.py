@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from cpu_time import computes_in_about
+from cpu_time import computes_for_less_than
 
 import trine
 from trine.cli.main import app
@@ -41,7 +41,7 @@ def test_every_model_that_comes_with_trine_is_a_well_formed_workload(name, tmp_p
 
 def test_a_model_of_126_layers_is_written_fast():
     trine.synthesize("llama-3-405b", layers=1)
-    with computes_in_about(0.5):
+    with computes_for_less_than(1.5):
         trine.synthesize("llama-3-405b", layers=125)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from trine.gpu.chakra.compute import ComputeShape
     from trine.gpu.model import GpuModel
 
+# Options of the kernels of Chakra traces, in a separate module so that a help page imports no simulator.
+
 #: Packets of smaller dmas do not spread over all paths to a peer.
 DMA_BYTES = 1 << 16
 

@@ -202,6 +202,8 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
+# ``trine eidolon record`` and ``writes-from``: files of peers' writes, from runs and profiles.
+
 #: Value of --from: the start of the first transfer.
 FIRST = "first"
 #: Options that ``record`` lacks: the run itself determines the peers' writes, with the compiled engine.

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
     from trine.gpu.plans.plan import KernelPlan
 
+# GPU programs that a collective may run as, and the program for each size.
+
 ONESHOT = "oneshot"
 
 #: ``auto`` between nodes of unequal numbers of ranks: algorithms that put, and need no grid.

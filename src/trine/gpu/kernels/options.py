@@ -12,6 +12,12 @@ from trine.errors import InputError, nearest
 if TYPE_CHECKING:
     from trine.gpu.kernels.moe.options import MoeOptions
 
+# Work of a library's kernel besides moving data: it reads flags and channels, computes addresses, counts signals.
+#
+# The numbers are MSCCL++'s (src/ext/collectives/allreduce/allreduce_packet.cu, include/mscclpp/semaphore_device.hpp),
+# counted in nvcc 13.0's machine code for sm_90 by the method of :mod:`trine.validation.gpu.kernels`. trine uses them
+# for all libraries; :class:`trine.gpu.kernels.builder.Workgroup` adds them to programs.
+
 #: Cycles from the start to the launch flag, including a second line of parameters; from the flag to the channels,
 #: including divisions by the numbers of ranks, blocks and scratch buffers; from the channels to the first data access.
 FLAG_CYCLES, CHANNEL_CYCLES, DATA_CYCLES = 140, 704, 176

@@ -30,6 +30,8 @@ from trine.gpu.model import (
     values,
 )
 
+# Consistency checks of a GPU model's numbers; errors name the field as files spell it.
+
 #: Limit of every count; more is probably a mistake.
 MAX_COUNT = 1 << 14
 #: Limits of times and of lines, headers and packets; more is probably a mistake.

@@ -11,6 +11,8 @@ from trine.errors import InputError
 from trine.gpu.plans.plan import INPUT, OUTPUT, PIPELINE, SCRATCH, KernelOp, KernelOperand, KernelPlan
 from trine.gpu.plans.reading import buffer_chunks, walk
 
+# Layout of chunks: in bytes for a message of a given size, or in units of a small grid for proofs without a size.
+
 #: MSCCL++ gives plans that reuse resources a scratch buffer of this size, whatever the message (executor.cc, 1f5f065)
 REUSED_SCRATCH_BYTES = 64 * 2**20
 

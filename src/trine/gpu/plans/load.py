@@ -29,6 +29,8 @@ from trine.gpu.plans.reading import (
 )
 from trine.gpu.plans.vocabulary import STEPS, V1, V2
 
+# MSCCL algorithms in XML (Azure/msccl-tools @7e7d6bf): docs/formats/mscclpp.md.
+
 CHILDREN = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step", "step": ""}
 ATTRIBUTES = {
     "algo": (

@@ -17,6 +17,8 @@ from trine.gpu.proofs.actors import DecodedOp, decode
 from trine.gpu.proofs.memory import NOTHING, Cells, Index, Values, make_cells
 from trine.gpu.proofs.run import ProofRun
 
+# Inputs and expected results of a collective, as numbers that stand for parts of the ranks' inputs.
+
 #: Chunks of the input and the output of a rank: one per rank ("ranks") or a single one ("one").
 _CHUNKS = {
     "all_gather": ("one", "ranks"),

@@ -33,6 +33,11 @@ from trine.gpu.replay.profile_rows import (
     spanned,
 )
 
+# Rows of rocprofv3's JSON (``--output-format json``): kernels, copies between GPUs, roctx ranges.
+#
+# Fields are as the writer names them (ROCprofiler-SDK, source/lib/output/generateJSON.cpp, and cxx/serialization) and
+# as its tests read them: a list of processes, each with its agents, kernels and strings by number.
+
 ROCPROF = "rocprofv3 JSON"
 TOOL = "rocprofiler-sdk-tool"
 _GPU = 2

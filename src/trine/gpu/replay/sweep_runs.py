@@ -32,6 +32,8 @@ from trine.gpu.replay.result import EidolonResult
 from trine.gpu.replay.run import Prepared
 from trine.results.report import Row
 
+# Flag reads of spinning wavefronts against wake-up time, and the wake-up time beyond which mwait reads less.
+
 #: Halvings of the interval that contains the break-even time.
 _HALVINGS = 8
 

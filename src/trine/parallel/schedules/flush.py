@@ -48,6 +48,9 @@ def alternate(forward: list[PipelineAction], backward: list[PipelineAction], war
 GPIPE, ONE_F_ONE_B = GPipe(), OneFOneB()
 
 
+# Interleaved 1F1B: each rank holds several chunks of the model, which makes the bubble shorter.
+
+
 class Interleaved(PipelineSchedule):
     """1F1B over chunks: micro-batches pass through all chunks of a rank in groups, one micro-batch per pipeline rank.
 
@@ -85,6 +88,9 @@ class Interleaved(PipelineSchedule):
 
 
 INTERLEAVED = Interleaved()
+
+
+# Zero-bubble schedules: weight gradients, which no rank waits for, fill the pipeline bubble.
 
 
 class ZeroBubbleH1(PipelineSchedule):

@@ -37,6 +37,8 @@ from trine.validation.gpu import kernels as kernels
 from trine.validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 from trine.validation.harness import Errors, UnreadRow, Validation, grouped, read_each, read_table
 
+# Times that a host measures by its own clock for a loop of kernel launches, without waiting for the GPU at the end.
+
 #: Launches in the queue; one more makes the host wait (forums.developer.nvidia.com/t/68937: about 1000).
 QUEUE_DEPTH = 1024
 

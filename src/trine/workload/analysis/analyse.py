@@ -28,6 +28,8 @@ from trine.workload.analysis.shape_rules import (
 from trine.workload.analysis.tensor_roles import Roles, find_batch, find_roles
 from trine.workload.raw_trace import RawCall, RawTrace, call_kind
 
+# Batch dimensions of each tensor, found by carrying layouts from the input data through the calls.
+
 _FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 _FIXED = frozenset({"weight", "buffer", "table", "gradient", "optimizer_state"})
 

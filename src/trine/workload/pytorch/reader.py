@@ -27,6 +27,12 @@ from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.files import with_meta_beside
 
+# Match nodes of an execution trace to calls of the profiler.
+#
+# The two files may cover different parts of one run: an observer for one iteration, a profiler for forty. "Record
+# function id" names the same call in both. If the profiler did not write it, autograd's sequence numbers (or external
+# ids) tie calls of one name together, and the calls between two ties are matched in order.
+
 #: Minimum share of matching calls; calls in a row that must agree after a difference; calls searched ahead.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48
 #: Limits of the search for the shift between numbers: names, nodes per name, calls per name.

@@ -25,6 +25,12 @@ from trine.common.units import MAX_INT64
 from trine.errors import InputError, TraceError, nearest
 from trine.graph.workload import TRACED_STEP, Workload
 
+# The third file of a capture, ``meta.json``, read strictly and written deterministically.
+#
+# A capture is a directory with :data:`KINETO_FILE`, :data:`EXECUTION_TRACE_FILE` and :data:`META_FILE`. The first two
+# are PyTorch's own formats; the third has data they cannot hold: step times measured without the profiler, and the
+# machine.
+
 KINETO_FILE = "kineto.json.gz"
 EXECUTION_TRACE_FILE = "execution_trace.json.gz"
 META_FILE = "meta.json"

@@ -46,6 +46,8 @@ from trine.gpu.program import (
 )
 from trine.gpu.system import KernelTasks, kernel_tasks
 
+# The compute half of fused kernels: the lines that workgroups load for their tiles, and their compute time.
+
 #: Maximum number of operations in one step of a tile.
 _PER_STEP = 8
 #: Order number after all operations of a workgroup that precede its wait for peers.

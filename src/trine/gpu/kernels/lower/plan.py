@@ -27,6 +27,8 @@ from trine.gpu.plans.reading import walk
 from trine.gpu.program import GpuProgram
 from trine.gpu.validate import MAX_WAVEFRONTS
 
+# One thread block of an MSCCL++ plan as the operations of a workgroup.
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockWiring:
