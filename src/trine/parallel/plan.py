@@ -473,6 +473,26 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
+#: Fewer micro-batches than this are simulated one by one.
+FEW_MICRO_BATCHES = 16
+
+
+def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
+    """Return numbers of micro-batches to simulate, one after the other, until a run repeats and stands for ``total``.
+
+    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
+    """
+    round_size = plan.pp if plan.virtual_stages > 1 else 2
+    count = max(2 * plan.pp * (2 if plan.virtual_stages > 1 else 1) + 4, FEW_MICRO_BATCHES // 2)
+    counts = []
+    while True:
+        count += (total - count) % round_size
+        if 2 * count > total:
+            return tuple(counts)
+        counts.append(count)
+        count *= 2
+
+
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
     """Split ``batch`` samples into micro-batches of at most ``micro_batch``, with sizes that differ by at most one.
 

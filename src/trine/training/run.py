@@ -15,11 +15,11 @@ from trine.cluster.select import Evened, evened
 from trine.common._version import __version__
 from trine.common.arguments import takes
 from trine.common.arrays import Int64
-from trine.common.observer import announce_job, ignore, observing, unobserved
+from trine.common.observer import announce_job, current_observer, ignore, observing, unobserved
 from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.errors import InputError, SpecError, TooManyTasksError
 from trine.graph.workload import Workload
-from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan, first_counts, micro_batches
 from trine.software.profile import NO_SOFTWARE
 from trine.training.facts import (
     crowded_uplinks,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
+    from trine.results.repeats import Repeats
     from trine.results.run import Scope
 
 
@@ -106,7 +107,56 @@ def _why_not_compared(options: SimulateOptions) -> str:
 
 
 def _run(setup: Setup) -> _Run:
-    """Build the job and run it."""
+    """Build the job and run it: few of its micro-batches if they repeat, else all."""
+    why = _why_each_microbatch(setup)
+    total = _num_micro_batches(setup)
+    counts = () if why else first_counts(setup.plan, total)
+    run = None
+    for simulated in counts:
+        run = _run_micro_batches(setup, simulated)
+        if (repeated := _repeated(run, total, simulated)) is not None:
+            return repeated
+    if run is not None and setup.options.fold == "on":
+        if (repeated := _repeated(run, total, counts[-1], exact=False)) is not None:
+            return repeated
+        why = "they did not repeat"
+    return _run_micro_batches(setup, None)
+
+
+def _repeated(run: _Run, total: int, simulated: int, *, exact: bool = True) -> _Run | None:
+    """Return the run as one of ``total`` micro-batches, or None if it does not repeat."""
+    from trine.folding.period import find_repeats
+
+    repeats = find_repeats(run.job_run, total, simulated, exact=exact)
+    return None if repeats is None else replace(run, job_run=replace(run.job_run, repeats=repeats))
+
+
+def _num_micro_batches(setup: Setup) -> int:
+    plan = setup.plan
+    return len(micro_batches(plan.batch or setup.workload.batch, plan.micro_batch))
+
+
+def _why_each_microbatch(setup: Setup) -> str:
+    """Return why every micro-batch must be simulated, or an empty string if few of them may stand for all."""
+    from trine.engine.models import NetworkModel, is_compiled, network_model
+
+    plan, stragglers, size = setup.plan, setup.options.stragglers, setup.plan.micro_batch
+    model = network_model(setup.network)
+    reasons = (
+        (setup.options.fold == "off", "folding is off"),
+        (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
+        (plan.data == "dp" or plan.sync_every is not None, "replicas do not synchronise in each step"),
+        (bool(plan.replica_batches), "replicas have different batches"),
+        (size is None or (plan.batch or setup.workload.batch) % size > 0, "micro-batches have different sizes"),
+        (stragglers is not None and stragglers.jitter is not None, "jitter makes every operator different"),
+        (not isinstance(model, NetworkModel) or not is_compiled(setup.network) or model.name == "circuit",
+         f"the network {model.name!r} has a state besides its flows"),
+    )  # fmt: skip
+    return next((reason for applies, reason in reasons if applies), "")
+
+
+def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
+    """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
     from trine.parallel.build import build_job
     from trine.parallel.contention import under_pressure
@@ -116,7 +166,7 @@ def _run(setup: Setup) -> _Run:
     options, profile = setup.options, setup.software.profile
     job, report = build_job(
         setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
-        host_bytes_per_s=setup.host_bytes_per_s, software=profile, mixed=setup.mixed,
+        host_bytes_per_s=setup.host_bytes_per_s, software=profile, mixed=setup.mixed, simulated=simulated,
     )  # fmt: skip
     announce_job(job)
     if options.stragglers is not None:
@@ -168,6 +218,7 @@ class _Run:
             "work": work,
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
+            "repeats": run.repeats,
         }
         show = partial(_build_result, setup, shared)
         observation = Observation(
@@ -215,6 +266,7 @@ def _build_result(
     from trine.results.run import Part
 
     part = tiers = None
+    repeats: Repeats | None = shared["repeats"]
     if scope is not None and observation.ends is not None:
         part = Part(
             ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=observation.ends, step_ends_ps=scope.step_ends_ps,
@@ -225,7 +277,7 @@ def _build_result(
         tiers = machine.link_tiers.names, machine.link_tiers.tier
     return Result(
         graph=observation.graph,
-        records=observation.records,
+        records=observation.records if repeats is None else repeats.stretched(observation.records),
         memory=observation.memory,
         memory_capacity_bytes=capacity if any(capacity) else (),
         scope=scope,
