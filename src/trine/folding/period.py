@@ -28,6 +28,8 @@ _PHASE, _MICROBATCH, _STEP = (LABEL_FIELDS.index(name) for name in ("phase", "mi
 #: Passes in the backward direction are one list, with the operators that they recompute.
 _SAME_LIST = {int(Phase.RECOMPUTE): int(Phase.BACKWARD), int(Phase.OPTIMIZER): int(Phase.BACKWARD)}
 PASS_KINDS = len(Phase) + 1
+#: Numbers of micro-batches after which a run may repeat, in the order of trial.
+DISTANCES = (*range(1, 13), 16, 24, 32)
 #: Periods may differ by this fraction, if exact repetition is not found: flows that share links are rounded to
 #: picoseconds, and imbalanced experts let these errors add up.
 MAX_DRIFT = 1e-7
@@ -166,14 +168,15 @@ def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -
 class _Sorted(NamedTuple):
     """All tasks in order of start, for one length of the period. start, end: ps.
 
-    shift: ps to the equal task one period later, -1 without one. drift: by how much the shifts of ready, start and end
-    differ. key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
+    shift: ps to the equal task one period later, -1 without one. drift: by how much the shifts of start and end differ.
+    ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1. key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
     """
 
     start: Int64
     end: Int64
     shift: Int64
     drift: Int64
+    ready: Int64
     key: Int64
     phase: Int64
 
@@ -181,19 +184,20 @@ class _Sorted(NamedTuple):
 def find_repeats(run: JobRun, micro_batches: int, simulated: int, *, exact: bool = True) -> Repeats | None:
     """Return what a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``; None if nothing repeats.
 
-    exact: False accepts periods that differ by the fraction MAX_DRIFT.
+    If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
+    :attr:`Repeats.left_out` more. exact: False accepts periods that differ by the fraction MAX_DRIFT.
     """
-    tracks, missing = tracks_of(run), micro_batches - simulated
-    for distance in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
-        if distance > missing or 3 * distance > simulated:
-            return None
+    tracks = tracks_of(run)
+    for distance in DISTANCES:
+        if 2 * distance > simulated:
+            break
         table = _sorted(tracks, distance)
         windows, keys, drift_ps = _windows(table, distance, exact)
         numbers = _repeated(tracks, keys, distance) if windows else ()
-        if numbers and missing % len(numbers) == 0:
+        if numbers:
             return Repeats(
-                windows=tuple(windows), count=missing // len(numbers), repeated=numbers, micro_batches=micro_batches,
-                simulated=simulated, drift_ps=drift_ps,
+                windows=tuple(windows), count=(micro_batches - simulated) // len(numbers), repeated=numbers,
+                micro_batches=micro_batches, simulated=simulated, drift_ps=drift_ps,
             )  # fmt: skip
     return None
 
@@ -206,17 +210,16 @@ def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
         now = lists.tasks[has_later]
         then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
         ready, start, end = (column[then] - column[now] for column in times)
-        waits = ready == 0  # it becomes ready at the same time as the earlier one, and waits for its stream
-        ready[waits] = start[waits]
-        num_tasks = len(times.start)
-        shift, drift, key, phase = np.full(num_tasks, -1), np.zeros(num_tasks, np.int64), *np.full((2, num_tasks), -1)
+        shift, early, key, phase = np.full((4, len(times.start)), -1)
+        drift = np.zeros(len(shift), np.int64)
         shift[now] = start
-        drift[now] = np.maximum(np.maximum(ready, start), end) - np.minimum(np.minimum(ready, start), end)
+        drift[now] = np.abs(end - start)
+        early[now] = np.where(ready == start, -1, times.ready[then])
         key[lists.tasks] = keys + lists.keys
         phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        parts.append([column[done] for column in (times.start, times.end, shift, drift, key, phase)])
+        parts.append([column[done] for column in (times.start, times.end, shift, drift, early, key, phase)])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return _Sorted(*(column[order] for column in columns))
@@ -240,7 +243,7 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
             continue
         running = np.flatnonzero(table.end[:begins] > start_ps)
         oldest_ps = int(table.start[running[0]]) if len(running) else start_ps
-        if first and latest_end[first - 1] > oldest_ps:
+        if (first and latest_end[first - 1] > oldest_ps) or table.ready[first:last].max() > oldest_ps:
             continue
         places, counts = np.unique(table.key[begins:ends], return_counts=True)
         if (counts != distance).any() or not covered.isdisjoint(places.tolist()):

@@ -475,6 +475,8 @@ def _is_share(value: object) -> bool:
 
 #: Fewer micro-batches than this are simulated one by one.
 FEW_MICRO_BATCHES = 16
+#: Numbers of micro-batches that are tried, each twice the one before.
+MOST_ATTEMPTS = 4
 
 
 def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
@@ -482,15 +484,15 @@ def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
 
     The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
     """
-    round_size = plan.pp if plan.virtual_stages > 1 else 2
-    count = max(2 * plan.pp * (2 if plan.virtual_stages > 1 else 1) + 4, FEW_MICRO_BATCHES // 2)
-    counts = []
-    while True:
-        count += (total - count) % round_size
+    is_interleaved = plan.virtual_stages > 1
+    count, counts = max(2 * plan.pp * (1 + is_interleaved) + 4, FEW_MICRO_BATCHES // 2), []
+    while len(counts) < MOST_ATTEMPTS:
+        count += (total - count) % (plan.pp if is_interleaved else 2)
         if 2 * count > total:
-            return tuple(counts)
+            break
         counts.append(count)
         count *= 2
+    return tuple(counts)
 
 
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:

@@ -223,18 +223,16 @@ class StageBuilder(StageProgram):
         """
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
-        sizes = self.context.all_micro_batches
-        left_out = range(len(self.context.micro_batches), len(sizes))
-        held = dict.fromkeys(action.chunk for action in self.actions.passes if action.kind == FORWARD_PASS)
-        further = [PipelineAction(FORWARD_PASS, chunk, number) for number in left_out for chunk in held]
-        for action in (*self.actions.passes, *further):
+        waiting = [(action.chunk, action.microbatch) for action in self.actions.passes if action.kind == FORWARD_PASS]
+        for action in self.actions.all_passes:
             if action.kind == FORWARD_PASS:
                 label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=action.microbatch, step=step)
                 chunk = self.context.chunks[action.chunk]
-                size = self.context.input_bytes(chunk.forward, sizes[action.microbatch])
+                size = self.context.input_bytes(chunk.forward, self.context.all_micro_batches[action.microbatch])
+                reader = waiting.pop(0) if waiting else (-1, -1)
                 if size:
-                    copies[action.chunk, action.microbatch] = self.writer.add(HostCopy(size, after, label))
-                    after = (copies[action.chunk, action.microbatch],)
+                    after = (self.writer.add(HostCopy(size, after, label)),)
+                    copies[reader] = after[0]
         return copies
 
     def _optimizer_step(self, step: int) -> None:

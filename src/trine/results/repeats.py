@@ -49,6 +49,11 @@ class Repeats:
         return len(self.repeated)
 
     @property
+    def left_out(self) -> int:
+        """Number of micro-batches that are neither simulated nor repetitions."""
+        return self.micro_batches - self.simulated - self.count * self.period
+
+    @property
     def bound_ps(self) -> int:
         """Largest error of a time of the longer run; 0 if it is exact."""
         return 2 * self.drift_ps * self.count * len(self.windows)

@@ -111,24 +111,26 @@ def _run(setup: Setup) -> _Run:
     why = _why_each_microbatch(setup)
     total = _num_micro_batches(setup)
     counts = () if why else first_counts(setup.plan, total)
-    run = None
     for simulated in counts:
-        run = _run_micro_batches(setup, simulated)
-        if (repeated := _repeated(run, total, simulated)) is not None:
-            return repeated
-    if run is not None and setup.options.fold == "on":
-        if (repeated := _repeated(run, total, counts[-1], exact=False)) is not None:
-            return repeated
-        why = "they did not repeat"
+        is_last = simulated == counts[-1] and setup.options.fold == "on"
+        if (run := _repeated(setup, total, simulated, (True, False) if is_last else (True,))) is not None:
+            return run
     return _run_micro_batches(setup, None)
 
 
-def _repeated(run: _Run, total: int, simulated: int, *, exact: bool = True) -> _Run | None:
-    """Return the run as one of ``total`` micro-batches, or None if it does not repeat."""
+def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool]) -> _Run | None:
+    """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat."""
     from trine.folding.period import find_repeats
 
-    repeats = find_repeats(run.job_run, total, simulated, exact=exact)
-    return None if repeats is None else replace(run, job_run=replace(run.job_run, repeats=repeats))
+    run = _run_micro_batches(setup, simulated)
+    for exact in exactness:
+        repeats = find_repeats(run.job_run, total, simulated, exact=exact)
+        if repeats is not None and repeats.left_out:
+            further = simulated + repeats.left_out
+            return _repeated(setup, total, further, exactness) if 2 * further <= total else None
+        if repeats is not None:
+            return replace(run, job_run=replace(run.job_run, repeats=repeats))
+    return None
 
 
 def _num_micro_batches(setup: Setup) -> int:
