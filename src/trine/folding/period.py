@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Bool, Int64
+from trine.common.units import format_time
+from trine.errors import SimulationError
 from trine.folding.run import JobRun, one_of_each_class
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS
@@ -322,3 +324,109 @@ def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int
             middle = (len(members) - distance) // 2
             chosen += members[middle : middle + distance].tolist()
     return tuple(sorted(chosen)) if len(chosen) == paths * distance else ()
+
+
+# Comparison with the run of all micro-batches.
+
+
+class _RankTasks(NamedTuple):
+    """All tasks of one rank, those outside lists in order of number, and the start and end of all."""
+
+    lists: Lists
+    others: Int64
+    start: Int64
+    end: Int64
+
+
+def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
+    """Compare each task of the run of all micro-batches with its prediction from the run of few; return a sentence.
+
+    Raises SimulationError with the first difference larger than the stated bound.
+    """
+    num_tasks, largest = 0, 0
+    for rank in _ranks_to_compare(every):
+        expected = _expected(_tasks_of(few, rank), repeats)
+        found = _tasks_of(every, rank)
+        for name, wanted, actual in zip(("start", "end"), expected, (found.start, found.end), strict=True):
+            actual = np.concatenate([actual[found.others], actual[_in_sequence(found.lists)]])
+            if len(wanted) != len(actual):
+                raise SimulationError(
+                    f"rank {rank} has {len(actual)} tasks, and its run of few micro-batches stands for {len(wanted)}. "
+                    "This is a bug of trine: please report it; --no-fold gives the right times"
+                )
+            off = np.abs(wanted - actual)
+            largest, num_tasks = max(largest, int(off.max(initial=0))), num_tasks + len(off)
+            if largest > repeats.bound_ps:
+                task = int(off.argmax())
+                raise SimulationError(
+                    f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
+                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches. This is a bug of "
+                    "trine: please report it; --no-fold gives the right times"
+                )
+    how = "equal to the picosecond" if not largest else f"at most {format_time(largest)} off"
+    return f"verified: {num_tasks // 2:,} tasks are {how} in a run of all micro-batches"
+
+
+def _ranks_to_compare(run: JobRun) -> list[int]:
+    if run.folded is None:
+        return list(run.ranks)
+    return [rank for p in run.folded.job.patterns for rank in one_of_each_class(run.folded, p.ranks).tolist()]
+
+
+def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
+    if run.folded is not None:
+        pattern = run.folded.job.patterns[int(run.folded.job.pattern_of[rank])]
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, pattern.role, pattern.stream)
+        labels, (_, start, end) = pattern.labels, run.folded.times(rank)
+    else:
+        graph, own = run.graph, np.flatnonzero(run.graph.rank == rank)
+        labels = np.stack([getattr(graph.labels, name)[own] for name in LABEL_FIELDS]).astype(np.int32)
+        columns = _columns(labels, graph.kind[own], graph.size_bytes[own])
+        start, end = run.records.start_ps[own], run.records.end_ps[own]
+    lists = Lists.of(Tasks(np.zeros(len(start), np.int64), labels, columns))
+    outside = np.ones(len(start), np.bool_)
+    outside[lists.tasks] = False
+    return _RankTasks(lists, np.flatnonzero(outside), start, end)
+
+
+def _in_sequence(lists: Lists) -> Int64:
+    """Return the tasks of all lists, by place in the sequence, then by micro-batch."""
+    passes = lists.sequence[lists.of_task]
+    order = np.lexsort((lists.microbatch[lists.of_task], lists.position, passes))
+    return lists.tasks[order]
+
+
+def _expected(few: _RankTasks, repeats: Repeats) -> tuple[Int64, Int64]:
+    """Return start and end of the tasks in the longer run: those outside lists, then as :func:`_in_sequence`."""
+    tasks = _in_sequence(few.lists)
+    copies = np.zeros(len(tasks), np.int64)  # how often a task is repeated, after all tasks of its window
+    start, period_ps = few.start[tasks], np.zeros(len(tasks), np.int64)
+    for window in repeats.windows:
+        inside = (start >= window.start_ps) & (start < window.end_ps)
+        copies[inside], period_ps[inside] = repeats.count, window.end_ps - window.start_ps
+    inside = np.append(copies > 0, False)
+    place = np.arange(len(tasks))
+    block_end = np.where(copies > 0, _next_outside(inside)[place], place + 1)
+    repeated, number = np.repeat(place, copies + 1), _numbers(copies + 1)
+    order = np.lexsort((repeated, number, block_end[repeated]))
+    repeated, number = repeated[order], number[order]
+    shift = repeats.later_ps(start)[repeated] + number * period_ps[repeated]
+    others = few.others
+    outside = repeats.later_ps(few.start[others])
+    return (
+        np.concatenate([few.start[others] + outside, start[repeated] + shift]),
+        np.concatenate([few.end[others] + outside, few.end[tasks][repeated] + shift]),
+    )
+
+
+def _next_outside(inside: Bool) -> Int64:
+    """Return for each place the first later place that is False: int64[n]."""
+    outside = np.where(inside, len(inside), np.arange(len(inside)))
+    following: Int64 = np.minimum.accumulate(outside[::-1])[::-1]
+    return following
+
+
+def _numbers(counts: Int64) -> Int64:
+    """Return 0 to n - 1 for each of ``counts``, one after the other."""
+    numbers: Int64 = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers

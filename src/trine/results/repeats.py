@@ -29,7 +29,8 @@ class Repeats:
 
     micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
     micro-batches that do what those in the windows do. drift_ps: largest difference between
-    two periods (0: the state of the run repeats exactly), so that times deviate by at most ``bound_ps``.
+    two periods (0: the state of the run repeats exactly), so that times deviate by at most ``bound_ps``. verified: the
+    result of --verify-fold.
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
@@ -42,6 +43,7 @@ class Repeats:
     micro_batches: int
     simulated: int
     drift_ps: int = 0
+    verified: str = ""
 
     @property
     def period(self) -> int:
@@ -66,6 +68,7 @@ class Repeats:
         return (
             f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
             f"({lengths}), {'to the picosecond' if not self.drift_ps else f'within {format_time(self.bound_ps)} in all'}"
+            f"{self.verified and f'; {self.verified}'}"
         )
 
     def stretch(self, times_ps: Int64) -> Int64:
@@ -80,6 +83,13 @@ class Repeats:
         """Return the records with stretched times."""
         return self._mapped(records, self.stretch)
 
+    def later_ps(self, start_ps: Int64) -> Int64:
+        """Return by how much later tasks with these starts, after the windows, start in the longer run: int64[n]."""
+        skipped = np.zeros(len(start_ps), np.int64)
+        for window in self.windows:
+            skipped[start_ps >= window.end_ps] += self.count * (window.end_ps - window.start_ps)
+        return skipped
+
     def unstretched(self, records: Records) -> Records:
         """Return stretched records with the simulated times."""
         return self._mapped(records, self.simulated_ps)
@@ -90,7 +100,7 @@ class Repeats:
         Each task keeps its duration; ready and end move with its start.
         """
         simulated = self.unstretched(records)
-        skipped = self._skipped(simulated.start_ps)
+        skipped = self.later_ps(simulated.start_ps)
         return self._mapped(simulated, lambda times_ps: times_ps + skipped)
 
     def shown_microbatch(
@@ -137,10 +147,3 @@ class Repeats:
             times -= inside - inside // (self.count + 1)
             inserted += period * self.count
         return times
-
-    def _skipped(self, times_ps: Int64) -> Int64:
-        """Return the length of the repetitions that end before each time of the simulated run."""
-        skipped = np.zeros(len(times_ps), np.int64)
-        for window in self.windows:
-            skipped[times_ps >= window.end_ps] += self.count * (window.end_ps - window.start_ps)
-        return skipped

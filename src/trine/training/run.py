@@ -15,6 +15,7 @@ from trine.cluster.select import Evened, evened
 from trine.common._version import __version__
 from trine.common.arguments import takes
 from trine.common.arrays import Int64
+from trine.common.evidence import Evidence
 from trine.common.observer import announce_job, current_observer, ignore, observing, unobserved
 from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.errors import InputError, SpecError, TooManyTasksError
@@ -108,14 +109,29 @@ def _why_not_compared(options: SimulateOptions) -> str:
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
-    why = _why_each_microbatch(setup)
+    from trine.folding.period import check_repeats
+
     total = _num_micro_batches(setup)
-    counts = () if why else first_counts(setup.plan, total)
-    for simulated in counts:
-        is_last = simulated == counts[-1] and setup.options.fold == "on"
-        if (run := _repeated(setup, total, simulated, (True, False) if is_last else (True,))) is not None:
-            return run
-    return _run_micro_batches(setup, None)
+    counts = first_counts(setup.plan, total)
+    why = counts and _why_each_microbatch(setup)
+    run = None
+    for simulated in () if why else counts:
+        is_last = simulated == counts[-1] and setup.options.fold != "exact"
+        few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
+        if run := _repeated(few, total, simulated, (True, False) if is_last else (True,)):
+            break
+    if run is None:
+        whole = _run_micro_batches(setup, None)
+        return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole
+    if setup.options.fold == "verify":
+        fold = "off" if setup.plan.num_ranks == 1 or run.job_run.why else "verify"
+        every = _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None)
+        repeats = run.job_run.repeats
+        assert repeats is not None
+        verified = check_repeats(run.job_run, every.job_run, repeats)
+        job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.job_run.sentence)
+        return replace(run, job_run=job_run)
+    return run
 
 
 def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool]) -> _Run | None:
@@ -195,7 +211,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A finished run of a job. advice: sentences about options that do not pay."""
+    """A finished run of a job. advice: sentences about options that do not pay. why: each micro-batch was simulated."""
 
     setup: Setup
     report: BuildReport
@@ -203,6 +219,7 @@ class _Run:
     kernels: tuple[CommunicationKernels, ...]
     job_run: JobRun
     advice: tuple[str, ...] = ()
+    why: str = ""
 
     def result(self, simulator: Simulator) -> Result:
         """Return the result, with the ranks that the run shows."""
@@ -210,7 +227,7 @@ class _Run:
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
-        support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers)
+        support = (*evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers), *self._repetition())
         shared = {
             "plan": facts(setup, self.report),
             "evidence": support,
@@ -233,6 +250,13 @@ class _Run:
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
         return result.with_words(warnings, support, band_on_shared_fabric(result, setup))
+
+    def _repetition(self) -> tuple[Evidence, ...]:
+        """Return how many of many micro-batches the run simulated, and why."""
+        repeats = self.job_run.repeats
+        if repeats is not None:
+            return (Evidence("micro-batches", "modelled", repeats.sentence),)
+        return (Evidence("micro-batches", "modelled", f"all are simulated: {self.why}"),) if self.why else ()
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs
