@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trine.cluster.select import Evened, evened
+from trine.common._jit import without_collector
 from trine.common._version import __version__
 from trine.common.arguments import takes
 from trine.common.arrays import Int64
@@ -65,6 +66,11 @@ def simulate(
     ------
     InputError and its subclasses if the input cannot be used, SimulationError if the run cannot finish.
     """
+    with without_collector():
+        return _simulate(workload, plan, options)
+
+
+def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Result:
     from trine.results import Simulator
 
     began = time.perf_counter()
@@ -144,7 +150,7 @@ def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool
         repeats = find_repeats(run.job_run, total, simulated, exact=exact)
         if repeats is not None and repeats.left_out:
             further = simulated + repeats.left_out
-            return _repeated(setup, total, further, exactness) if 2 * further <= total else None
+            return _repeated(setup, total, further, exactness) if 4 * further <= 3 * total else None
         if repeats is not None:
             job_run = replace(run.job_run, repeats=repeats)
             holds_blocks = job_run.memory.held is not None  # until collectives end: not replayed for more micro-batches
