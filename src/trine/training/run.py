@@ -81,7 +81,7 @@ def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, op
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
     if refused is not None:
-        if options.fold != "on":
+        if options.fold not in MAY_ESTIMATE:
             raise refused
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
     wall_s, job_run = time.perf_counter() - began, run.job_run
@@ -113,13 +113,17 @@ def _why_not_compared(options: SimulateOptions) -> str:
     return ""
 
 
+#: Modes of folding that accept an estimate.
+MAY_ESTIMATE = ("on", "ranks")
+
+
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
     from trine.folding.period import check_repeats
 
     total = _num_micro_batches(setup)
-    counts = first_counts(setup.plan, total)
-    why = counts and _why_each_microbatch(setup)
+    counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total)
+    why = _why_each_microbatch(setup) if counts else ""
     run = None
     for simulated in () if why else counts:
         is_last = simulated == counts[-1] and setup.options.fold != "exact"
@@ -170,7 +174,6 @@ def _why_each_microbatch(setup: Setup) -> str:
     plan, stragglers, size = setup.plan, setup.options.stragglers, setup.plan.micro_batch
     model = network_model(setup.network)
     reasons = (
-        (setup.options.fold == "off", "folding is off"),
         (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
         (plan.data == "dp" or plan.sync_every is not None, "replicas do not synchronise in each step"),
         (bool(plan.replica_batches), "replicas have different batches"),
@@ -212,7 +215,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         engine=options.engine,
         fold=options.fold,
         stragglers=options.stragglers,
-        has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
+        has_estimate=(lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
     return _Run(setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run())
