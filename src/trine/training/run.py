@@ -230,6 +230,7 @@ def _build_result(
         memory_capacity_bytes=capacity if any(capacity) else (),
         scope=scope,
         power_w=setup.power_w(ranks),
+        state_w=None if setup.cap is None else setup.cap.states_w,
         gpu_models=setup.models_of(ranks),
         part=part,
         link_tiers=tiers,
