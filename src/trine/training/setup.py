@@ -58,9 +58,9 @@ FLOW_NETWORKS = ("fair", "equal")
 class Setup:
     """Resolved inputs of a simulation.
 
-    gpu: the GPU requested in place of the cluster's; its memory and power apply. cap: the power cap. plan: the plan with its open fields
-    filled in. compute: the name of the compute model chosen for this workload. layout_notes: layout settings that the
-    software makes by itself. layout_warnings: settings without effect, or that need further settings.
+    gpu: the GPU requested in place of the cluster's; its memory and power apply. cap: the power cap. plan: the plan
+    with its open fields filled in. compute: the compute model chosen for this workload. layout_notes: layout
+    settings that the software makes by itself. layout_warnings: settings without effect, or that need further settings.
     """
 
     workload: Workload
