@@ -46,8 +46,8 @@ class MachineOptions:
 
 
 CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
-#: Machine options for commands that do not support circuits.
-LinkedMachine = Annotated[MachineOptions, Fields(without=CIRCUITS)]
+#: Machine options for commands that support neither circuits nor libraries of collectives.
+LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp"))]
 
 
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:

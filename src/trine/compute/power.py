@@ -30,7 +30,7 @@ _FILE = PRESETS / "power_curves.yaml"
 CLOCKED = 0.5
 #: Relative error of a step's dynamic power: tests/crosscheck/test_power.py compares 16 measured steps.
 POWER_ERROR = 0.20
-#: Error of the slope: the points of one GPU lie this far apart, and so do the GPUs.
+#: Error of the slope: the range over the points of one GPU and over the GPUs.
 SLOPE_ERROR = 0.12
 #: Part of the limit that a GPU draws while it only communicates: as in presets/power.yaml.
 COMMUNICATING = 0.5
@@ -223,14 +223,14 @@ def load_of(workload: Workload, model: ComputeModel, bounds: Bounds, curve: Powe
 
 
 def _joules_per_flop(curve: PowerCurve, precision: str) -> float:
-    """Return the energy of a FLOP; a precision without a measurement draws the most expensive one's."""
+    """Return the energy of a FLOP; a precision without a measurement costs the maximum."""
     return 1e-12 * curve.pj_per_flop.get(precision, max(curve.pj_per_flop.values()))
 
 
 def power_cap(
     cap_w: int, workload: Workload, model: ComputeModel, gpu: GpuSpec | None, batch: int | None = None
 ) -> PowerCap:
-    """Return the effect of a cap of ``cap_w`` on ``workload``; a cap at or above the default limit has none.
+    """Return the effect of a cap of ``cap_w`` on ``workload``; a cap from the default limit on changes nothing.
 
     batch: of a micro-batch, by default the workload's.
 
