@@ -241,11 +241,11 @@ def _noise(sizes: Sequence[int], ratios: Sequence[float], pairs: Sequence[Sequen
     found: list[float] = []
     for is_small in (True, False):
         part = [ratio for size, ratio in zip(sizes, ratios, strict=True) if (size < SMALL_BYTES) == is_small]
-        found += [max(floor, _scatter(part))] * len(part)
+        found += [max(floor, scatter(part))] * len(part)
     return found
 
 
-def _scatter(ratios: Sequence[float]) -> float:
+def scatter(ratios: Sequence[float]) -> float:
     """Return the standard deviation of ratios around a smooth curve; 0 for fewer than MIN_SIZES."""
     if len(ratios) < MIN_SIZES:
         return 0.0

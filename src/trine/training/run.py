@@ -31,7 +31,14 @@ from trine.training.facts import (
     memory_verdict,
     setup_warnings,
 )
-from trine.training.headline import band_of, band_on_shared_fabric, foreign_band, public_mfu, step_work
+from trine.training.headline import (
+    band_of,
+    band_on_shared_fabric,
+    band_with_spread,
+    foreign_band,
+    public_mfu,
+    step_work,
+)
 from trine.training.options import SimulateOptions, observed
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 
@@ -179,7 +186,9 @@ class _Run:
             *public_mfu(result),
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
-        return result.with_words(warnings, support, band_on_shared_fabric(result, setup))
+        return result.with_words(
+            warnings, support, band_with_spread(result, band_on_shared_fabric(result, setup), setup)
+        )
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs

@@ -62,6 +62,7 @@ LINES = {
         "check {inputs}/nccl.log --cluster dgx-h100",
         "check {examples}/gh200-8-tcp.log --cluster gh200-node",
     ],
+    "calibrate-cluster": ["calibrate --cluster dgx-h100 {inputs}/nccl.log"],
     "check-runs": ["check {inputs}/slow.log {inputs}/nccl.log"],
     "validate-collectives": ["validate collectives --machine a100"],
     "validate-loadstore": ["validate loadstore --series mscclpp-kernel6-a100 --largest 24K"],
