@@ -70,8 +70,8 @@ class _Run:
 class ClusterFit(Report):
     """The result of :func:`fit_cluster`: the fitted cluster, its factors, errors before and after, and the spread.
 
-    error_before, error_after: root mean square of log(measured / predicted). spread: standard deviation of the logarithm
-    of repeated times; spread_from says what it rests on.
+    error_before, error_after: root mean square of log(measured / predicted). spread: standard deviation of the
+    logarithm of repeated times; spread_from: its source.
     """
 
     SCHEMA: ClassVar[str] = "calibrate-cluster"
