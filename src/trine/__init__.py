@@ -100,8 +100,9 @@ __all__ = [
     "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
     "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_eidolon", "save", "simulate", "simulate_shared", "synthesize",
+    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "loadstore_collective", "overlap_range", "run", "run_eidolon", "save", "simulate", "simulate_shared",
+    "synthesize",
 ]  # fmt: skip
 
 

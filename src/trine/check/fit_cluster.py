@@ -33,7 +33,7 @@ HUBER = 0.1
 #: Steps of the search in the logarithm of a factor, and how far a factor may lie from 1.
 STEPS = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 MAX_LOG = math.log(50)
-#: Weight of a factor's distance from 1: decides only where the logs do not.
+#: Weight of a factor's distance from 1: breaks ties between fits.
 RIDGE = 1e-4
 MIN_SIZES = 4
 #: Sizes this close to a log's largest decide the bandwidth; training sends mostly such messages.
@@ -301,7 +301,7 @@ def _search(residuals: Callable[[Sequence[float]], list[float]], weights: Sequen
 
 
 def _spread(runs: Sequence[_Run], left: Sequence[float]) -> tuple[float, str]:
-    """Return the standard deviation of the logarithm of a time from run to run, and what it rests on.
+    """Return the standard deviation of the logarithm of a time from run to run, and its source.
 
     The same collective, size and number of GPUs in several logs, or several rows, are repetitions.
     """

@@ -33,7 +33,7 @@ _MAD, _NEIGHBOURS = 1.4826, 1.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedRow:
+class RunRow:
     """One size. noise: standard deviation of the ratio's logarithm. state: of the second run."""
 
     size_bytes: int
@@ -63,7 +63,7 @@ class RunComparison(Report):
     first: NcclLog
     second: NcclLog
     result: str
-    rows: tuple[ComparedRow, ...]
+    rows: tuple[RunRow, ...]
     state: str
     ranges: tuple[tuple[str, int, int], ...]
     isolated: tuple[int, ...]
@@ -106,7 +106,7 @@ class RunComparison(Report):
         """Return the verdict, one row per size, and notes."""
         return self._text(self.rows)
 
-    def _text(self, rows: Sequence[ComparedRow]) -> str:
+    def _text(self, rows: Sequence[RunRow]) -> str:
         head = f"{self.first.op} of {self.first.num_ranks or 'unknown'} ranks ({self.result}): A {self.first.path}, "
         table: list[tuple[str, ...]] = [
             ("size (B)", "A (us)", "B (us)", "B / A", "noise", "A (GB/s)", "B (GB/s)", "B is")
@@ -183,7 +183,7 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     logs = [math.log(median(b) / median(a)) for a, b in pairs]
     noise = _noise(sizes, logs, pairs)
     rows = tuple(
-        ComparedRow(
+        RunRow(
             size_bytes=size,
             first_ps=round(median(a)),
             second_ps=round(median(b)),
@@ -253,7 +253,7 @@ def scatter(ratios: Sequence[float]) -> float:
     return _MAD * median(offs) / math.sqrt(_NEIGHBOURS)
 
 
-def _ranges(rows: Sequence[ComparedRow]) -> tuple[tuple[str, int, int], ...]:
+def _ranges(rows: Sequence[RunRow]) -> tuple[tuple[str, int, int], ...]:
     """Return the wide ranges of sizes that differ in one direction, in order."""
     sizes = [row.size_bytes for row in rows]
     found = []

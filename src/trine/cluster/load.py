@@ -232,7 +232,7 @@ SHARP_LINKS = {"ib-hdr": "Quantum", "ib-ndr": "Quantum-2", "ib-xdr": "Quantum-X8
 def with_sharp(cluster: Cluster, fabric: str | None) -> Cluster:
     """Return a node whose fabric, or ``fabric`` in place of it, has switches that reduce.
 
-    Raises SpecError for a fabric that is not InfiniBand, InfiniBand before HDR, or nodes that are joined already.
+    Raises SpecError for fabrics other than InfiniBand HDR, NDR and XDR, and for nodes that are joined already.
     """
     if joined_nodes(cluster):
         raise SpecError(

@@ -127,7 +127,7 @@ def read_neighbour(path: str | os.PathLike[str]) -> NeighbourFile:
     if found.workload is None and not found.flows:
         raise InputError("needs a 'workload' or 'flows'", file=path)
     if found.workload is None and (found.plan or found.placement or found.software):
-        raise InputError("'plan', 'placement' and 'software' are about a 'workload', and there is none", file=path)
+        raise InputError("'plan', 'placement' and 'software' need a 'workload'", file=path)
     return found
 
 
@@ -197,7 +197,7 @@ def _second_setup(first: Setup, other: NeighbourFile, options: SimulateOptions) 
 
 
 def _balanced(setups: Sequence[Setup], options: SimulateOptions) -> tuple[list[TaskGraph], list[int]]:
-    """Return each job's graph and its time alone, with as many steps that all take about as long."""
+    """Return each job's graph and its time alone; shorter steps repeat until all jobs last about as long."""
     graphs = [_graph_of(setup) for setup in setups]
     alone = [_time_of(graph, setup, options) for graph, setup in zip(graphs, setups, strict=True)]
     longest = max(alone)
@@ -272,7 +272,7 @@ def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:
     routes = [len(graph.route_latency_ps) for graph in graphs]
 
     def joined(name: str, counts: Sequence[int]) -> Any:
-        """Return a column of all graphs, with its numbers moved behind those of earlier graphs."""
+        """Return a column of all graphs; each graph's numbers follow the previous graph's."""
         starts = np.cumsum([0, *counts])[:-1]
         parts = []
         for graph, start in zip(graphs, starts.tolist(), strict=True):

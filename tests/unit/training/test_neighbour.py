@@ -97,7 +97,7 @@ def test_refusals(tmp_path):
     wrong = {
         "needs a 'workload' or 'flows'": "plan: {dp: 2}",
         "unknown key 'workloads'": "workloads: x",
-        "are about a 'workload'": "flows: [{from: gpu0, to: gpu1, rate: 1 GB/s}]\nplan: {dp: 2}",
+        "need a 'workload'": "flows: [{from: gpu0, to: gpu1, rate: 1 GB/s}]\nplan: {dp: 2}",
     }
     for words, text in wrong.items():
         (tmp_path / "n.yaml").write_text(text)
