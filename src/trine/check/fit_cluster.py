@@ -44,13 +44,12 @@ MAX_ERROR = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedLinks:
-    """Factors on the links of one class. rates, latencies: (before, after) of each kind of link, by name."""
+    """Factors on the links of one class. kinds: name, link before and link after of each kind of link."""
 
     link_class: str
     bandwidth: float
     latency: float
-    rates: tuple[tuple[str, int, int], ...]
-    latencies_ps: tuple[tuple[str, int, int], ...]
+    kinds: tuple[tuple[str, Link, Link], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +104,9 @@ class ClusterFit(Report):
         """Return the headline, the links before and after, and notes."""
         table: list[tuple[str, ...]] = [("links", "bandwidth", "fitted", "latency", "fitted")]
         for fitted in self.links:
-            for (name, before, after), (_, old, new) in zip(fitted.rates, fitted.latencies_ps, strict=True):
-                rates, times = map(format_bandwidth, (before, after)), map(format_time, (old, new))
+            for name, old, new in fitted.kinds:
+                rates = (format_bandwidth(link.bytes_per_s) for link in (old, new))
+                times = (format_time(link.latency_ps) for link in (old, new))
                 table.append((f"{name} ({fitted.link_class})", *rates, *times))
         notes = [line for note in self.remarks for line in wrapped_at("note", note, 6)]
         return "\n".join([*wrapped_at("", self.headline, 0), "", *columns(table), *(["", *notes] if notes else [])])
@@ -134,10 +134,11 @@ class ClusterFit(Report):
             {
                 "link": name, "class": fitted.link_class,
                 "bandwidth_factor": fitted.bandwidth, "latency_factor": fitted.latency,
-                "bytes_per_s": before, "fitted_bytes_per_s": after, "latency_ps": old, "fitted_latency_ps": new,
+                "bytes_per_s": old.bytes_per_s, "fitted_bytes_per_s": new.bytes_per_s,
+                "latency_ps": old.latency_ps, "fitted_latency_ps": new.latency_ps,
             }
             for fitted in self.links
-            for (name, before, after), (_, old, new) in zip(fitted.rates, fitted.latencies_ps, strict=True)
+            for name, old, new in fitted.kinds
         ]  # fmt: skip
 
     def save(self, path: str | Path) -> None:
@@ -325,13 +326,12 @@ def _rms(values: Sequence[float]) -> float:
 
 def _fitted_links(before: Cluster, after: Cluster, link_class: str, factors: Sequence[float]) -> FittedLinks:
     pairs = zip(before.link_table.numbers, after.link_table.numbers, strict=True)
-    alike = {
+    kinds = {
         (old.medium or link_class, old.bytes_per_s): (old, new) for old, new in pairs if old.link_class == link_class
     }
     return FittedLinks(
         link_class=link_class, bandwidth=math.exp(factors[0]), latency=math.exp(factors[1]),
-        rates=tuple((name, old.bytes_per_s, new.bytes_per_s) for (name, _), (old, new) in alike.items()),
-        latencies_ps=tuple((name, old.latency_ps, new.latency_ps) for (name, _), (old, new) in alike.items()),
+        kinds=tuple((name, old, new) for (name, _), (old, new) in kinds.items()),
     )  # fmt: skip
 
 

@@ -266,68 +266,49 @@ def _num_shared(graphs: Sequence[TaskGraph]) -> int:
 
 def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:
     """Return one graph of all tasks on the same links, and int64[tasks], the graph that each task comes from."""
-    first = graphs[0]
     sizes = [graph.num_tasks for graph in graphs]
     ranks, streams = ([len(getattr(graph, name)) for graph in graphs] for name in ("rank_names", "stream_names"))
     routes = [len(graph.route_latency_ps) for graph in graphs]
 
-    def joined(name: str, counts: Sequence[int]) -> Any:
-        """Return a column of all graphs; each graph's numbers follow the previous graph's."""
-        starts = np.cumsum([0, *counts])[:-1]
-        parts = []
-        for graph, start in zip(graphs, starts.tolist(), strict=True):
-            column = getattr(graph, name)
-            column = (
-                np.full(graph.num_tasks, 0 if name == "pressure_ppm" else -1, np.int32) if column is None else column
-            )
-            parts.append(np.where(column >= 0, column + start, column) if start else column)
-        return np.concatenate(parts).astype(parts[0].dtype)
+    def stacked(name: str, counts: Sequence[int], blank: int = 0) -> Any:
+        """Return a column of all graphs, of ``blank`` where a graph lacks it."""
+        columns = [getattr(graph, name) for graph in graphs]
+        kind = next((column.dtype for column in columns if column is not None), np.int32)
+        return np.concatenate([
+            np.full(count, blank, kind) if column is None else column
+            for column, count in zip(columns, counts, strict=True)
+        ])  # fmt: skip
+
+    def moved(name: str, steps: Sequence[int], counts: Sequence[int] = sizes) -> Any:
+        """Return a column of numbers; each graph's numbers follow the previous graph's. -1 stays."""
+        column, starts = stacked(name, counts, -1), np.repeat(np.cumsum([0, *steps])[:-1], counts)
+        return np.where(column >= 0, column + starts, column).astype(column.dtype)
 
     def chained(name: str) -> Int64:
         """Return CSR offsets of all graphs."""
-        parts = [np.zeros(1, np.int64)]
-        for graph in graphs:
-            parts.append(np.asarray(getattr(graph, name)[1:], np.int64) + parts[-1][-1])
-        return np.concatenate(parts)
+        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(getattr(graph, name)) for graph in graphs]))])
 
-    zeros = [0] * len(graphs)
-    total = sum(sizes)
-    none, no_phase = np.full(total, -1, np.int32), np.full(total, -1, np.int8)
-    blank = Labels(phase=no_phase, operator=none, layer=none, collective=none, stage=none, microbatch=none, step=none)
-    caps = [
-        np.zeros(count, np.int64) if graph.route_cap_bytes_per_s is None else graph.route_cap_bytes_per_s
-        for graph, count in zip(graphs, routes, strict=True)
-    ]
-    has_pressure = any(graph.pressure_ppm is not None for graph in graphs)
+    none = np.full(sum(sizes), -1, np.int32)
+    has_caps, has_pressure = (
+        any(getattr(graph, name) is not None for graph in graphs) for name in ("route_cap_bytes_per_s", "pressure_ppm")
+    )
+    starts = np.repeat(np.cumsum([0, *ranks])[:-1], streams)
     merged = replace(
-        first,
-        kind=np.concatenate([graph.kind for graph in graphs]),
-        rank=joined("rank", ranks), peer=joined("peer", ranks), stream=joined("stream", streams),
-        duration_ps=np.concatenate([graph.duration_ps for graph in graphs]),
-        size_bytes=np.concatenate([graph.size_bytes for graph in graphs]),
-        route=joined("route", routes),
-        num_required=np.concatenate([graph.num_required for graph in graphs]),
-        predecessor_ptr=chained("predecessor_ptr"), predecessor_idx=joined("predecessor_idx", sizes),
-        route_ptr=chained("route_ptr"), route_links=joined("route_links", zeros),
-        route_latency_ps=np.concatenate([graph.route_latency_ps for graph in graphs]),
+        graphs[0],
+        **{name: stacked(name, sizes) for name in ("kind", "duration_ps", "size_bytes", "num_required")},
+        rank=moved("rank", ranks), peer=moved("peer", ranks), stream=moved("stream", streams),
+        route=moved("route", routes), predecessor_ptr=chained("predecessor_ptr"),
+        predecessor_idx=moved("predecessor_idx", sizes, [len(graph.predecessor_idx) for graph in graphs]),
+        route_ptr=chained("route_ptr"), route_links=np.concatenate([graph.route_links for graph in graphs]),
+        route_latency_ps=stacked("route_latency_ps", routes),
+        route_cap_bytes_per_s=stacked("route_cap_bytes_per_s", routes) if has_caps else None,
+        pressure_ppm=stacked("pressure_ppm", sizes) if has_pressure else None,
+        pressure_stream=moved("pressure_stream", streams) if has_pressure else None,
         stream_names=tuple(name for graph in graphs for name in graph.stream_names),
-        stream_ranks=tuple(
-            rank + start
-            for graph, start in zip(graphs, np.cumsum([0, *ranks])[:-1].tolist(), strict=True)
-            for rank in graph.stream_ranks
-        ),
-        rank_names=tuple(f"{name}" if not number else f"{number}:{name}" for number, graph in enumerate(graphs)
-                         for name in graph.rank_names),
-        labels=blank, operator_names=(), layer_names=(), collectives=(), task_names=(),
-        route_cap_bytes_per_s=np.concatenate(caps) if any(cap.any() for cap in caps) else None,
-        pressure_ppm=_pressure(graphs) if has_pressure else None,
-        pressure_stream=joined("pressure_stream", streams) if has_pressure else None,
+        stream_ranks=tuple((np.concatenate([graph.stream_ranks for graph in graphs]) + starts).tolist()),
+        rank_names=tuple(f"{number}:{name}" for number, graph in enumerate(graphs) for name in graph.rank_names),
+        labels=Labels(phase=none.astype(np.int8), operator=none, layer=none, collective=none, stage=none,
+                      microbatch=none, step=none),
+        operator_names=(), layer_names=(), collectives=(), task_names=(),
     )  # fmt: skip
     return merged, np.repeat(np.arange(len(graphs)), sizes)
-
-
-def _pressure(graphs: Sequence[TaskGraph]) -> Any:
-    """Return the pressure of all tasks; it may be negative."""
-    return np.concatenate([
-        np.zeros(graph.num_tasks, np.int32) if graph.pressure_ppm is None else graph.pressure_ppm for graph in graphs
-    ])  # fmt: skip
