@@ -25,6 +25,7 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
 from trine.common.units import format_bandwidth, format_time
 from trine.errors import InputError
+from trine.results.columns import to_row
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
@@ -114,13 +115,8 @@ class ClusterFit(Report):
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
         return {
-            "base": self.base,
+            **to_row(self, "base num_sizes error_before error_after spread spread_from"),
             "logs": list(self.logs),
-            "num_sizes": self.num_sizes,
-            "error_before": self.error_before,
-            "error_after": self.error_after,
-            "spread": self.spread,
-            "spread_from": self.spread_from,
             "links": self._rows(),
             "notes": list(self.remarks),
         }

@@ -138,9 +138,7 @@ class RunComparison(Report):
             "second": self.second.path,
             "op": self.first.op,
             "num_ranks": self.first.num_ranks,
-            "result": self.result,
-            "state": self.state,
-            "verdict": self.verdict,
+            **to_row(self, "result state verdict"),
             "ranges": [
                 {"state": state, "from_bytes": start, "to_bytes": end} for state, start, end in self.ranges
             ],

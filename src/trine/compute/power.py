@@ -139,6 +139,12 @@ class PowerCap:
         return self.base_clock / self.clock
 
     @property
+    def compute_share(self) -> float:
+        """Fraction of the busy time in compute-bound operators, at the cap."""
+        compute_s = self.load.compute_s / self.clock
+        return compute_s / (compute_s + self.load.memory_s)
+
+    @property
     def power_w(self) -> float:
         return min(self.load.power_w(self.curve, self.clock), float(self.cap_w))
 

@@ -240,6 +240,17 @@ def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
     return WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
 
 
+def band_under_cap(result: Result, band: Band | None, setup: Setup) -> Band | None:
+    """Return the likely range, widened by the range of a power cap's slowdown on compute-bound operators."""
+    cap = setup.cap
+    if cap is None or cap.slowdown <= 1:
+        return band
+    bound_ps = result.compute_s * PS_PER_S * cap.compute_share
+    low, high = (result.step_time_ps + round(bound_ps * (factor / cap.slowdown - 1)) for factor in cap.range)
+    reason = f"power cap: compute-bound operators {cap.range[0] - 1:.1%} to {cap.range[1] - 1:.1%} longer"
+    return WidenedBand(inner=band, low_ps=low, high_ps=high, reason=reason)
+
+
 def band_with_spread(result: Result, band: Band | None, setup: Setup) -> Band | None:
     """Return the likely range, widened by the spread of the cluster's collectives (``spread`` of its file).
 

@@ -197,7 +197,7 @@ def _second_setup(first: Setup, other: NeighbourFile, options: SimulateOptions) 
 
 
 def _balanced(setups: Sequence[Setup], options: SimulateOptions) -> tuple[list[TaskGraph], list[int]]:
-    """Return each job's graph and its time alone; shorter steps repeat until all jobs last about as long."""
+    """Return each job's graph and its time alone; shorter steps repeat to match the longest job."""
     graphs = [_graph_of(setup) for setup in setups]
     alone = [_time_of(graph, setup, options) for graph, setup in zip(graphs, setups, strict=True)]
     longest = max(alone)
@@ -271,7 +271,7 @@ def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:
     routes = [len(graph.route_latency_ps) for graph in graphs]
 
     def stacked(name: str, counts: Sequence[int], blank: int = 0) -> Any:
-        """Return a column of all graphs, of ``blank`` where a graph lacks it."""
+        """Return a column of all graphs, filled with ``blank`` for graphs without it."""
         columns = [getattr(graph, name) for graph in graphs]
         kind = next((column.dtype for column in columns if column is not None), np.int32)
         return np.concatenate([

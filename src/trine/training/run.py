@@ -34,6 +34,7 @@ from trine.training.facts import (
 from trine.training.headline import (
     band_of,
     band_on_shared_fabric,
+    band_under_cap,
     band_with_spread,
     foreign_band,
     public_mfu,
@@ -186,9 +187,8 @@ class _Run:
             *public_mfu(result),
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
-        return result.with_words(
-            warnings, support, band_with_spread(result, band_on_shared_fabric(result, setup), setup)
-        )
+        band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
+        return result.with_words(warnings, support, band_with_spread(result, band, setup))
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs

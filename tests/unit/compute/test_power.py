@@ -45,6 +45,9 @@ def test_lower_caps_take_longer_and_less_energy_per_second():
     powers = [result.energy.states_w["computing"] for result in results]
     assert powers == pytest.approx([650, 600, 550, 500], abs=1)
     assert results[0].energy.evidence == "modelled"
+    assert "power cap: compute-bound operators" in results[-1].band.words
+    low, high = results[-1].band.ends_ps(results[-1])
+    assert low <= results[-1].step_time_ps <= high
     row = next(row for row in results[-1].evidence if row.what == "power cap")
     assert row.kind == "modelled"
     assert "tests/data/h100" in row.detail
