@@ -2,6 +2,7 @@
 
 import pytest
 
+import trine
 from trine.cluster import load_cluster
 from trine.collectives.nccl.predict import Collectives
 from trine.collectives.options import CollectiveOptions
@@ -52,6 +53,22 @@ def test_sharp_with_one_tree_level_gains_nothing_if_nvls_is_the_limit():
     """Two nodes send the buffer once in trees as well."""
     two = [load_cluster("dgx-h100", nodes=2, sharp=sharp) for sharp in (True, False)]
     assert algbw(two[0]) == pytest.approx(algbw(two[1]), rel=0.01)
+
+
+def test_a_step_takes_the_time_of_the_collective():
+    """Without overlap, the flows of a step's all-reduces over SHARP take what trine collective says."""
+    cluster = load_cluster("dgx-h100", nodes=4, sharp=True)
+    plan = trine.Plan(dp=32, dp_overlap=False, bucket_bytes=10**9, inputs="none")
+    uses = [use for use in trine.simulate("vgg13-h100-b128", plan, cluster=cluster).collectives if use.group_size == 32]
+    largest = max(uses, key=lambda use: use.size_bytes)
+    assert largest.algorithms == ("nvls/simple",)
+    alone = Collectives(cluster).predict("all_reduce", largest.size_bytes).time_ps
+    assert largest.time_ps == pytest.approx(alone, rel=1e-6)
+
+
+def test_message_level_refuses_nvls_with_sharp():
+    with pytest.raises(InputError, match="not modelled message by message"):
+        trine.collective("all_reduce", [GIB], load_cluster("dgx-h100", nodes=2, sharp=True), network="fair")
 
 
 @pytest.mark.parametrize(
