@@ -14,6 +14,7 @@ from trine.common._version import __version__ as __version__
 
 #: module -> the public names that it defines
 _HOMES = {
+    "trine.check.fit_cluster": "fit_cluster",
     "trine.cluster": "Cluster build_topology load_cluster load_gpu",
     "trine.gpu.kernels.moe.options": "MoeOptions",
     "trine.gpu.collective": "LoadStoreCosts LoadStoreOptions compare_fidelity loadstore_collective",
@@ -38,6 +39,7 @@ _HOMES = {
     "trine.gpu.detail.detail": "kernel_detail",
     "trine.gpu.detail.choice": "DetailOptions",
     "trine.decentralised.study": "hop",
+    "trine.training.neighbour": "simulate_shared",
     "trine.training.overlap": "overlap_range",
     "trine.training.step_fit": "calibrate_step",
     "trine.workload": "capture load save synthesize",
@@ -45,6 +47,7 @@ _HOMES = {
 _PUBLIC = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
+    from trine.check.fit_cluster import fit_cluster
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
     from trine.results.citations import cite
     from trine.training import simulate
     from trine.training.collective import collective
+    from trine.training.neighbour import simulate_shared
     from trine.training.overlap import overlap_range
     from trine.training.step_fit import calibrate_step
     from trine.workload.load import load
@@ -96,8 +100,9 @@ __all__ = [
     "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
     "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_eidolon", "save", "simulate", "synthesize",
+    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "loadstore_collective", "overlap_range", "run", "run_eidolon", "save", "simulate", "simulate_shared",
+    "synthesize",
 ]  # fmt: skip
 
 

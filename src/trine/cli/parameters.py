@@ -22,7 +22,7 @@ from trine.errors import InputError
 T = TypeVar("T")
 
 #: Unit suffixes of field names. Option names drop them, because options take text with a unit.
-_UNITS = ("_bytes_per_s", "_bytes", "_ps")
+_UNITS = ("_bytes_per_s", "_bytes", "_ps", "_w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class CommandParameter:
             return self.option.read(typed)
         unit = next((ending for ending in _UNITS if self.field.endswith(ending)), None)
         if unit is not None and isinstance(typed, str):
-            from trine.common.units import parse_bandwidth, parse_bytes, parse_time
+            from trine.common.units import parse_bandwidth, parse_bytes, parse_power, parse_time
 
-            parse = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time}[unit]
+            parse = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time, "_w": parse_power}[unit]
             return parse(typed, self.long)
         return tuple(typed) if self.is_many else typed
 

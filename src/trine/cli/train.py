@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
-from trine.cli.machine import MachineOptions, job_machine
+from trine.cli.machine import MachineOptions, group_machine, job_machine
 from trine.cli.options import (
+    CHANCE,
     OUTPUT,
     RANKS,
     Brief,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.training.ensemble import StepEnsemble
     from trine.training.explained import MemoryExplained
+    from trine.training.neighbour import SharedRun
     from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
@@ -216,6 +218,9 @@ def train(
     detail_perfetto: Annotated[
         str | None, Option("Write the timeline of that kernel.", "FILE", OUTPUT)
     ] = None,
+    neighbour: Annotated[
+        str | None, Option("Run the second job or background traffic of FILE on the same links.", "FILE", CHANCE)
+    ] = None,
     chakra: Annotated[
         str | None, Option("Write the job as Chakra traces PREFIX.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
@@ -236,7 +241,9 @@ def train(
     if detail is not None and ranks.repeat is not None:
         raise InputError("--detail is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
-    cluster, warnings = job_machine(job.num_ranks, replace(machine, gpu=choices["gpu"]))
+    described = replace(machine, gpu=choices["gpu"])
+    is_whole = neighbour is not None and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
+    cluster, warnings = group_machine(described) if is_whole else job_machine(job.num_ranks, described)
     names = ("network", "collective_costs", "placement")
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
     refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
@@ -258,7 +265,12 @@ def train(
         )
         result = answer.simulate(workload, job, step_options)
     step = (workload, job, step_options)
-    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported)
+    sections: tuple[Section, ...] = (
+        MemoryAnswer(explain_memory, memory_snapshot),
+        kernel,
+        exported,
+        NeighbourAnswer(neighbour),
+    )
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):
@@ -272,6 +284,33 @@ def train(
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+class NeighbourAnswer(Section):
+    """Output of ``--neighbour``: the slowdown of the job and of its neighbour."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._shared: SharedRun | None = None
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Simulate both jobs together, if requested."""
+        if self._path is None:
+            return
+        from trine.training.neighbour import simulate_shared
+
+        workload, plan, options = step
+        with watched():
+            self._shared = simulate_shared(workload, plan, self._path, options=options)
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Print the slowdowns, if requested."""
+        if self._shared is not None:
+            show(self._shared.headline if brief else f"\n{self._shared.details()}", json)
+
+    def document(self) -> dict[str, object]:
+        """Return ``neighbour``, if requested."""
+        return {} if self._shared is None else {"neighbour": self._shared.document()}
 
 
 class MemoryAnswer(Section):

@@ -33,6 +33,7 @@ LINES = {
         f"train {GPT} --dp 4 --sharding fsdp --shard-ways 2 --prefetch 2 --shard-unit 10MiB --cluster dgx-h100",
         "train resnet50-h100-b128 --dp 4 --steps 2 --sync-every 2 --buffers none --cluster dgx-h100",
         f"train {SMALL} --no-dp-overlap",
+        "train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --neighbour neighbour.yaml",
         "train model:gpt-2,layers=2,sequence=128 --dp 4 --replica-batches 3,3,1,1 --cluster mixed.yaml",
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
@@ -62,6 +63,8 @@ LINES = {
         "check {inputs}/nccl.log --cluster dgx-h100",
         "check {examples}/gh200-8-tcp.log --cluster gh200-node",
     ],
+    "calibrate-cluster": ["calibrate --cluster dgx-h100 {inputs}/nccl.log"],
+    "check-runs": ["check {inputs}/slow.log {inputs}/nccl.log"],
     "validate-collectives": ["validate collectives --machine a100"],
     "validate-loadstore": ["validate loadstore --series mscclpp-kernel6-a100 --largest 24K"],
     "validate-memory": ["validate memory", "validate memory --source torchtitan"],
@@ -96,6 +99,7 @@ nodes:
 - {preset: dgx-a100, gpus: 2}
 fabric: {kind: fat-tree, link: ib-hdr}
 """,
+    "neighbour.yaml": "workload: vgg13-h100-b128\nplan: {dp: 2}\nflows: [{from: gpu0, to: gpu1, rate: 1 GB/s}]\n",
     "measured.yaml": """
 software: pytorch-eager
 cluster: dgx-h100
