@@ -1,0 +1,143 @@
+"""The results of an experiment as one table, in the order of the points: rows, or a Parquet file made in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trine.common.outputs import open_output
+from trine.errors import InputError, nearest
+from trine.experiments.journal import Entry, is_current, journals, lines, parse_line
+from trine.experiments.run import point_of
+from trine.experiments.spec import ExperimentSpec
+from trine.results.frames import Row, pyarrow
+
+PARQUET_FILE = "points.parquet"
+#: Rows that are in memory at a time.
+GROUP_ROWS = 20_000
+#: Columns of every row, before the fields and the results.
+FIRST_COLUMNS = ("point", "key", "status", "reason")
+
+
+class LineIndex(NamedTuple):
+    """Place of each point's line: journal number, offset and length, sorted by point.
+
+    points, files, offsets: int64[num_points]; paths: the journals.
+    """
+
+    points: Any
+    files: Any
+    offsets: Any
+    paths: list[Path]
+
+
+def index_lines(directory: Path, spec: ExperimentSpec) -> LineIndex:
+    """Return the place of each answered point; of a point that was in flight twice, one of its equal lines."""
+    paths = [path for path in journals(directory) if is_current(path, spec)]
+    places: list[Any] = [np.empty((0, 3), np.int64)]
+    for number, path in enumerate(paths):
+        found = [(point_of(line), number, offset) for offset, line in lines(path)]
+        places.append(np.array(found, np.int64).reshape(-1, 3))
+    table = np.concatenate(places)
+    points, first = np.unique(table[:, 0], return_index=True)
+    return LineIndex(points, table[first, 1], table[first, 2], paths)
+
+
+def entries(index: LineIndex, start: int = 0, stop: int | None = None) -> list[Entry]:
+    """Return the entries of the points at positions ``start`` to ``stop``, in the order of the points."""
+    files, offsets = index.files[start:stop], index.offsets[start:stop]
+    found: list[Any] = [None] * len(files)
+    order = np.lexsort((offsets, files))
+    for number in np.unique(files).tolist():
+        with index.paths[number].open("rb") as file:
+            for position in order[files[order] == number].tolist():
+                file.seek(int(offsets[position]))
+                found[position] = parse_line(file.readline(), index.paths[number])
+    return found
+
+
+def row_of(entry: Entry) -> Row:
+    """Return the entry as a flat row: point, key, status, reason, its fields, then its results without these names."""
+    row: Row = {"point": entry["point"], "key": entry["key"], "status": entry["status"], "reason": entry.get("reason")}
+    row |= entry["fields"]
+    for name, value in (entry.get("result") or {}).items():
+        row.setdefault(name, value)
+    return row
+
+
+def read_rows(directory: Path, spec: ExperimentSpec, most: int | None = None) -> list[Row]:
+    """Return the rows of the first ``most`` answered points, by default of all; all rows have the same columns."""
+    rows = [row_of(entry) for entry in entries(index_lines(directory, spec), 0, most)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def compact(directory: Path, spec: ExperimentSpec) -> Path:
+    """Write all results to ``points.parquet`` in the directory, and return its path.
+
+    Equal results give equal files, however many workers and journals there were. Raises MissingExtraError without
+    pyarrow, InputError for an experiment without results.
+    """
+    pa, pq = pyarrow()
+    index = index_lines(directory, spec)
+    if not len(index.points):
+        raise InputError("has no results yet", file=directory)
+    schema = _schema(index, pa)
+    path = directory / PARQUET_FILE
+    with open_output(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for rows in _groups(index):
+            columns = {name: _column([row.get(name) for row in rows], kind) for name, kind in _kinds(schema)}
+            writer.write_table(pa.table(columns, schema=schema))
+    return path
+
+
+def _groups(index: LineIndex) -> Iterator[list[Row]]:
+    for start in range(0, len(index.points), GROUP_ROWS):
+        yield [row_of(entry) for entry in entries(index, start, start + GROUP_ROWS)]
+
+
+def _schema(index: LineIndex, pa: Any) -> Any:
+    """Return a schema that holds every value: text if the values of a column have different types."""
+    types: dict[str, set[type]] = {name: set() for name in FIRST_COLUMNS}
+    for rows in _groups(index):
+        for row in rows:
+            for name, value in row.items():
+                types.setdefault(name, set()).add(type(value))
+    return pa.schema([(name, _arrow_type(kinds - {type(None)}, pa)) for name, kinds in types.items()])
+
+
+def _arrow_type(kinds: Iterable[type], pa: Any) -> Any:
+    single = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+    kinds = set(kinds)
+    if len(kinds) == 1:
+        return single.get(next(iter(kinds)), pa.string())
+    return pa.float64() if kinds == {int, float} else pa.string()
+
+
+def _kinds(schema: Any) -> Iterator[tuple[str, str]]:
+    return ((field.name, str(field.type)) for field in schema)
+
+
+def _column(values: list[object], kind: str) -> list[object]:
+    return [None if value is None else str(value) for value in values] if kind == "string" else values
+
+
+def column_named(name: str, columns: Iterable[str]) -> str:
+    """Return the column of this name, or the only column that ends in ``.name``.
+
+    Raises InputError with the nearest name.
+    """
+    known = list(columns)
+    wanted = name.replace("-", "_")
+    if wanted in known:
+        return wanted
+    ending = [column for column in known if column.endswith(f".{wanted}")]
+    plain = wanted.rpartition(".")[2]
+    if len(ending) == 1:
+        return ending[0]
+    if plain in known:
+        return plain
+    raise InputError(f"no column {name!r:.80}{nearest(name, known)}")
