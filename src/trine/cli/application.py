@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from trine.cli.commands import GROUPS, Command, below, find
+from trine.cli.commands import GROUPS, NO_POINTS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
@@ -233,14 +233,25 @@ class _Page(click.Command):
 def single(function: Callable[..., Any], words: str) -> click.Command:
     """Build a click command with the name ``words`` from one function."""
     parameters = all_parameters(function)
-    run = reports_errors(runner(function), words_of(function))
+    names = words_of(function)
+    run = reports_errors(runner(function), names)
+    is_variable = any(each.name == "json" for each in parameters) and words not in NO_POINTS
 
     def invoke(**typed: Any) -> None:
+        if is_variable:
+            from trine.cli.vary import answer_varied, take
+
+            if (vary := reports_errors(lambda: take(typed), names)()):
+                return reports_errors(lambda: answer_varied(words, parameters, typed, vary), names)()
         run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
     page = _Page(words.split()[-1], callback=invoke, params=[_parameter(parameter) for parameter in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function)
+    if is_variable:
+        from trine.cli.vary import options
+
+        page.params.extend(options())
 
     def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked:

@@ -53,6 +53,9 @@ COMMANDS = (
             "Summarise Chakra traces, and check that all ranks' traces fit together."),
     Command("run", "cli.graph:run", QUESTIONS,
             "Simulate the compute, transfer and join tasks of GRAPH: start and end of each."),
+    Command("sweep", "cli.sweep:sweep", QUESTIONS,
+            "Answer a question at every point of EXPERIMENT, in parallel; start it again to go on after a kill."),
+    Command("plot", "cli.sweep:plot", QUESTIONS, "Draw one result of EXPERIMENT against a field."),
     Command("help", "cli.pages:help_page", QUESTIONS, "Print a page of the documentation."),
     Command("kernel run", "gpu.cli.kernel:run", INSIDE,
             "Simulate the kernels of FILE: their time, what wavefronts wait for, and utilisation."),
@@ -123,6 +126,9 @@ COMMANDS = (
             "Compile the kernels into the user's cache, for container images and fresh machines."),
 )  # fmt: skip
 
+
+#: Commands whose answers are tables of points already: they have no ``--vary``.
+NO_POINTS = ("sweep",)
 
 #: Maximum number of options that ``--help`` lists in full, and the selection for commands with more.
 MOST_LISTED = 20

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, below
+from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, NO_POINTS, below
 
 if TYPE_CHECKING:
     from trine.cli.parameters import CommandParameter
@@ -68,10 +68,22 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
         if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
     ]
     rows = [_row(item) for item in listed]
+    varied = _varied(words, parameters)
+    rows += [_row(item) for item in varied if is_all or item.name == "vary"]
+    parameters, listed = [*parameters, *varied], [*listed, *varied[: len(varied) if is_all else 1]]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if len(listed) < len(parameters):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
     return _page(f"trine {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
+
+
+def _varied(words: str, parameters: Iterable[CommandParameter]) -> list[CommandParameter]:
+    """Return the options of ``--vary`` if the command has them."""
+    if words in NO_POINTS or all(each.name != "json" for each in parameters):
+        return []
+    from trine.cli.vary import PARAMETERS
+
+    return list(PARAMETERS)
 
 
 def _usage(argument: CommandParameter) -> str:

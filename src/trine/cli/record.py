@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from typing import Any
 
-from trine.cli.commands import COMMANDS, find
+from trine.cli.commands import COMMANDS, NO_POINTS, find
 from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_given, recording
 from trine.cli.parameters import CommandParameter, Group, all_parameters, read, runner, words_of
 from trine.common.inputs import forget_inputs
@@ -16,7 +16,7 @@ from trine.errors import InputError, nearest
 from trine.results.report import ENVELOPE, Row
 
 #: Options that shape the printed answer, which a record does not have.
-_SHOWN = frozenset({*FILES, *FOLDERS, *PICTURES, *PREFIXES, "brief", "details", "vary"})
+_SHOWN = frozenset({*FILES, *FOLDERS, *PICTURES, *PREFIXES, "brief", "details"})
 #: Prefixes of files whose fields can vary; :mod:`trine.experiments.fields` knows them.
 _INSIDE = ("cluster", "gpu_model", "software", "workload")
 
@@ -30,7 +30,7 @@ def answers(function: Callable[..., Any]) -> bool:
 def _parameters(command: str) -> Mapping[str, CommandParameter]:
     """Return the options of a command by name. Raises InputError for a command that answers nothing."""
     entry = find(command)
-    known = [each.words for each in COMMANDS if each.words not in ("sweep", "plot")]
+    known = [each.words for each in COMMANDS if each.words not in NO_POINTS]
     if entry is None or command not in known:
         raise InputError(f"no such command {command!r:.80}{nearest(command, known)}", field="command")
     function = entry.function()
@@ -153,7 +153,7 @@ def _flat(document: Mapping[str, Any], prefix: str = "", is_row: bool = False) -
     The only entry of the list ``rows`` belongs to the record: a collective has one per size.
     """
     for name, value in document.items():
-        if not prefix and name in ENVELOPE:
+        if not prefix and name in (*ENVELOPE, "trine_version"):
             continue
         if isinstance(value, str | int | float | bool) or (value is None and not prefix):
             yield prefix + name, value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trine.experiments.journal import count_entries
 from trine.experiments.spec import ExperimentSpec, stored_spec
 from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
+from trine.results.frames import pyarrow
 from trine.results.report import Report, Row, Table
 from trine.results.text import MAX_LINES, columns, first_screen, wrapped
 
 if TYPE_CHECKING:
     import pandas
 
-#: Most rows in JSON; Parquet has all of them.
-MAX_JSON_ROWS = 10_000
+#: Most rows in text and JSON; Parquet and data frames have all of them.
+MAX_ROWS = 10_000
 #: Results to show first, by command; other commands show their first numbers.
 MAIN_RESULTS = {
     "train": ("step_time_s", "tokens_per_s", "mfu", "memory_needed_bytes"),
-    "collective": ("time_us", "busbw_gb_s", "algorithm", "protocol"),
+    "collective": ("time_us", "busbw_GBps", "algorithm", "protocol"),
 }  # fmt: skip
 _MOST_RESULTS = 4
 
@@ -32,11 +34,14 @@ _MOST_RESULTS = 4
 class Experiment(Report):
     """The results of an experiment; :func:`trine.sweep` runs it. ``Experiment(directory)`` opens an existing one.
 
+    is_kept: whether the directory outlives the answer.
+
     Raises InputError if the directory holds no experiment.
     """
 
     SCHEMA: ClassVar[str] = "experiment"
     directory: Path
+    is_kept: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", Path(self.directory))
@@ -54,8 +59,8 @@ class Experiment(Report):
 
     @cached_property
     def rows(self) -> list[Row]:
-        """One row per answered point, in the order of the points."""
-        return read_rows(self.directory, self.spec)
+        """One row for each of the first MAX_ROWS answered points, in the order of the points."""
+        return read_rows(self.directory, self.spec, MAX_ROWS)
 
     @property
     def left(self) -> int:
@@ -96,15 +101,17 @@ class Experiment(Report):
         following = ["", *wrapped("next", self._next())]
         head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]
         space = None if most is None else most - len(head) - len(reasons) - len(following) - 3
-        good = [row for row in self.rows if row["status"] == "done"]
-        table = [tuple(self.shown), *(tuple(_cell(row[name]) for name in self.shown) for row in good[:space])]
-        lines = columns(table, range(len(self.spec.vary) + 1, len(self.shown))) if good else []
-        if len(good) > len(table) - 1:
-            lines.append(f"... {len(good) - len(table) + 1:,} more rows: --details, --parquet")
+        good = [row for row in self.rows if row["status"] == "done"][:space]
+        table = [tuple(self.shown), *(tuple(_cell(row[name]) for name in self.shown) for row in good)]
+        lines = columns(table, range(len(self.shown) - 1, len(self.spec.vary), -1)) if good else []
+        if (more := self.counts[0] - self.counts[1] - len(good)) > 0:
+            lines.append(f"... {more:,} more rows: --details, or --parquet DIR")
         text = "\n".join([*head, *lines, *(["", *reasons] if reasons else []), *following])
         return text if most is None else first_screen(text)
 
     def _next(self) -> str:
+        if not self.is_kept:
+            return "--experiment DIR keeps the points (trine plot DIR x=... y=...); --parquet DIR; trine help sweeps"
         where = os.fspath(self.directory)
         if self.left:
             return f"trine sweep {where} goes on with the {self.left:,} points left"
@@ -116,13 +123,13 @@ class Experiment(Report):
         return Counter(str(row["reason"]) for row in self.rows if row["status"] == "failed").most_common()
 
     def document(self) -> Row:
-        """Return the experiment's keys, with up to MAX_JSON_ROWS rows."""
+        """Return the experiment's keys, with up to MAX_ROWS rows."""
         answered, failed = self.counts
         return {
             "experiment": self.spec.id, "question": self.spec.command, "fields": list(self.spec.vary),
             "points": self.spec.size, "done": answered - failed, "failed": failed, "left": self.left,
             "reasons": [{"reason": reason, "points": count} for reason, count in self.reasons()],
-            "rows": self.rows[:MAX_JSON_ROWS], "rows_left_out": max(0, len(self.rows) - MAX_JSON_ROWS),
+            "rows": self.rows, "rows_left_out": max(0, answered - len(self.rows)),
         }  # fmt: skip
 
     def progress(self) -> Row:
@@ -132,7 +139,7 @@ class Experiment(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return one table: the rows of all answered points."""
-        return {"points": self.rows}
+        return {"points": read_rows(self.directory, self.spec)}
 
     def compact(self) -> Path:
         """Write all results to ``points.parquet`` in the directory, in bounded memory; return its path."""
@@ -141,13 +148,19 @@ class Experiment(Report):
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return one row per answered point as a pandas data frame, from the Parquet file if it has all points."""
         path = self.directory / PARQUET_FILE
-        if table is None and path.is_file():
+        if table is None and self._has_parquet():
             import pandas as pd
-            import pyarrow.parquet as pq
 
-            if pq.read_metadata(path).num_rows == self.counts[0]:
-                return pd.read_parquet(path)
+            return pd.read_parquet(path)
         return super().to_frame(table)
+
+    def _has_parquet(self) -> bool:
+        """Return whether ``points.parquet`` has every answered point."""
+        path = self.directory / PARQUET_FILE
+        if not path.is_file():
+            return False
+        _, parquet = pyarrow()
+        return bool(parquet.read_metadata(path).num_rows == self.counts[0])
 
     def pictures(self) -> dict[str, Any]:
         """Return one picture: a result against a field; its options are x, y and color."""
@@ -158,7 +171,16 @@ class Experiment(Report):
 
         names = list(self.rows[0]) if self.rows else []
         x, y = column_named(x, names), column_named(y, names)
-        return draw(self.rows, x, y, None if color is None else column_named(color, names), self.headline)
+        color = None if color is None else column_named(color, names)
+        rows: Any = self._columns(dict.fromkeys([x, y, *([] if color is None else [color]), "status"]))
+        return draw(rows, x, y, color, self.headline)
+
+    def _columns(self, names: Iterable[str]) -> list[Row]:
+        """Return these columns of all rows."""
+        if self._has_parquet():
+            rows: list[Row] = pyarrow()[1].read_table(self.directory / PARQUET_FILE, columns=list(names)).to_pylist()
+            return rows
+        return [{name: row.get(name) for name in names} for row in read_rows(self.directory, self.spec)]
 
 
 def _is_number(value: object) -> bool:

@@ -12,6 +12,7 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,9 @@ def folder_of(directory: Path, shard: Shard) -> Path:
 
 def environment() -> dict[str, Any]:
     """Return the versions and the host of this process."""
-    import numba
-    import numpy as np
-
     return {
         "trine": __version__, "result_version": RESULT_VERSION, "python": platform.python_version(),
-        "numpy": np.__version__, "numba": numba.__version__, "platform": platform.platform(),
+        **{name: version(name) for name in ("numpy", "numba")}, "platform": platform.platform(),
         "host": socket.gethostname(), "cpus": os.cpu_count(),
     }  # fmt: skip
 
