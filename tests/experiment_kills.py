@@ -50,6 +50,16 @@ def log_lines(log: Path) -> list[tuple[str, int]]:
     return [(word, int(n)) for word, n in (row.split() for row in rows)]
 
 
+def wait_for_work(log: Path, driver: subprocess.Popen[bytes]) -> bool:
+    """Wait until more points have begun; return False if the driver ended."""
+    began = len(log_lines(log))
+    while driver.poll() is None:
+        if len(log_lines(log)) > began + 1:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 class Ledger:
     """What was in the journals at each kill; a later start of such a point is a repetition."""
 
@@ -89,9 +99,9 @@ def kill_at_random(folder: Path, *, kills: int, points: int, sleep: float, seed:
     ledger = Ledger(directory, log)
     driver, restarts, killed = start(directory, log, points, sleep, workers), 0, 0
     while killed < kills:
-        time.sleep(choose.uniform(0.05, 1.2))
-        if driver.poll() is not None:
+        if not wait_for_work(log, driver):
             break
+        time.sleep(choose.uniform(0.0, 0.4))
         processes = children(driver.pid)
         if processes and choose.random() < 0.6:
             os.kill(choose.choice(processes), signal.SIGKILL)

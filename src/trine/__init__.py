@@ -22,6 +22,9 @@ _HOMES = {
     "trine.compute": "Calibration calibrate",
     "trine.engine": "run",
     "trine.errors": "DeadlockError InputError PlanError SimulationError SpecError TraceError TrineError UnitError",
+    "trine.experiments.experiment": "Experiment",
+    "trine.experiments.spec": "ExperimentSpec",
+    "trine.experiments.sweeps": "sweep",
     "trine.graph.builder": "TaskGraphBuilder",
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
@@ -62,6 +65,9 @@ if TYPE_CHECKING:
         TrineError,
         UnitError,
     )
+    from trine.experiments.experiment import Experiment
+    from trine.experiments.spec import ExperimentSpec
+    from trine.experiments.sweeps import sweep
     from trine.gpu.collective import (
         LoadStoreCosts,
         LoadStoreOptions,
@@ -92,12 +98,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions",
-    "EidolonOptions", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions", "Operator",
+    "EidolonOptions", "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions", "Operator",
     "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
     "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
     "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_eidolon", "save", "simulate", "synthesize",
+    "overlap_range", "run", "run_eidolon", "save", "simulate", "sweep", "synthesize",
 ]  # fmt: skip
 
 

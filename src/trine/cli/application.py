@@ -14,10 +14,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from trine.cli.commands import GROUPS, NO_POINTS, Command, below, find
+from trine.cli.commands import GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
-from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
+from trine.cli.parameters import CommandParameter, all_parameters, runner, varied_parameters, words_of
 from trine.common._version import __version__
 from trine.errors import nearest, one_line
 
@@ -235,23 +235,20 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     parameters = all_parameters(function)
     names = words_of(function)
     run = reports_errors(runner(function), names)
-    is_variable = any(each.name == "json" for each in parameters) and words not in NO_POINTS
+    varied = varied_parameters(words, parameters)
 
     def invoke(**typed: Any) -> None:
-        if is_variable:
-            from trine.cli.vary import answer_varied, take
+        vary = {each.name: value for each in varied if (value := typed.pop(each.name)) not in (None, ())}
+        if vary:
+            from trine.cli.vary import answer_varied
 
-            if (vary := reports_errors(lambda: take(typed), names)()):
-                return reports_errors(lambda: answer_varied(words, parameters, typed, vary), names)()
+            reports_errors(partial(answer_varied, words, parameters, typed, vary), names)()
+            return
         run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
-    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(parameter) for parameter in parameters],
+    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in (*parameters, *varied)],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function)
-    if is_variable:
-        from trine.cli.vary import options
-
-        page.params.extend(options())
 
     def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked:

@@ -127,9 +127,6 @@ COMMANDS = (
 )  # fmt: skip
 
 
-#: Commands whose answers are tables of points already: they have no ``--vary``.
-NO_POINTS = ("sweep",)
-
 #: Maximum number of options that ``--help`` lists in full, and the selection for commands with more.
 MOST_LISTED = 20
 COMMON = {

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, NO_POINTS, below
+from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, below
 
 if TYPE_CHECKING:
     from trine.cli.parameters import CommandParameter
@@ -56,9 +56,10 @@ def group_page(group: str = "", colour: bool = False) -> str:
 
 def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
     """Return the page of one command, with its most common options or all of them."""
-    from trine.cli.parameters import all_parameters
+    from trine.cli.parameters import all_parameters, varied_parameters
 
     parameters = all_parameters(function)
+    varied = varied_parameters(words, parameters)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, "").split()
@@ -67,23 +68,11 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
         for item in parameters
         if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
     ]
-    rows = [_row(item) for item in listed]
-    varied = _varied(words, parameters)
-    rows += [_row(item) for item in varied if is_all or item.name == "vary"]
-    parameters, listed = [*parameters, *varied], [*listed, *varied[: len(varied) if is_all else 1]]
+    rows = [_row(item) for item in (*listed, *varied[: None if is_all else 1])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
-    if len(listed) < len(parameters):
-        rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
+    if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
+        rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))
     return _page(f"trine {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
-
-
-def _varied(words: str, parameters: Iterable[CommandParameter]) -> list[CommandParameter]:
-    """Return the options of ``--vary`` if the command has them."""
-    if words in NO_POINTS or all(each.name != "json" for each in parameters):
-        return []
-    from trine.cli.vary import PARAMETERS
-
-    return list(PARAMETERS)
 
 
 def _usage(argument: CommandParameter) -> str:

@@ -8,9 +8,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from typing import Any
 
-from trine.cli.commands import COMMANDS, NO_POINTS, find
+from trine.cli.commands import COMMANDS, find
 from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_given, recording
-from trine.cli.parameters import CommandParameter, Group, all_parameters, read, runner, words_of
+from trine.cli.parameters import CommandParameter, Group, all_parameters, read, runner, varied_parameters, words_of
 from trine.common.inputs import forget_inputs
 from trine.errors import InputError, nearest
 from trine.results.report import ENVELOPE, Row
@@ -21,22 +21,17 @@ _SHOWN = frozenset({*FILES, *FOLDERS, *PICTURES, *PREFIXES, "brief", "details"})
 _INSIDE = ("cluster", "gpu_model", "software", "workload")
 
 
-def answers(function: Callable[..., Any]) -> bool:
-    """Return whether a command answers a question: whether it writes JSON."""
-    return any(each.name == "json" for each in all_parameters(function))
-
-
 @cache
 def _parameters(command: str) -> Mapping[str, CommandParameter]:
     """Return the options of a command by name. Raises InputError for a command that answers nothing."""
     entry = find(command)
-    known = [each.words for each in COMMANDS if each.words not in NO_POINTS]
-    if entry is None or command not in known:
+    known = [each.words for each in COMMANDS if each.words != "sweep"]
+    if entry is None or command == "sweep":
         raise InputError(f"no such command {command!r:.80}{nearest(command, known)}", field="command")
-    function = entry.function()
-    if not answers(function):
+    parameters = all_parameters(entry.function())
+    if not varied_parameters(command, parameters):
         raise InputError(f"{command!r} has no answer to record", field="command")
-    return {each.name: each for each in all_parameters(function) if each.name not in _SHOWN}
+    return {each.name: each for each in parameters if each.name not in _SHOWN}
 
 
 @cache
@@ -85,15 +80,12 @@ def answer_point(command: str, settings: Mapping[str, Any]) -> Row:
 
     Raises InputError for wrong settings, and the errors of the command.
     """
-    entry = find(command)
     parameters = _parameters(command)
-    assert entry is not None
     typed = {name: _typed(parameters[option_name(command, name)], value) for name, value in settings.items()}
     missing = next((name for name, each in parameters.items() if each.is_required and name not in typed), None)
     if missing is not None:
         raise InputError("is missing", field=missing)
-    function, run, words = _runner(command)
-    defaults = {each.name: each.default for each in all_parameters_of(command)}
+    run, words, defaults = _runner(command)
     forget_inputs()
     check_given(typed, words)
     try:
@@ -105,24 +97,17 @@ def answer_point(command: str, settings: Mapping[str, Any]) -> Row:
     except SystemExit:
         raise InputError("the command ended without an answer") from None
     if not records:
-        raise InputError(f"{function.__name__} gave no answer to record")
+        raise InputError(f"{command} gave no answer to record")
     return dict(_flat(records[-1]))
 
 
 @cache
-def all_parameters_of(command: str) -> tuple[CommandParameter, ...]:
-    """Return all parameters of a command, those for output too."""
-    entry = find(command)
-    assert entry is not None
-    return tuple(all_parameters(entry.function()))
-
-
-@cache
-def _runner(command: str) -> tuple[Callable[..., Any], Callable[..., Any], dict[str, str]]:
+def _runner(command: str) -> tuple[Callable[..., Any], dict[str, str], dict[str, Any]]:
+    """Return a command's function, its options by field, and their defaults."""
     entry = find(command)
     assert entry is not None
     function = entry.function()
-    return function, runner(function), words_of(function)
+    return runner(function), words_of(function), {each.name: each.default for each in all_parameters(function)}
 
 
 def _typed(parameter: CommandParameter, value: Any) -> Any:
@@ -139,7 +124,8 @@ def _typed_item(parameter: CommandParameter, value: Any) -> Any:
             raise InputError(f"must be true or false, got {value!r:.80}", field=parameter.name)
         return value
     if isinstance(value, bool | list | dict) or value is None:
-        raise InputError(f"must be {'a number' if kind in (int, float) else 'text'}, got {value!r:.80}", field=parameter.name)
+        wanted = "a number" if kind in (int, float) else "text"
+        raise InputError(f"must be {wanted}, got {value!r:.80}", field=parameter.name)
     if kind is int and (isinstance(value, str) or int(value) != value):
         raise InputError(f"must be a whole number, got {value!r:.80}", field=parameter.name)
     if kind is float and isinstance(value, str):

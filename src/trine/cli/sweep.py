@@ -18,7 +18,7 @@ WORKERS = "Workers"
 
 
 def sweep(
-    experiment: Annotated[str, argument("Experiment file, or the directory of an experiment to go on with.", "EXPERIMENT")],
+    experiment: Annotated[str, argument("Experiment file, or directory of an experiment to continue.", "EXPERIMENT")],
     directory: Annotated[str | None, Option("Keep the results in this folder [the file's name].", "DIR")] = None,
     processes: Annotated[int | None, Option("Use N processes [one per CPU].", panel=WORKERS)] = None,
     scheduler: Annotated[str | None, Option("Use the workers of a Dask scheduler.", "tcp://HOST:PORT", WORKERS)] = None,
@@ -85,7 +85,7 @@ def _folder(experiment: str, directory: str | None) -> str:
 
 def plot(
     experiment: Annotated[str, argument("Directory of an experiment.", "EXPERIMENT")],
-    axes: Annotated[list[str], argument("Columns: x=gpus y=tokens_per_s color=tp.", "x=COLUMN y=COLUMN [color=COLUMN]")],
+    axes: Annotated[list[str], argument("Columns: x=gpus y=tokens_per_s color=tp.", "x=NAME y=NAME [color=NAME]")],
     output: Annotated[
         str | None, Option("Write the picture to this file (PNG, SVG, PDF) [in EXPERIMENT].", "FILE", OUTPUT)
     ] = None,

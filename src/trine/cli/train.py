@@ -257,7 +257,8 @@ def train(
         )
         result = answer.simulate(workload, job, step_options)
     if is_recording() and not (answer.is_study or explain_memory or detail):
-        return write_json(result.record(), None, "train", result.SCHEMA)
+        write_json(result.record(), None, "train", result.SCHEMA)
+        return
     step = (workload, job, step_options)
     sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported)
     for section in sections:

@@ -8,9 +8,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-import click
-
-from trine.cli.options import Option
 from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs
 from trine.cli.parameters import CommandParameter
 from trine.cli.progress import RowsLine
@@ -18,41 +15,6 @@ from trine.errors import InputError
 
 #: Options of commands that are about a single answer.
 _ONE_ANSWER = (*FILES, *FOLDERS, *PICTURES, *PREFIXES)
-_PANEL = "Many points"
-#: The options, in the order of help pages.
-PARAMETERS = tuple(
-    CommandParameter(name=name, field=name, kind=kind, option=Option(text, metavar, _PANEL), is_many=name == "vary")
-    for name, kind, metavar, text in (
-        ("vary", str, "FIELD=VALUES", "Answer for each value: 1,2,4 or 8..64*2 or uniform(0.1..0.9); tables the answers."),
-        ("samples", int, "N", "Draw N samples of random fields."),
-        ("experiment", str, "DIR", "Keep the points in this folder, to go on later [none]."),
-        ("processes", int, "N", "Answer in N processes [one per CPU]."),
-    )
-)
-NAMES = frozenset(each.name for each in PARAMETERS)
-
-
-def options() -> list[click.Option]:
-    """Return the options for click."""
-    return [
-        click.Option(
-            [*each.names, each.name], type=each.kind, multiple=each.is_many, metavar=each.option.metavar,
-            help=each.option.help,
-        )
-        for each in PARAMETERS
-    ]  # fmt: skip
-
-
-def take(typed: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of this module from the typed ones, and return those given.
-
-    Raises InputError for one without ``--vary``.
-    """
-    values = {name: typed.pop(name, None) for name in NAMES}
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    if given and "vary" not in given:
-        raise InputError(f"--{next(iter(given))} needs --vary FIELD=VALUES")
-    return given
 
 
 def answer_varied(
@@ -62,6 +24,8 @@ def answer_varied(
 
     Raises InputError for unknown fields and contradictory options.
     """
+    if "vary" not in vary:
+        raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
     from trine.cli.record import option_name
     from trine.cli.sweep import show_points
     from trine.experiments import ExperimentSpec, sweep
@@ -104,4 +68,3 @@ def _axis(text: str) -> tuple[str, str]:
     if not equals or not name.strip() or not values.strip():
         raise InputError(f"takes FIELD=VALUES such as tp=1,2,4, got {text!r:.80}", field="--vary")
     return name.strip(), values.strip()
-

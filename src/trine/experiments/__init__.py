@@ -9,13 +9,13 @@ from trine.common._lazy import lazy
 if TYPE_CHECKING:
     from trine.experiments.experiment import Experiment as Experiment
     from trine.experiments.spec import ExperimentSpec as ExperimentSpec
-    from trine.experiments.sweep import sweep as sweep
+    from trine.experiments.sweeps import sweep as sweep
 
 __getattr__ = lazy(
     __name__,
     {
         "Experiment": "trine.experiments.experiment",
         "ExperimentSpec": "trine.experiments.spec",
-        "sweep": "trine.experiments.sweep",
+        "sweep": "trine.experiments.sweeps",
     },
 )

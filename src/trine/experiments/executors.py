@@ -13,7 +13,7 @@ from typing import Any
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.worker import start_worker
 
-#: Calls in flight for an executor that does not say how many workers it has.
+#: Assumed number of workers of an executor that does not give it.
 UNKNOWN_WORKERS = 16
 #: Seconds to wait for a Dask scheduler's answer to one attempt.
 _CONNECT_S = 10
@@ -106,7 +106,8 @@ def _dask_workers(address: str) -> Workers:
     except ImportError:
         raise MissingExtraError("a Dask scheduler", "dask", "dask") from None
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # lost workers are expected; trine reports them
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # losses are expected, and the driver reports lasting ones
 
     def make() -> tuple[Executor, Callable[[], bool]]:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
@@ -123,7 +124,7 @@ class _DaskExecutor(Executor):
 
     @property
     def _max_workers(self) -> int:
-        return max(1, sum(self._client.nthreads().values()))
+        return max(1, sum(map(int, self._client.nthreads().values())))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Send a call to the scheduler."""

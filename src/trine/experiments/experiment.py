@@ -40,27 +40,31 @@ class Experiment(Report):
     """
 
     SCHEMA: ClassVar[str] = "experiment"
-    directory: Path
+    directory: str | os.PathLike[str]
     is_kept: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "directory", Path(self.directory))
         _ = self.spec
+
+    @property
+    def folder(self) -> Path:
+        """The directory as a path."""
+        return Path(self.directory)
 
     @cached_property
     def spec(self) -> ExperimentSpec:
         """The resolved specification."""
-        return stored_spec(self.directory)
+        return stored_spec(self.folder)
 
     @cached_property
     def counts(self) -> tuple[int, int]:
         """Answered points, and failed points among them."""
-        return count_entries(self.directory, self.spec)
+        return count_entries(self.folder, self.spec)
 
     @cached_property
     def rows(self) -> list[Row]:
         """One row for each of the first MAX_ROWS answered points, in the order of the points."""
-        return read_rows(self.directory, self.spec, MAX_ROWS)
+        return read_rows(self.folder, self.spec, MAX_ROWS)
 
     @property
     def left(self) -> int:
@@ -139,15 +143,15 @@ class Experiment(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return one table: the rows of all answered points."""
-        return {"points": read_rows(self.directory, self.spec)}
+        return {"points": read_rows(self.folder, self.spec)}
 
     def compact(self) -> Path:
         """Write all results to ``points.parquet`` in the directory, in bounded memory; return its path."""
-        return compact(self.directory, self.spec)
+        return compact(self.folder, self.spec)
 
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return one row per answered point as a pandas data frame, from the Parquet file if it has all points."""
-        path = self.directory / PARQUET_FILE
+        path = self.folder / PARQUET_FILE
         if table is None and self._has_parquet():
             import pandas as pd
 
@@ -156,7 +160,7 @@ class Experiment(Report):
 
     def _has_parquet(self) -> bool:
         """Return whether ``points.parquet`` has every answered point."""
-        path = self.directory / PARQUET_FILE
+        path = self.folder / PARQUET_FILE
         if not path.is_file():
             return False
         _, parquet = pyarrow()
@@ -178,9 +182,9 @@ class Experiment(Report):
     def _columns(self, names: Iterable[str]) -> list[Row]:
         """Return these columns of all rows."""
         if self._has_parquet():
-            rows: list[Row] = pyarrow()[1].read_table(self.directory / PARQUET_FILE, columns=list(names)).to_pylist()
+            rows: list[Row] = pyarrow()[1].read_table(self.folder / PARQUET_FILE, columns=list(names)).to_pylist()
             return rows
-        return [{name: row.get(name) for name in names} for row in read_rows(self.directory, self.spec)]
+        return [{name: row.get(name) for name in names} for row in read_rows(self.folder, self.spec)]
 
 
 def _is_number(value: object) -> bool:

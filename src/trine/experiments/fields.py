@@ -2,7 +2,7 @@
 
 The first part of the name is the option that names the file: ``cluster``, ``gpu_model`` or ``software``; ``workload``
 extends ``model:NAME``. The other parts are keys of the file. An entry of a list is named by its ``name`` or ``link``,
-also by the beginning of it (``nvlink`` for ``nvlink4``); the change applies to all entries that match.
+or by its beginning (``nvlink`` for ``nvlink4``); the change applies to all entries that match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trine.cluster.presets import known_clusters, preset_path
 from trine.common.inputs import PRESETS, is_file, preset_names
 from trine.common.outputs import write_text
 from trine.common.plugins import load_target
@@ -23,7 +22,6 @@ from trine.common.spec import load_mapping
 from trine.errors import InputError, nearest
 from trine.experiments.spec import Settings, canonical, digest
 from trine.experiments.values import Value
-from trine.software.profile import known_software, software_file
 
 #: Option -> function that reads and checks its file.
 READERS = {
@@ -35,6 +33,8 @@ _SOURCE = "set by the experiment"
 
 
 def _cluster_file(name: str) -> Path | None:
+    from trine.cluster.presets import known_clusters, preset_path
+
     return preset_path(name) if name in known_clusters() else None
 
 
@@ -44,6 +44,8 @@ def _gpu_model_file(name: str) -> Path | None:
 
 
 def _software_file(name: str) -> Path | None:
+    from trine.software.profile import known_software, software_file
+
     return software_file(name) if name in known_software() else None
 
 
@@ -143,7 +145,7 @@ def _below(node: Any, part: str, field: str) -> list[Any]:
 
 
 def _entries(items: list[Any], part: str, field: str) -> list[Any]:
-    """Return the entries of a list with this name or link, or with names that begin so; or the one of this number."""
+    """Return the entries of a list with this name, link, position or beginning of a name."""
     names = [str(item.get("name", item.get("link"))) if isinstance(item, dict) else "" for item in items]
     if part.isdecimal() and int(part) < len(items):
         return [items[int(part)]]

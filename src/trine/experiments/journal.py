@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Journal:
+class WorkerJournal:
     """The journal of one process, opened for its first entry and closed with the process."""
 
     def __init__(self, directory: Path, spec: ExperimentSpec, shard: Shard) -> None:
@@ -112,7 +112,7 @@ def is_current(path: Path, spec: ExperimentSpec) -> bool:
 
 
 def parse_line(line: bytes, path: Path) -> Entry:
-    """Return the entry of a complete line. Raises InputError for anything else."""
+    """Return the entry of a complete line. Raises InputError for a damaged line."""
     try:
         entry = json.loads(line)
     except ValueError:

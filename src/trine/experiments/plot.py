@@ -62,13 +62,13 @@ def _line(
     x, y = names
     points = sorted((places[row[x]], float(str(row[y]))) for row in rows)
     axes.plot(*zip(*points, strict=True), "o", markersize=4, color=colour, alpha=0.6)
-    lowest = {place: value for place, value in reversed(points)}
+    lowest = dict(reversed(points))
     axes.plot(sorted(lowest), [lowest[place] for place in sorted(lowest)], color=colour, label=label)
 
 
-def _scatter(
-    figure: Any, axes: Any, rows: list[Row], names: tuple[str, str, str], places: dict[object, float]
-) -> None:
+def _scatter(figure: Any, axes: Any, rows: list[Row], names: tuple[str, str, str], places: dict[object, float]) -> None:
     x, y, color = names
-    drawn = axes.scatter([places[row[x]] for row in rows], [row[y] for row in rows], c=[row[color] for row in rows], s=16)
+    drawn = axes.scatter(
+        [places[row[x]] for row in rows], [row[y] for row in rows], c=[row[color] for row in rows], s=16
+    )
     figure.colorbar(drawn, label=color)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trine.errors import InputError, SimulationError, one_line
 from trine.experiments.executors import UNKNOWN_WORKERS, SerialExecutor, Workers
-from trine.experiments.journal import Entry, Journal, is_current, journals, lines, read_entries
+from trine.experiments.journal import Entry, WorkerJournal, is_current, journals, lines, read_entries
 from trine.experiments.sources import NumberedSource, Point, SearchSource, Source
 from trine.experiments.spec import ExperimentSpec, Shard
 from trine.experiments.worker import Task, answer_task, close_journals, fingerprint
@@ -24,13 +24,13 @@ OnProgress = Callable[[int, int, int], None]
 
 #: Time that one call of a worker should take, and the maximum of its points: small points go in groups.
 _CALL_S, _MAX_GROUP = 0.25, 256
-#: After so many losses a point runs alone, and after so many losses alone it counts as failed.
+#: Losses after which a point runs alone, and further losses alone after which it counts as failed.
 _SUSPECT_AFTER, _FAILED_AFTER = 2, 3
 _MAX_LOSSES = 12
 
 
 class WorkersLostError(Exception):
-    """The workers, or the way to them, are gone. tasks: calls without an answer; cause: the first error."""
+    """Lost workers, or a lost connection to them. tasks: calls without an answer; cause: the first error."""
 
     def __init__(self, tasks: list[Task], cause: BaseException) -> None:
         super().__init__(one_line(f"{type(cause).__name__}: {cause}", 200))
@@ -81,7 +81,7 @@ class _Run:
         self._losses: Counter[int] = Counter()
         self._point_s: float | None = None
         self._calls = 0
-        self._journal: Journal | None = None
+        self._journal: WorkerJournal | None = None
         self._claims = directory / "running" / f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
     def until_done(self) -> None:
@@ -99,7 +99,9 @@ class _Run:
             losses += 1
             waited = time.monotonic() - lost_since
             if losses > _MAX_LOSSES and waited > self._workers.patience_s:
-                raise SimulationError(f"the workers were lost {losses} times in a row ({problem}); start again to go on")
+                raise SimulationError(
+                    f"the workers were lost {losses} times in a row ({problem}); start again to go on"
+                )
             time.sleep(min(5.0, 0.05 * 2**losses))
 
     def _with_executor(self) -> None:
@@ -139,7 +141,7 @@ class _Run:
                     self._tell(future.result(), task)
                 except InputError:
                     raise
-                except (Exception, CancelledError) as error:  # an error of the executor: points have no other
+                except (Exception, CancelledError) as error:  # of the executor: errors of points are answers
                     cause = error
                     lost.append(task)
             if not is_alive():
@@ -148,7 +150,7 @@ class _Run:
         raise WorkersLostError([*lost, *pending.values()], cause)
 
     def _next_task(self, num_pending: int, workers: int) -> Task | None:
-        """Return the next call, or None if there is none for now. Points under suspicion run alone."""
+        """Return the next call, or None to wait for calls in flight. Points under suspicion run alone."""
         if self._again and self._losses[self._again[0][0]] >= _SUSPECT_AFTER:
             return None if num_pending else self._task([self._again.popleft()])
         size = self._group_size(workers)
@@ -190,7 +192,7 @@ class _Run:
 
     def _write(self, entry: Entry) -> None:
         if self._journal is None:
-            self._journal = Journal(self._directory, self._spec, self._shard)
+            self._journal = WorkerJournal(self._directory, self._spec, self._shard)
         self._journal.append(entry)
 
     def _take_back(self, lost: WorkersLostError) -> None:
@@ -215,7 +217,7 @@ class _Run:
         fields = self._spec.fields_of(number) if chosen is None else chosen
         entry: Entry = {
             "point": number, "key": fingerprint(self._spec, {**self._spec.settings, **fields}), "status": "failed",
-            "fields": fields, "reason": f"its worker process ended {self._losses[number]} times ({problem})", "seconds": 0.0,
+            "fields": fields, "reason": f"its worker ended {self._losses[number]} times ({problem})", "seconds": 0.0,
         }  # fmt: skip
         self._tell([{**entry, "is_written": False}], Task("", "", "", ()))
         return True

@@ -11,7 +11,7 @@ import numpy as np
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.experiments.journal import Entry
 from trine.experiments.spec import ExperimentSpec, Settings, Shard
-from trine.experiments.values import Distribution
+from trine.experiments.values import RandomValues
 
 #: A point by its number, with its fields if they do not follow from the number.
 Point = tuple[int, Settings | None]
@@ -127,7 +127,7 @@ class SearchSource:
             self._answers[number] = known
 
     def _suggest(self, trial: Any, name: str, axis: Any) -> Any:
-        if not isinstance(axis, Distribution):
+        if not isinstance(axis, RandomValues):
             return trial.suggest_categorical(name, list(axis))
         suggest = trial.suggest_int if axis.is_whole else trial.suggest_float
         ends = (int(axis.low), int(axis.high)) if axis.is_whole else (axis.low, axis.high)

@@ -18,7 +18,7 @@ from trine.common.inputs import is_file, read_bytes
 from trine.common.schema import Field, Spec
 from trine.common.spec import check, load_mapping
 from trine.errors import InputError
-from trine.experiments.values import Distribution, Value, parse_values, read_written, written
+from trine.experiments.values import RandomValues, Value, parse_values, read_written, written
 
 #: Function that answers a point: (command, settings) -> flat record.
 CLI_QUESTION = "trine.cli.record:answer_point"
@@ -28,7 +28,7 @@ MAX_POINTS = 10**9
 SPEC_FILE = "experiment.json"
 
 Settings = dict[str, Any]
-Axis = tuple[Value, ...] | Distribution
+Axis = tuple[Value, ...] | RandomValues
 
 
 class SearchSpec(Spec):
@@ -77,7 +77,7 @@ class Shard:
 @named_arguments
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSpec:
-    """What an experiment asks: one command at the points of a grid, or of a random sample, or of a search.
+    """One command at the points of a grid, of a random sample, or of a search.
 
     command: words of a trine command such as ``train``. settings: its options by name. vary: field -> values, the last
     field varies fastest; fields are options, or dotted names inside cluster, GPU-model and software files. samples:
@@ -103,7 +103,9 @@ class ExperimentSpec:
         if fixed is not None:
             raise InputError("is both set and varied: keep one", field=fixed)
         if self.random and self.samples is None and self.search is None:
-            raise InputError("is random: add samples (how many), or search (with optuna)", field=next(iter(self.random)))
+            raise InputError(
+                "is random: add samples (how many), or search (with optuna)", field=next(iter(self.random))
+            )
         if not self.random and (self.samples is not None or self.search is not None):
             name = "samples" if self.samples is not None else "search"
             raise InputError(f"{name} needs a random field such as uniform(0.1..0.9)", field=name)
@@ -124,9 +126,9 @@ class ExperimentSpec:
         return {name: axis for name, axis in self.vary.items() if isinstance(axis, tuple)}
 
     @cached_property
-    def random(self) -> dict[str, Distribution]:
+    def random(self) -> dict[str, RandomValues]:
         """The fields with a distribution."""
-        return {name: axis for name, axis in self.vary.items() if isinstance(axis, Distribution)}
+        return {name: axis for name, axis in self.vary.items() if isinstance(axis, RandomValues)}
 
     @cached_property
     def size(self) -> int:
@@ -187,7 +189,7 @@ def _located(value: Any, files: dict[str, str]) -> Any:
 
 
 def _axis(name: str, values: object) -> Axis:
-    return values if isinstance(values, Distribution) else parse_values(name, values)
+    return values if isinstance(values, RandomValues) else parse_values(name, values)
 
 
 def spec_of(data: object, file: object) -> ExperimentSpec:
@@ -205,7 +207,7 @@ def read_experiment(path: str | os.PathLike[str]) -> ExperimentSpec:
 
 
 def parse_document(data: object) -> ExperimentSpec:
-    """Return the specification that :meth:`ExperimentSpec.document` wrote. Raises InputError for anything else."""
+    """Return the specification that :meth:`ExperimentSpec.document` wrote. Raises InputError for other data."""
     if not isinstance(data, Mapping) or not isinstance(data.get("vary"), Mapping):
         raise InputError("is no experiment")
     names = set(ExperimentSpec.__dataclass_fields__)

@@ -1,4 +1,4 @@
-"""The results of an experiment as one table, in the order of the points: rows, or a Parquet file made in bounded memory."""
+"""The results of an experiment as one table in the order of the points: rows, or Parquet in bounded memory."""
 
 from __future__ import annotations
 

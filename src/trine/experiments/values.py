@@ -30,7 +30,7 @@ _RANDOM = re.compile(rf"(uniform|log)\(\s*({_NUMBER})\.\.({_NUMBER})\s*([A-Za-z%
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Distribution:
+class RandomValues:
     """A random field: uniform between ``low`` and ``high``, or uniform in the logarithm. is_whole: whole numbers."""
 
     low: float
@@ -51,11 +51,11 @@ class Distribution:
         return self.with_unit(round(number) if self.is_whole else number)
 
     def with_unit(self, number: float) -> Value:
-        """Return a number, as text with the unit if there is one."""
+        """Return a number, as text if the range has a unit."""
         return f"{number!r} {self.unit}" if self.unit else number
 
 
-def parse_values(field: str, given: object) -> tuple[Value, ...] | Distribution:
+def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
     """Return the values of a field from its text or list.
 
     Raises InputError: no value, a repeated value, a range that is empty or too long.
@@ -101,8 +101,8 @@ def literal(text: str) -> Value:
     return int(text) if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else float(text)
 
 
-def _distribution(field: str, kind: str, low: str, high: str, unit: str) -> Distribution:
-    made = Distribution(
+def _distribution(field: str, kind: str, low: str, high: str, unit: str) -> RandomValues:
+    made = RandomValues(
         low=float(low), high=float(high), is_log=kind == "log", unit=unit,
         is_whole=isinstance(literal(low), int) and isinstance(literal(high), int),
     )  # fmt: skip
@@ -141,17 +141,17 @@ def _value(number: Fraction, unit: str) -> Value:
     return f"{plain} {unit}" if unit else plain
 
 
-def written(values: tuple[Value, ...] | Distribution) -> list[Value] | dict[str, Any]:
+def written(values: tuple[Value, ...] | RandomValues) -> list[Value] | dict[str, Any]:
     """Return the values as plain data for the resolved specification."""
     if isinstance(values, tuple):
         return list(values)
-    return {name: getattr(values, name) for name in Distribution.__dataclass_fields__}
+    return {name: getattr(values, name) for name in RandomValues.__dataclass_fields__}
 
 
-def read_written(field: str, data: object) -> tuple[Value, ...] | Distribution:
-    """Return the values that :func:`written` wrote. Raises InputError for anything else."""
+def read_written(field: str, data: object) -> tuple[Value, ...] | RandomValues:
+    """Return the values that :func:`written` wrote. Raises InputError for other data."""
     if isinstance(data, Mapping):
-        if set(data) != set(Distribution.__dataclass_fields__):
+        if set(data) != set(RandomValues.__dataclass_fields__):
             raise InputError("is no distribution", field=field)
-        return Distribution(**data)
+        return RandomValues(**data)
     return parse_values(field, data)

@@ -17,7 +17,7 @@ from trine.common.plugins import load_target
 from trine.common.spec import parse_json
 from trine.errors import InputError, TrineError, one_line
 from trine.experiments.fields import with_changed_files
-from trine.experiments.journal import Entry, Journal, lines, parse_line
+from trine.experiments.journal import Entry, WorkerJournal, lines, parse_line
 from trine.experiments.spec import RESULT_VERSION, ExperimentSpec, Settings, Shard, canonical, digest, parse_document
 
 #: Garbage collection as rare as in the command line: points make many objects that live shortly.
@@ -48,16 +48,16 @@ def _spec(text: str) -> ExperimentSpec:
 
 
 #: Journals of this process by (process, directory, shard); a forked process opens another one.
-_journals: dict[tuple[int, str, str], Journal] = {}
+_journals: dict[tuple[int, str, str], WorkerJournal] = {}
 
 
-def _journal(task: Task, spec: ExperimentSpec) -> Journal | None:
+def _journal(task: Task, spec: ExperimentSpec) -> WorkerJournal | None:
     """Return the journal of this process, or None if the directory is not visible here."""
     key = (os.getpid(), task.directory, task.shard)
     if key not in _journals:
         if not Path(task.directory, "experiment.json").is_file():
             return None
-        _journals[key] = Journal(Path(task.directory), spec, Shard.parse(task.shard))
+        _journals[key] = WorkerJournal(Path(task.directory), spec, Shard.parse(task.shard))
     return _journals[key]
 
 
@@ -101,7 +101,7 @@ def answer_task(task: Task) -> list[Entry]:
     return entries
 
 
-def _claimed(task: Task, journal: Journal) -> Mapping[int, Entry]:
+def _claimed(task: Task, journal: WorkerJournal) -> Mapping[int, Entry]:
     """Return the points of this task that an earlier call of it wrote, and note this process's journal for later ones.
 
     A scheduler that loses a worker gives its task to another worker.
@@ -119,7 +119,7 @@ def _claimed(task: Task, journal: Journal) -> Mapping[int, Entry]:
 
 
 def _end_without_driver(task: Task) -> None:
-    """End this process if the driver that started it is gone, because a restarted driver repeats its points."""
+    """End this process if its driver has ended, because a restarted driver repeats the points in flight."""
     if task.driver is None or task.driver[0] != socket.gethostname() or task.driver[1] == os.getpid():
         return
     if os.getppid() != task.driver[1]:
@@ -137,7 +137,7 @@ def answer(spec: ExperimentSpec, point: int, fields: Settings, directory: Path) 
         with unobserved():
             entry["result"] = load_target(spec.question)(spec.command, plain)
         canonical(entry["result"])  # a result that JSON cannot hold is the point's failure
-    except (TrineError, OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, AssertionError) as error:
+    except Exception as error:  # whatever the question raises is the point's result
         entry.pop("result", None)
         name = "" if isinstance(error, TrineError) else f"{type(error).__name__}: "
         entry |= {"status": "failed", "reason": one_line(f"{name}{error}", _MAX_REASON)}
@@ -158,5 +158,5 @@ def _local_folder() -> Path:
 
 
 def _files_in(directory: Path) -> Path:
-    """Return the folder of changed files: in the experiment's directory, or a local one where that is not visible."""
+    """Return the folder of changed files: in the experiment's directory if this machine sees it, else a local one."""
     return directory / "files" if directory.is_dir() else _local_folder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,8 @@ def sweep(
     run_points(folder.resolve(), spec, workers, part, progress)
     finished = Experiment(folder)
     if part.count == 1 and not finished.left:
-        try:
+        with suppress(MissingExtraError):  # the journals have everything
             finished.compact()
-        except MissingExtraError:  # the journals have everything
-            pass
     return finished
 
 
@@ -134,7 +133,7 @@ def _prepare(folder: Path, spec: ExperimentSpec) -> None:
     if (folder / SPEC_FILE).is_file():
         stored = stored_spec(folder)
         if stored.text != spec.text:
-            raise InputError(f"holds another experiment: {_difference(stored, spec)}; choose another folder", file=folder)
+            raise InputError(f"holds another experiment: {_difference(stored, spec)}; give another folder", file=folder)
     else:
         try:
             folder.mkdir(parents=True, exist_ok=True)
