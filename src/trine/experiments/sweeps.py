@@ -105,14 +105,14 @@ def resolved(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
 
     Raises InputError: an unknown command, option, or field of a file; names the nearest.
     """
-    if spec.question == CLI_QUESTION:
-        name = load_target(_OPTION_NAME)
-        spec = replace(
-            spec,
-            settings={name(spec.command, each): value for each, value in spec.settings.items()},
-            vary={name(spec.command, each): axis for each, axis in spec.vary.items()},
-        )
-    spec = spec.with_inputs()
+    if spec.question != CLI_QUESTION:
+        return spec
+    name = load_target(_OPTION_NAME)
+    spec = replace(
+        spec,
+        settings={name(spec.command, each): value for each, value in spec.settings.items()},
+        vary={name(spec.command, each): axis for each, axis in spec.vary.items()},
+    ).with_inputs()
     first = {**spec.settings, **(spec.fields_of(0) if spec.search is None else {})}
     if any(map(is_inside, first)):
         check_files(first, folder / "files")
@@ -121,7 +121,7 @@ def resolved(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
 
 def _unchanged(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
     """Return the stored specification. Raises InputError if an input file has changed since."""
-    now = replace(spec, inputs={}).with_inputs()
+    now = replace(spec, inputs={}).with_inputs() if spec.question == CLI_QUESTION else spec
     for path, digest in spec.inputs.items():
         if now.inputs.get(path) != digest:
             raise InputError(f"has changed since the experiment in {folder} began", file=path)
