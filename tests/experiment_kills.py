@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -117,3 +118,70 @@ def kill_at_random(folder: Path, *, kills: int, points: int, sleep: float, seed:
     check_complete(directory, points)
     assert ledger.repeated() == []
     return restarts
+
+
+class Dask:
+    """A local Dask cluster of separate processes that tests may kill: a scheduler and two workers of one thread."""
+
+    def __init__(self, folder: Path, *, nannies: bool = False) -> None:
+        self._folder, self._nannies = folder, nannies
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Dask:
+        self.start_scheduler()
+        self.workers = [self.worker(), self.worker()]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in [*self.workers, self.scheduler]:
+            process.terminate() if self._nannies else process.kill()
+            process.wait()
+
+    def start_scheduler(self) -> None:
+        """Start a scheduler at the address of the first one."""
+        self.scheduler = self._run("dask_scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-show")
+
+    def worker(self) -> subprocess.Popen[bytes]:
+        """Start a worker."""
+        nanny = ["--nanny" if self._nannies else "--no-nanny"]
+        return self._run("dask_worker", self.address, "--nthreads", "1", "--local-directory", str(self._folder), *nanny)
+
+    def _run(self, module: str, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.{module}", *words, "--no-dashboard"]
+        return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+
+
+def kill_dask_at_random(folder: Path, *, kills: int, points: int, sleep: float, seed: int) -> list[str]:
+    """Kill workers (mostly), drivers and the scheduler, replace each, and check the result; return who was killed."""
+    choose = random.Random(seed)
+    directory, log = folder / "experiment", folder / "log"
+    ledger, killed = Ledger(directory, log), []
+    with Dask(folder) as dask:
+        driver = start(directory, log, points, sleep, dask.address)
+        while len(killed) < kills and wait_for_work(log, driver):
+            time.sleep(choose.uniform(0.0, 0.3))
+            who = choose.choices(["worker", "driver", "scheduler"], [8, 1, 1])[0]
+            killed.append(who)
+            if who == "driver":
+                driver.kill()
+                driver.communicate()
+                driver = start(directory, log, points, sleep, dask.address)
+            elif who == "scheduler":
+                for process in [dask.scheduler, *dask.workers]:  # workers end with their scheduler, some seconds later
+                    process.kill()
+                    process.wait()
+                dask.start_scheduler()
+                dask.workers = [dask.worker(), dask.worker()]
+            else:
+                dask.workers[0].kill()
+                dask.workers[0].wait()
+                dask.workers = [dask.workers[1], dask.worker()]
+            ledger.note()
+        _, errors = driver.communicate(timeout=600)
+    assert driver.returncode == 0, errors.decode()[-2000:]
+    assert len(killed) == kills, f"finished after {len(killed)} kills: more points are needed"
+    check_complete(directory, points)
+    assert ledger.repeated() == []
+    return killed

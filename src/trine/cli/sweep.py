@@ -59,7 +59,8 @@ def sweep(
     if shard is not None:
         words = f"shard {shard}: {counts[0]:,} points answered now, {counts[1]:,} of them failed"
         show(f"{words}\nnext: trine sweep {answer.directory} --compact, after the last shard", json)
-        write_json(answer.progress(), json, "sweep", "experiment-progress")
+        if json is not None:  # the counts of the whole experiment are in the journals of all shards
+            write_json(answer.progress(), json, "sweep", "experiment-progress")
         return
     show_points(answer, json, brief, details, parquet, "sweep")
 

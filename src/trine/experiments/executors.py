@@ -16,7 +16,9 @@ from trine.experiments.worker import start_worker
 #: Assumed number of workers of an executor that does not give it.
 UNKNOWN_WORKERS = 16
 #: Seconds to wait for a Dask scheduler's answer to one attempt.
-_CONNECT_S = 10
+_CONNECT_S = 10.0
+#: Seconds to wait for a lost Dask scheduler or its workers.
+DASK_PATIENCE_S = 300.0
 
 
 class SerialExecutor(Executor):
@@ -113,7 +115,7 @@ def _dask_workers(address: str) -> Workers:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
         return _DaskExecutor(client), lambda: client.status == "running"
 
-    return Workers(make=make, repeats=True, patience_s=300.0)
+    return Workers(make=make, repeats=True, patience_s=DASK_PATIENCE_S)
 
 
 class _DaskExecutor(Executor):

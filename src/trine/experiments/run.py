@@ -27,6 +27,8 @@ _CALL_S, _MAX_GROUP = 0.25, 256
 #: Losses after which a point runs alone, and further losses alone after which it counts as failed.
 _SUSPECT_AFTER, _FAILED_AFTER = 2, 3
 _MAX_LOSSES = 12
+#: Longest specification, in characters, that goes to the workers with every call.
+_MAX_SENT = 20_000
 
 
 class WorkersLostError(Exception):
@@ -174,7 +176,8 @@ class _Run:
             self._claims.mkdir(parents=True, exist_ok=True)
             claim = str(self._claims / str(self._calls))
         driver = (socket.gethostname(), os.getpid()) if self._workers.is_local else None
-        return Task(self._spec.text, str(self._directory), str(self._shard), tuple(points), claim, driver)
+        text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
+        return Task(text, str(self._directory), str(self._shard), tuple(points), claim, driver)
 
     def _tell(self, entries: list[Entry], task: Task) -> None:
         """Record the answers of a call, and write those that its worker could not write."""

@@ -19,6 +19,7 @@ PARQUET_FILE = "points.parquet"
 #: Rows that are in memory at a time.
 GROUP_ROWS = 20_000
 #: Columns of every row, before the fields and the results.
+Types = dict[str, set[type]]
 FIRST_COLUMNS = ("point", "key", "status", "reason")
 
 
@@ -85,13 +86,27 @@ def compact(directory: Path, spec: ExperimentSpec) -> Path:
     index = index_lines(directory, spec)
     if not len(index.points):
         raise InputError("has no results yet", file=directory)
-    schema = _schema(index, pa)
     path = directory / PARQUET_FILE
+    types = _types([next(_groups(index))])
+    try:
+        _write(path, index, types, pa, pq)
+    except _OtherTypesError:  # rare: later points have other results than the first ones
+        _write(path, index, _types(_groups(index)), pa, pq)
+    return path
+
+
+class _OtherTypesError(Exception):
+    """A row with a column or a type that the schema does not have."""
+
+
+def _write(path: Path, index: LineIndex, types: Types, pa: Any, pq: Any) -> None:
+    schema = pa.schema([(name, _arrow_type(kinds - {type(None)}, pa)) for name, kinds in types.items()])
     with open_output(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for rows in _groups(index):
+            if any(not kinds <= types.get(name, set()) for name, kinds in _types([rows]).items()):
+                raise _OtherTypesError
             columns = {name: _column([row.get(name) for row in rows], kind) for name, kind in _kinds(schema)}
             writer.write_table(pa.table(columns, schema=schema))
-    return path
 
 
 def _groups(index: LineIndex) -> Iterator[list[Row]]:
@@ -99,19 +114,19 @@ def _groups(index: LineIndex) -> Iterator[list[Row]]:
         yield [row_of(entry) for entry in entries(index, start, start + GROUP_ROWS)]
 
 
-def _schema(index: LineIndex, pa: Any) -> Any:
-    """Return a schema that holds every value: text if the values of a column have different types."""
-    types: dict[str, set[type]] = {name: set() for name in FIRST_COLUMNS}
-    for rows in _groups(index):
+def _types(groups: Iterable[list[Row]]) -> Types:
+    """Return the types of the values in each column."""
+    types: Types = {name: {type(None)} for name in FIRST_COLUMNS}
+    for rows in groups:
         for row in rows:
             for name, value in row.items():
-                types.setdefault(name, set()).add(type(value))
-    return pa.schema([(name, _arrow_type(kinds - {type(None)}, pa)) for name, kinds in types.items()])
+                types.setdefault(name, {type(None)}).add(type(value))
+    return types
 
 
-def _arrow_type(kinds: Iterable[type], pa: Any) -> Any:
+def _arrow_type(kinds: set[type], pa: Any) -> Any:
+    """Return a type that holds every value of a column: text if the values have different types."""
     single = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    kinds = set(kinds)
     if len(kinds) == 1:
         return single.get(next(iter(kinds)), pa.string())
     return pa.float64() if kinds == {int, float} else pa.string()

@@ -69,8 +69,8 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
     else:
         parts = list(given) if isinstance(given, list | tuple) else [given]
     values = [value for part in parts for value in _part(field, part)]
-    repeated = next((value for i, value in enumerate(values) if _key(value) in map(_key, values[:i])), None)
-    if repeated is not None:
+    if len(set(map(_key, values))) < len(values):
+        repeated = next(value for i, value in enumerate(values) if _key(value) in map(_key, values[:i]))
         raise InputError(f"has the value {repeated!r} twice", field=field)
     if not values or "" in values:
         raise InputError(f"has an empty value in {given!r:.80}; give values such as 1,2,4 or 8..64*2", field=field)
@@ -128,11 +128,11 @@ def _spaced(field: str, text: str, start: Fraction, end: Fraction, count: int) -
 
 
 def _stepped(field: str, start: Fraction, end: Fraction, kind: str | None, step: Fraction) -> list[Fraction]:
+    if kind != "*" and (end - start) / step >= MAX_VALUES:
+        raise InputError(f"has more than {MAX_VALUES} values", field=field)
     numbers = [start]
     while (following := numbers[-1] * step if kind == "*" else numbers[-1] + step) <= end:
         numbers.append(following)
-        if len(numbers) > MAX_VALUES:
-            raise InputError(f"has more than {MAX_VALUES} values", field=field)
     return numbers
 
 

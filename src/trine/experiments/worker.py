@@ -18,7 +18,7 @@ from trine.common.spec import parse_json
 from trine.errors import InputError, TrineError, one_line
 from trine.experiments.fields import with_changed_files
 from trine.experiments.journal import Entry, WorkerJournal, lines, parse_line
-from trine.experiments.spec import RESULT_VERSION, ExperimentSpec, Settings, Shard, canonical, digest, parse_document
+from trine.experiments.spec import RESULT_VERSION, ExperimentSpec, Settings, Shard, canonical, digest, parse_document, stored_spec
 
 #: Garbage collection as rare as in the command line: points make many objects that live shortly.
 _COLLECT_AFTER = (200_000, 2, 2)
@@ -28,7 +28,8 @@ _MAX_REASON = 300
 class Task(NamedTuple):
     """Points for one call of a worker.
 
-    spec: :attr:`ExperimentSpec.text`. directory: of the experiment. points: numbers, with the fields that a search
+    spec: :attr:`ExperimentSpec.text`; its id if the text is long, and workers read it from the directory. directory: of
+    the experiment. points: numbers, with the fields that a search
     chose, else None. claim: file that tells a repeated call which journals the first one wrote; "" if the executor
     repeats no call. driver: (host, pid) of the process that a worker must not outlive, or None.
     """
@@ -43,8 +44,8 @@ class Task(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _spec(text: str) -> ExperimentSpec:
-    return parse_document(parse_json(text, "experiment"))
+def _spec(text: str, directory: str) -> ExperimentSpec:
+    return parse_document(parse_json(text, "experiment")) if text[0] == "{" else stored_spec(Path(directory))
 
 
 #: Journals of this process by (process, directory, shard); a forked process opens another one.
@@ -84,7 +85,7 @@ def answer_task(task: Task) -> list[Entry]:
     """
     if task.version != RESULT_VERSION:
         raise InputError(f"a worker has result version {RESULT_VERSION}, the experiment {task.version}")
-    spec = _spec(task.spec)
+    spec = _spec(task.spec, task.directory)
     journal = _journal(task, spec)
     known = _claimed(task, journal) if journal is not None and task.claim else {}
     entries = []
