@@ -58,7 +58,7 @@ def overhead(folder: Path) -> None:
     for processes in (1, 2):
         spec = million(20_000)
         wall, cpu = timed(lambda: trine.sweep(spec, folder / f"overhead-{processes}", processes=processes))  # noqa: B023
-        print(f"overhead, {processes} processes: {wall / 20:.2f} ms wall, {cpu / 20:.2f} ms CPU of the driver, per point")
+        print(f"overhead of a point, {processes} processes: {wall / 20:.2f} ms, {cpu / 20:.2f} ms CPU of the driver")
 
 
 def shards(folder: Path, points: int, count: int) -> None:
@@ -72,7 +72,7 @@ def shards(folder: Path, points: int, count: int) -> None:
     wall, cpu = timed(run)
     files = [path for path in place.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / MIB
-    print(f"{points:,} points in {count:,} shards: {wall:.0f} s wall, {cpu:.0f} s CPU, {1e3 * cpu / points:.3f} ms per point")
+    print(f"{points:,} points in {count:,} shards: {wall:.0f} s, {cpu:.0f} s CPU, {1e3 * cpu / points:.3f} ms each")
     print(f"  {len(files):,} files, {size:.0f} MiB, peak memory {peak_mib():.0f} MiB")
     again, _ = timed(lambda: trine.sweep(spec, place, processes=1, shard=f"0/{count}"))
     print(f"  a shard that has all its points: {again:.2f} s")
@@ -96,7 +96,8 @@ def step(folder: Path, points: int) -> None:
     part = max(1, spec.size // points)
     wall, _ = timed(lambda: trine.sweep(spec, folder / "step", shard=f"0/{part}"))
     counts = trine.Experiment(folder / "step").progress()
-    print(f"step on 64 GPUs: {counts['done']} points and {counts['failed']} refused in {wall:.1f} s on {os.cpu_count()} CPUs")
+    words = f"{counts['done']} points and {counts['failed']} refused"
+    print(f"step on 64 GPUs: {words} in {wall:.1f} s on {os.cpu_count()} CPUs")
 
 
 def main() -> None:

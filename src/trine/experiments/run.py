@@ -175,9 +175,8 @@ class _Run:
         if self._workers.repeats:
             self._claims.mkdir(parents=True, exist_ok=True)
             claim = str(self._claims / str(self._calls))
-        driver = (socket.gethostname(), os.getpid()) if self._workers.is_local else None
         text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
-        return Task(text, str(self._directory), str(self._shard), tuple(points), claim, driver)
+        return Task(text, str(self._directory), str(self._shard), tuple(points), claim)
 
     def _tell(self, entries: list[Entry], task: Task) -> None:
         """Record the answers of a call, and write those that its worker could not write."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,7 +17,16 @@ from trine.common.spec import parse_json
 from trine.errors import InputError, TrineError, one_line
 from trine.experiments.fields import with_changed_files
 from trine.experiments.journal import Entry, WorkerJournal, lines, parse_line
-from trine.experiments.spec import RESULT_VERSION, ExperimentSpec, Settings, Shard, canonical, digest, parse_document, stored_spec
+from trine.experiments.spec import (
+    RESULT_VERSION,
+    ExperimentSpec,
+    Settings,
+    Shard,
+    canonical,
+    digest,
+    parse_document,
+    stored_spec,
+)
 
 #: Garbage collection as rare as in the command line: points make many objects that live shortly.
 _COLLECT_AFTER = (200_000, 2, 2)
@@ -28,10 +36,9 @@ _MAX_REASON = 300
 class Task(NamedTuple):
     """Points for one call of a worker.
 
-    spec: :attr:`ExperimentSpec.text`; its id if the text is long, and workers read it from the directory. directory: of
-    the experiment. points: numbers, with the fields that a search
-    chose, else None. claim: file that tells a repeated call which journals the first one wrote; "" if the executor
-    repeats no call. driver: (host, pid) of the process that a worker must not outlive, or None.
+    spec: :attr:`ExperimentSpec.text`; its id if the text is long, and workers read it from the directory. points:
+    numbers, with the fields that a search chose, else None. claim: file that tells a repeated call which journals the
+    first one wrote; "" if the executor repeats no call.
     """
 
     spec: str
@@ -39,7 +46,6 @@ class Task(NamedTuple):
     shard: str
     points: tuple[tuple[int, Settings | None], ...]
     claim: str = ""
-    driver: tuple[str, int] | None = None
     version: str = RESULT_VERSION
 
 
@@ -69,11 +75,23 @@ def close_journals(directory: Path) -> None:
 
 
 def start_worker() -> None:
-    """Prepare a process of a local pool."""
+    """Prepare a process of a local pool; it ends with its driver, because a restarted driver repeats its point."""
     import signal
+    from threading import Thread
 
+    Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C ends
     gc.set_threshold(*_COLLECT_AFTER)
+
+
+def _end_with_parent() -> None:
+    from multiprocessing import parent_process
+    from multiprocessing.connection import wait
+
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def answer_task(task: Task) -> list[Entry]:
@@ -90,7 +108,6 @@ def answer_task(task: Task) -> list[Entry]:
     known = _claimed(task, journal) if journal is not None and task.claim else {}
     entries = []
     for point, chosen in task.points:
-        _end_without_driver(task)
         entry = known.get(point)
         if entry is None:
             entry = answer(spec, point, spec.fields_of(point) if chosen is None else chosen, Path(task.directory))
@@ -117,14 +134,6 @@ def _claimed(task: Task, journal: WorkerJournal) -> Mapping[int, Entry]:
     with claim.open("a", encoding="utf-8") as file:
         file.write(f"{journal.path}\n")
     return known
-
-
-def _end_without_driver(task: Task) -> None:
-    """End this process if its driver has ended, because a restarted driver repeats the points in flight."""
-    if task.driver is None or task.driver[0] != socket.gethostname() or task.driver[1] == os.getpid():
-        return
-    if os.getppid() != task.driver[1]:
-        os._exit(1)
 
 
 def answer(spec: ExperimentSpec, point: int, fields: Settings, directory: Path) -> Entry:

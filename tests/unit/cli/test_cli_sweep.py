@@ -138,7 +138,8 @@ def test_a_changed_input_file_is_refused(tmp_path):
     cluster = tmp_path / "mine.yaml"
     cluster.write_text("base: dgx-h100\nname: mine\n")
     path = tmp_path / "e.yaml"
-    path.write_text(f"command: collective\nsettings: {{op: all_reduce, cluster: {cluster}}}\nvary: {{size: [1M, 2M]}}\n")
+    settings = f"{{op: all_reduce, cluster: {cluster}}}"
+    path.write_text(f"command: collective\nsettings: {settings}\nvary: {{size: [1M, 2M]}}\n")
     assert run("sweep", path, "--processes", 1).exit_code == 0
     cluster.write_text("base: dgx-h100\nname: other\n")
     result = run("sweep", tmp_path / "e")

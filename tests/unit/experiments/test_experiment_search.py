@@ -29,9 +29,11 @@ def test_a_search_comes_closer_than_random_samples_and_a_restart_asks_the_rest_o
     path.write_bytes(b"".join(lines[:22]))
     again = trine.sweep(tmp_path / "part", processes=1).to_frame()
     assert len(journals(tmp_path / "part")) == 2
-    assert len(journals(tmp_path / "part")[1].read_bytes().splitlines()) + len(
-        journals(tmp_path / "part")[0].read_bytes().splitlines()
-    ) == 62  # two headers, and each trial once
+    assert (
+        len(journals(tmp_path / "part")[1].read_bytes().splitlines())
+        + len(journals(tmp_path / "part")[0].read_bytes().splitlines())
+        == 62
+    )  # two headers, and each trial once
     assert (again[["x", "y", "cost"]] == frame[["x", "y", "cost"]]).all().all()
 
 

@@ -39,10 +39,13 @@ def test_values_of_a_text_or_list(text, values):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1,,2", "4..1", "0..8*2", "1..8*1", "1..2+0", "1..2/1", "1,1", "uniform(2..1)", "log(0..1)", [[1]], [None], "0..1e9"],
+    [
+        "", "1,,2", "4..1", "0..8*2", "1..8*1", "1..2+0", "1..2/1", "1,1", "uniform(2..1)", "log(0..1)", [[1]], [None],
+        "0..1e9",
+    ],
 )  # fmt: skip
 def test_empty_endless_and_repeated_values_are_refused_with_the_field(text):
-    with pytest.raises(InputError, match="^tp: "):
+    with pytest.raises(InputError, match=r"^tp: "):
         parse_values("tp", text)
 
 
