@@ -62,15 +62,13 @@ def sweep(
         if json is not None:  # the counts of the whole experiment are in the journals of all shards
             write_json(answer.progress(), json, "sweep", "experiment-progress")
         return
-    show_points(answer, json, brief, details, parquet, "sweep")
-
-
-def show_points(
-    answer: Experiment, json: str | None, brief: bool, details: bool, parquet: str | None, command: str
-) -> None:
-    """Print the table of an experiment, and write its files; exit with 1 if every point failed."""
     show_answer(answer, json, brief, details)
-    write_json(answer, json, command)
+    write_json(answer, json, "sweep")
+    end_points(answer, parquet)
+
+
+def end_points(answer: Experiment, parquet: str | None) -> None:
+    """Write the table of an experiment; exit with 1 if every point failed."""
     written(parquet, answer.to_parquet, "points written to {}")
     answered, failed = answer.counts
     if answered and answered == failed:

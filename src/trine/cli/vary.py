@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs
+from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs, show_answer, write_json
 from trine.cli.parameters import CommandParameter
 from trine.cli.progress import RowsLine
 from trine.errors import InputError
@@ -27,7 +27,7 @@ def answer_varied(
     if "vary" not in vary:
         raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
     from trine.cli.record import option_name
-    from trine.cli.sweep import show_points
+    from trine.cli.sweep import end_points
     from trine.experiments import ExperimentSpec, sweep
 
     given = {name: value for name, value in typed.items() if value not in (None, (), [])}
@@ -59,7 +59,9 @@ def answer_varied(
                 spec, directory, processes=vary.get("processes"), progress=lambda done, _, total: line.rows(done, total)
             )
         answer = replace(answer, is_kept=folder is not None)
-        show_points(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]), shown["parquet"], words)
+        show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
+        write_json(answer, shown["json"], words)
+        end_points(answer, shown["parquet"])
 
 
 def _axis(text: str) -> tuple[str, str]:
