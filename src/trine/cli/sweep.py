@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, Parquet, argument
-from trine.cli.output import EXIT_FAILED, keep_input, say, show, show_answer, to_terminal, write_json, written
+from trine.cli.output import EXIT_FAILED, end, keep_input, say, show, show_answer, to_terminal, write_json, written
 from trine.cli.progress import RowsLine
 from trine.errors import InputError
 
@@ -55,21 +56,38 @@ def sweep(
         line.rows(answered, total)
 
     with RowsLine("points answered") as line:
-        answer = run(experiment, directory, processes=processes, scheduler=scheduler, shard=shard, progress=report)
+        answer, is_finished = until_interrupted(
+            lambda: run(experiment, directory, processes=processes, scheduler=scheduler, shard=shard, progress=report),
+            _folder(experiment, directory),
+        )
     if shard is not None:
         words = f"shard {shard}: {counts[0]:,} points answered now, {counts[1]:,} of them failed"
         show(f"{words}\nnext: trine sweep {answer.directory} --compact, after the last shard", json)
         if json is not None:  # the counts of the whole experiment are in the journals of all shards
             write_json(answer.progress(), json, "sweep", "experiment-progress")
+        end(is_finished)
         return
     show_answer(answer, json, brief, details)
     write_json(answer, json, "sweep")
-    end_points(answer, parquet)
+    end_points(answer, is_finished, parquet)
 
 
-def end_points(answer: Experiment, parquet: str | None) -> None:
-    """Write the table of an experiment; exit with 1 if every point failed."""
+def until_interrupted(run: Callable[[], Experiment], folder: str) -> tuple[Experiment, bool]:
+    """Return the experiment, and False if Ctrl-C ended it early. Raises KeyboardInterrupt before the first answer."""
+    from trine.experiments import Experiment
+
+    try:
+        return run(), True
+    except KeyboardInterrupt:
+        if not os.path.isdir(folder) or not (answer := Experiment(folder)).counts[0]:
+            raise
+        return answer, False
+
+
+def end_points(answer: Experiment, is_finished: bool, parquet: str | None) -> None:
+    """Write the table of an experiment; exit with 130 after Ctrl-C, and with 1 if every point failed."""
     written(parquet, answer.to_parquet, "points written to {}")
+    end(is_finished)
     answered, failed = answer.counts
     if answered and answered == failed:
         raise SystemExit(EXIT_FAILED)

@@ -27,7 +27,7 @@ def answer_varied(
     if "vary" not in vary:
         raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
     from trine.cli.record import option_name
-    from trine.cli.sweep import end_points
+    from trine.cli.sweep import end_points, until_interrupted
     from trine.experiments import ExperimentSpec, sweep
 
     given = {name: value for name, value in typed.items() if value not in (None, (), [])}
@@ -52,16 +52,24 @@ def answer_varied(
     }
     spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
     folder = vary.get("experiment")
-    place = tempfile.TemporaryDirectory(prefix="trine-") if folder is None else nullcontext(folder)
+    place = (
+        tempfile.TemporaryDirectory(prefix="trine-", ignore_cleanup_errors=True)
+        if folder is None
+        else nullcontext(folder)
+    )
     with place as directory:
         with RowsLine("points answered") as line:
-            answer = sweep(
-                spec, directory, processes=vary.get("processes"), progress=lambda done, _, total: line.rows(done, total)
-            )
+            answer, is_finished = until_interrupted(
+                lambda: sweep(
+                    spec, directory, processes=vary.get("processes"),
+                    progress=lambda done, _, total: line.rows(done, total),
+                ),
+                directory,
+            )  # fmt: skip
         answer = replace(answer, is_kept=folder is not None)
         show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
         write_json(answer, shown["json"], words)
-        end_points(answer, shown["parquet"])
+        end_points(answer, is_finished, shown["parquet"])
 
 
 def _axis(text: str) -> tuple[str, str]:

@@ -160,3 +160,20 @@ def test_wrong_names_exit_with_2(words, problem):
     result = run(*words)
     assert result.exit_code == 2
     assert problem in result.stderr
+
+
+def test_ctrl_c_answers_the_points_up_to_then(monkeypatch, experiment):
+    from trine.cli.progress import RowsLine
+
+    def interrupt(line, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowsLine, "rows", interrupt)
+    result = run(*ASK, *VARY)
+    assert result.exit_code == 130
+    assert "2 of 4 points answered, 2 left" in result.stdout
+    assert "interrupted" in result.stderr
+    result = run("sweep", experiment, "--processes", 1)
+    assert result.exit_code == 130
+    assert "goes on with the 4 points left" in result.stdout.replace("\n    ", " ")
