@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from trine.errors import InputError, SimulationError, one_line
 from trine.experiments.executors import UNKNOWN_WORKERS, SerialExecutor, Workers
-from trine.experiments.journal import Entry, WorkerJournal, is_current, journals, lines, read_entries
+from trine.experiments.journal import Entry, WorkerJournal, folder_of, is_current, journals, lines, read_entries
 from trine.experiments.sources import NumberedSource, Point, SearchSource, Source
 from trine.experiments.spec import ExperimentSpec, Shard
 from trine.experiments.worker import Task, answer_task, close_journals, fingerprint
@@ -74,6 +73,8 @@ class _Run:
     ) -> None:
         self._directory, self._spec, self._workers, self._shard = directory, spec, workers, shard
         self._on_progress = on_progress
+        self._calls_of_shard = directory / "running" / folder_of(directory, shard).name
+        self._start_claims()
         if spec.search is None:
             self._source: Source = NumberedSource(spec, shard, answered(directory, spec, shard))
         else:
@@ -84,7 +85,16 @@ class _Run:
         self._point_s: float | None = None
         self._calls = 0
         self._journal: WorkerJournal | None = None
-        self._claims = directory / "running" / f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+    def _start_claims(self) -> None:
+        """Start a new folder for claims, before the journals are read.
+
+        Calls with claims in the old folder, which a scheduler may still run, end before their next point.
+        """
+        shutil.rmtree(self._calls_of_shard, ignore_errors=True)
+        self._claims = self._calls_of_shard / os.urandom(4).hex()
+        if self._workers.repeats:
+            self._claims.mkdir(parents=True)
 
     def until_done(self) -> None:
         """Feed executors until every point has an answer."""
@@ -173,7 +183,6 @@ class _Run:
         self._calls += 1
         claim = ""
         if self._workers.repeats:
-            self._claims.mkdir(parents=True, exist_ok=True)
             claim = str(self._claims / str(self._calls))
         text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
         return Task(text, str(self._directory), str(self._shard), tuple(points), claim)
@@ -199,6 +208,7 @@ class _Run:
 
     def _take_back(self, lost: WorkersLostError) -> None:
         """Read what lost workers wrote; the first other point of each call was in flight, and all others repeat."""
+        self._start_claims()
         points = {point for task in lost.tasks for point, _ in task.points}
         written = {each["point"]: each for each in read_entries(self._directory, self._spec) if each["point"] in points}
         for entry in written.values():
@@ -230,4 +240,4 @@ class _Run:
             self._journal.sync()
             self._journal.close()
         close_journals(self._directory)
-        shutil.rmtree(self._claims, ignore_errors=True)
+        shutil.rmtree(self._calls_of_shard, ignore_errors=True)

@@ -108,6 +108,8 @@ def answer_task(task: Task) -> list[Entry]:
     known = _claimed(task, journal) if journal is not None and task.claim else {}
     entries = []
     for point, chosen in task.points:
+        if journal is not None and task.claim and not Path(task.claim).parent.is_dir():
+            raise RuntimeError("another driver has started")  # nobody waits for this call
         entry = known.get(point)
         if entry is None:
             entry = answer(spec, point, spec.fields_of(point) if chosen is None else chosen, Path(task.directory))

@@ -38,7 +38,7 @@ def test_dask_without_kills_with_nannies_and_a_scheduler_that_never_comes(tmp_pa
     monkeypatch.setattr("trine.experiments.executors._CONNECT_S", 0.2)
     monkeypatch.setattr("trine.experiments.executors.DASK_PATIENCE_S", 0.1)
     spec = ExperimentSpec(command="q", vary={"n": "1..4"}, question=f"{QUESTIONS}:square")
-    with pytest.raises(SimulationError, match="lost the workers 1 times in a row"):
+    with pytest.raises(SimulationError, match="workers were lost 1 times in a row"):
         trine.sweep(spec, tmp_path / "none", scheduler=dask.address)
 
 

@@ -133,7 +133,7 @@ def test_only_the_driver_s_restart_repeats_a_call(tmp_path):
     log, directory = tmp_path / "log", tmp_path / "e"
     asked = spec(settings={"log": str(log)})
     trine.sweep(asked, directory, processes=1, shard="0/40")
-    task = Task(asked.text, str(directory), "0/1", ((4, None), (5, None)), str(directory / "claim"))
+    task = Task(asked.text, str(directory), "0/1", ((4, None), (5, None)), str(directory / "journal" / "claim"))
     first = answer_task(task)
     assert answer_task(task) == first
     assert starts(log) == [1, 5, 6]
