@@ -128,12 +128,11 @@ class Experiment(Report):
 
     def document(self) -> Row:
         """Return the experiment's keys, with up to MAX_ROWS rows."""
-        answered, failed = self.counts
         return {
             "experiment": self.spec.id, "question": self.spec.command, "fields": list(self.spec.vary),
-            "points": self.spec.size, "done": answered - failed, "failed": failed, "left": self.left,
+            **self.progress(),
             "reasons": [{"reason": reason, "points": count} for reason, count in self.reasons()],
-            "rows": self.rows, "rows_left_out": max(0, answered - len(self.rows)),
+            "rows": self.rows, "rows_left_out": max(0, self.counts[0] - len(self.rows)),
         }  # fmt: skip
 
     def progress(self) -> Row:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,29 +29,9 @@ READERS = {
     "gpu_model": "trine.gpu.model.files:load_gpu_model",
     "software": "trine.software.profile:load_software",
 }
+#: Option -> folder of its presets.
+_FOLDERS = {"cluster": "clusters", "gpu_model": "gpu_models", "software": "software"}
 _SOURCE = "set by the experiment"
-
-
-def _cluster_file(name: str) -> Path | None:
-    from trine.cluster.presets import known_clusters, preset_path
-
-    return preset_path(name) if name in known_clusters() else None
-
-
-def _gpu_model_file(name: str) -> Path | None:
-    folder = PRESETS / "gpu_models"
-    return folder / f"{name.lower()}.yaml" if name.lower() in preset_names(folder) else None
-
-
-def _software_file(name: str) -> Path | None:
-    from trine.software.profile import known_software, software_file
-
-    return software_file(name) if name in known_software() else None
-
-
-_PRESETS: dict[str, Callable[[str], Path | None]] = {
-    "cluster": _cluster_file, "gpu_model": _gpu_model_file, "software": _software_file,
-}  # fmt: skip
 
 
 def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Settings]:
@@ -97,10 +77,10 @@ def changed_file(option: str, base: str, changes: str) -> tuple[str, str]:
 
     Raises InputError: an unknown base or path.
     """
-    preset = _PRESETS[option](base)
-    if preset is None and not is_file(base):
+    folder = PRESETS / _FOLDERS[option]
+    path = folder / f"{base.lower()}.yaml" if base.lower() in preset_names(folder) else Path(base)
+    if not is_file(path):
         raise InputError(f"{base!r:.80} is neither a preset nor a file, so no field of it can change", field=option)
-    path = Path(base) if preset is None else preset
     data = copy.deepcopy(load_mapping(path))
     if not isinstance(data, dict):
         raise InputError("must be a mapping", file=path)

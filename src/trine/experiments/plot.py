@@ -8,13 +8,11 @@ from trine.errors import InputError
 from trine.results.frames import Row
 from trine.results.picture import COLOURS, subplots
 
-#: More series than this share one colour scale.
-_MOST_SERIES = len(COLOURS)
 _MAX_TITLE = 90
 
 
 def draw(rows: list[Row], x: str, y: str, color: str | None, title: str) -> Any:
-    """Return a figure with ``y`` against ``x``: a line per value of ``color`` (points if there are many values).
+    """Return a figure with ``y`` against ``x``: a line per value of ``color``.
 
     Raises InputError: no point has numbers in ``y``.
     """
@@ -26,13 +24,10 @@ def draw(rows: list[Row], x: str, y: str, color: str | None, title: str) -> Any:
     series: dict[object, list[Row]] = {}
     for row in rows:
         series.setdefault(None if color is None else row[color], []).append(row)
-    if color is not None and len(series) > _MOST_SERIES and all(_number(value) is not None for value in series):
-        _scatter(figure, axes, rows, (x, y, color), places)
-    else:
-        for number, (value, members) in enumerate(series.items()):
-            _line(axes, members, (x, y), places, COLOURS[number % len(COLOURS)], None if color is None else str(value))
-        if color is not None:
-            axes.legend(title=color)
+    for number, (value, members) in enumerate(series.items()):
+        _line(axes, members, (x, y), places, COLOURS[number % len(COLOURS)], None if color is None else str(value))
+    if color is not None:
+        axes.legend(title=color)
     if any(_number(row[x]) is None for row in rows):
         axes.set_xticks(list(places.values()), [str(value) for value in places])
     axes.set_xlabel(x)
@@ -64,11 +59,3 @@ def _line(
     axes.plot(*zip(*points, strict=True), "o", markersize=4, color=colour, alpha=0.6)
     lowest = dict(reversed(points))
     axes.plot(sorted(lowest), [lowest[place] for place in sorted(lowest)], color=colour, label=label)
-
-
-def _scatter(figure: Any, axes: Any, rows: list[Row], names: tuple[str, str, str], places: dict[object, float]) -> None:
-    x, y, color = names
-    drawn = axes.scatter(
-        [places[row[x]] for row in rows], [row[y] for row in rows], c=[row[color] for row in rows], s=16
-    )
-    figure.colorbar(drawn, label=color)

@@ -14,7 +14,7 @@ from pathlib import Path
 from trine.errors import InputError, SimulationError, one_line
 from trine.experiments.executors import UNKNOWN_WORKERS, SerialExecutor, Workers
 from trine.experiments.journal import Entry, WorkerJournal, folder_of, is_current, journals, lines, read_entries
-from trine.experiments.sources import NumberedSource, Point, SearchSource, Source
+from trine.experiments.sources import NumberedSource, Point, SearchSource
 from trine.experiments.spec import ExperimentSpec, Shard
 from trine.experiments.worker import Task, answer_task, close_journals, fingerprint
 
@@ -76,7 +76,7 @@ class _Run:
         self._calls_of_shard = directory / "running" / folder_of(directory, shard).name
         self._start_claims()
         if spec.search is None:
-            self._source: Source = NumberedSource(spec, shard, answered(directory, spec, shard))
+            self._source: NumberedSource | SearchSource = NumberedSource(spec, shard, answered(directory, spec, shard))
         else:
             self._source = SearchSource(spec, read_entries(directory, spec))
         self._total, self._failed = self._source.left, 0

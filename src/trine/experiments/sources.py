@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,23 +17,6 @@ from trine.experiments.values import RandomValues
 Point = tuple[int, Settings | None]
 #: Trials that a search asks for at a time. Fixed, so that results do not depend on the number of workers.
 BATCH = 8
-
-
-class Source(Protocol):
-    """Points to answer; ``take`` returns [] when the next ones need results that are still in flight."""
-
-    def take(self, count: int) -> list[Point]:
-        """Return up to ``count`` points."""
-        ...
-
-    def tell(self, entry: Entry) -> None:
-        """Record an answer."""
-        ...
-
-    @property
-    def left(self) -> int:
-        """Number of points without an answer."""
-        ...
 
 
 class NumberedSource:

@@ -32,7 +32,8 @@ def test_dask_without_kills_with_nannies_and_a_scheduler_that_never_comes(tmp_pa
 
     with Dask(tmp_path, nannies=True) as dask:
         driver = start(tmp_path / "e", tmp_path / "log", 60, 0.01, dask.address)
-        assert driver.wait(120) == 0
+        driver.communicate(timeout=120)
+        assert driver.returncode == 0
     assert trine.Experiment(tmp_path / "e").to_frame()["square"].tolist() == [n * n for n in range(1, 61)]
     monkeypatch.setattr(run, "_MAX_LOSSES", 0)
     monkeypatch.setattr("trine.experiments.executors._CONNECT_S", 0.2)
