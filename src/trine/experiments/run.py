@@ -184,6 +184,7 @@ class _Run:
         claim = ""
         if self._workers.repeats:
             claim = str(self._claims / str(self._calls))
+            Path(claim).touch()
         text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
         return Task(text, str(self._directory), str(self._shard), tuple(points), claim)
 

@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
     spec: :attr:`ExperimentSpec.text`; its id if the text is long, and workers read it from the directory. points:
     numbers, with the fields that a search chose, else None. claim: file that tells a repeated call which journals the
-    first one wrote; "" if the executor repeats no call.
+    first one wrote, and exists while the driver waits for the call; "" if the executor repeats no call.
     """
 
     spec: str
@@ -108,8 +108,8 @@ def answer_task(task: Task) -> list[Entry]:
     known = _claimed(task, journal) if journal is not None and task.claim else {}
     entries = []
     for point, chosen in task.points:
-        if journal is not None and task.claim and not Path(task.claim).parent.is_dir():
-            raise RuntimeError("another driver has started")  # nobody waits for this call
+        if journal is not None and task.claim and not Path(task.claim).exists():
+            raise RuntimeError("the driver has the answer, or has been restarted")  # nobody waits for this call
         entry = known.get(point)
         if entry is None:
             entry = answer(spec, point, spec.fields_of(point) if chosen is None else chosen, Path(task.directory))
@@ -126,16 +126,11 @@ def _claimed(task: Task, journal: WorkerJournal) -> Mapping[int, Entry]:
 
     A scheduler that loses a worker gives its task to another worker.
     """
-    claim = Path(task.claim)
-    if claim.exists():
-        paths = {Path(line) for line in claim.read_text(encoding="utf-8").splitlines()}
-        entries = [parse_line(line, path) for path in sorted(paths) for _, line in lines(path)]
-        known = {entry["point"]: entry for entry in entries}
-    else:
-        known = {}
-    with claim.open("a", encoding="utf-8") as file:
+    with Path(task.claim).open("r+", encoding="utf-8") as file:
+        paths = {Path(line) for line in file.read().splitlines()}
         file.write(f"{journal.path}\n")
-    return known
+    entries = [parse_line(line, path) for path in sorted(paths) for _, line in lines(path)]
+    return {entry["point"]: entry for entry in entries}
 
 
 def answer(spec: ExperimentSpec, point: int, fields: Settings, directory: Path) -> Entry:

@@ -134,8 +134,13 @@ def test_only_the_driver_s_restart_repeats_a_call(tmp_path):
     asked = spec(settings={"log": str(log)})
     trine.sweep(asked, directory, processes=1, shard="0/40")
     task = Task(asked.text, str(directory), "0/1", ((4, None), (5, None)), str(directory / "journal" / "claim"))
+    (directory / "journal" / "claim").touch()
     first = answer_task(task)
     assert answer_task(task) == first
+    assert starts(log) == [1, 5, 6]
+    (directory / "journal" / "claim").unlink()  # the driver has the answer: Dask repeats calls whose results it loses
+    with pytest.raises(OSError, match="claim"):
+        answer_task(task)
     assert starts(log) == [1, 5, 6]
     close_journals(directory)
 
