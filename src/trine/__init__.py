@@ -98,12 +98,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions",
-    "EidolonOptions", "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions", "Operator",
-    "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
-    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
-    "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_eidolon", "save", "simulate", "sweep", "synthesize",
+    "EidolonOptions", "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts",
+    "LoadStoreOptions", "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError",
+    "SpecError", "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError",
+    "Workload", "WriteTable", "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective",
+    "collective_time", "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "loadstore_collective", "overlap_range", "run", "run_eidolon", "save", "simulate", "sweep", "synthesize",
 ]  # fmt: skip
 
 
