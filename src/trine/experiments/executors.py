@@ -71,6 +71,7 @@ def make_workers(
         return Workers(
             make=_once(executor), count=count if isinstance(count, int) else None,
             repeats=not isinstance(executor, ProcessPoolExecutor | SerialExecutor), is_owned=False,
+            patience_s=0.0,
         )  # fmt: skip
     if scheduler is not None:
         return _dask_workers(scheduler)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 10_000
 #: Results to show first, by command; other commands show their first numbers.
 MAIN_RESULTS = {
-    "train": ("step_time_s", "tokens_per_s", "mfu", "memory_needed_bytes"),
-    "collective": ("time_us", "busbw_GBps", "algorithm", "protocol"),
+    "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "mfu", "memory_needed_bytes"),
+    "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
 }  # fmt: skip
 _MOST_RESULTS = 4
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trine.errors import InputError, SimulationError, one_line
@@ -45,11 +45,12 @@ def run_points(
 
     Raises SimulationError if the workers stay lost, InputError for workers with another version of trine.
     """
-    run = _Run(directory, spec, workers, shard, on_progress)
-    try:
-        run.until_done()
-    finally:
-        run.close()
+    with _locked(folder_of(directory, shard), shard):
+        run = _Run(directory, spec, workers, shard, on_progress)
+        try:
+            run.until_done()
+        finally:
+            run.close()
 
 
 def answered(directory: Path, spec: ExperimentSpec, shard: Shard) -> Iterator[int]:
@@ -63,6 +64,32 @@ def answered(directory: Path, spec: ExperimentSpec, shard: Shard) -> Iterator[in
 def point_of(line: bytes) -> int:
     """Return the number of a line's point, which its text begins with."""
     return int(line[9 : line.index(b",", 9)])
+
+
+@contextmanager
+def _locked(folder: Path, shard: Shard) -> Iterator[None]:
+    """Lock a shard's folder of journals until the block or this process ends.
+
+    Raises InputError if another process of this machine has locked it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(f"another process is answering shard {shard} of it", file=folder.parents[1]) from None
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 class _Run:
@@ -110,7 +137,8 @@ class _Run:
                 losses, lost_since, left = 0, time.monotonic(), self._source.left
             losses += 1
             waited = time.monotonic() - lost_since
-            if losses > _MAX_LOSSES and waited > self._workers.patience_s:
+            most = _MAX_LOSSES if self._workers.is_owned else 1  # trine cannot replace the caller's executor
+            if losses > most and waited > self._workers.patience_s:
                 raise SimulationError(
                     f"the workers were lost {losses} times in a row ({problem}); start again to go on"
                 )

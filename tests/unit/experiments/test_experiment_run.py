@@ -10,7 +10,7 @@ import pytest
 from experiment_questions import __name__ as QUESTIONS
 
 import trine
-from trine.errors import InputError
+from trine.errors import InputError, SimulationError
 from trine.experiments.journal import count_entries, journals
 from trine.experiments.spec import ExperimentSpec
 
@@ -64,6 +64,23 @@ def test_any_executor_works(tmp_path):
         answer = trine.sweep(spec(), tmp_path / "e", executor=executor)
         assert executor.submit(int, "3").result() == 3  # still the caller's
     assert answer.to_frame()["square"].sum() == sum(n * n for n in range(1, 41))
+
+
+def test_a_broken_executor_of_the_caller_is_named(tmp_path):
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(SimulationError, match="after shutdown"):
+        trine.sweep(spec(), tmp_path / "e", executor=executor)
+
+
+def test_a_second_driver_at_the_same_time_is_refused(tmp_path):
+    def second(*counts):
+        if counts[0] == 1:
+            with pytest.raises(InputError, match="another process is answering shard 0/1"):
+                trine.sweep(spec(), tmp_path / "e", processes=1)
+
+    trine.sweep(spec(), tmp_path / "e", processes=1, progress=second)
+    assert trine.sweep(spec(), tmp_path / "e", processes=1).left == 0
 
 
 def test_failed_points_keep_their_reason(tmp_path):
