@@ -17,6 +17,8 @@ from trine.results.report import ENVELOPE, Row
 
 #: Options that shape the printed answer, which a record does not have.
 _SHOWN = frozenset({*FILES, *FOLDERS, *PICTURES, *PREFIXES, "brief", "details"})
+#: Keys about the run of the simulator, such as its wall time, which differ between equal points.
+_ABOUT_RUNS = frozenset({*ENVELOPE, "trine_version", "simulator"})
 #: Prefixes of files whose fields can vary; :mod:`trine.experiments.fields` knows them.
 _INSIDE = ("cluster", "gpu_model", "software", "workload")
 
@@ -139,7 +141,7 @@ def _flat(document: Mapping[str, Any], prefix: str = "", is_row: bool = False) -
     The only entry of the list ``rows`` belongs to the record: a collective has one per size.
     """
     for name, value in document.items():
-        if not prefix and name in (*ENVELOPE, "trine_version"):
+        if not prefix and name in _ABOUT_RUNS:
             continue
         if isinstance(value, str | int | float | bool) or (value is None and not prefix):
             yield prefix + name, value

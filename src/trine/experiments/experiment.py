@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 10_000
 #: Results to show first, by command; other commands show their first numbers.
 MAIN_RESULTS = {
-    "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "mfu", "memory_needed_bytes"),
+    "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "memory_verdict", "tokens_per_s", "mfu"),
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
 }  # fmt: skip
 _MOST_RESULTS = 4
@@ -87,10 +87,15 @@ class Experiment(Report):
         names = list(self.rows[0]) if self.rows else []
         fields = [name for name in self.spec.vary if name in names]
         results = [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in names]
-        if not results:
-            results = [name for name in names if name not in fields and any(_is_number(row[name]) for row in self.rows)]
-            results = [name for name in results if name != "point"][:_MOST_RESULTS]
-        return fields + results
+        return fields + (results or self._telling_results(fields)[:_MOST_RESULTS])
+
+    def _telling_results(self, fields: list[str]) -> list[str]:
+        """Return the columns of numbers that differ between points, times first."""
+        rows = [row for row in self.rows if row["status"] == "done"]
+        values = {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in fields}
+        names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
+        names = [name for name in names if len(set(values[name])) > 1] or names
+        return sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))
 
     def summary(self) -> str:
         """Return the table, or its beginning, on one screen."""

@@ -32,6 +32,17 @@ def test_vary_gives_the_numbers_of_single_commands():
         assert (row["time_us"], row["algorithm"]) == (alone["time_us"], alone["algorithm"])
 
 
+def test_equal_points_have_equal_records():
+    from trine.cli.record import answer_point
+
+    settings = {"workload": "vgg13-h100-b128", "iterations": 3, "bandwidth": "1 GB/s", "latency": "1 us"}
+    assert answer_point("hop", settings) == answer_point("hop", settings)
+    with pytest.raises(trine.InputError, match="iterations: must be a whole number, got '3'"):
+        answer_point("hop", {**settings, "iterations": "3"})
+    with pytest.raises(trine.InputError, match="workload: is missing"):
+        answer_point("hop", {"iterations": 3})
+
+
 def test_a_changed_link_equals_the_cluster_file_that_says_so(tmp_path):
     file = tmp_path / "slow.yaml"
     file.write_text("base: dgx-h100\nlinks: [{from: gpu0..7, to: nvswitch, duplex: true, bandwidth: 300 GB/s}]\n")
