@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cpu_time import computes_for_less_than
 from experiment_questions import __name__ as QUESTIONS
 
 import trine
@@ -227,3 +228,9 @@ def test_a_picture_needs_known_columns(tmp_path):
         answer.plot("points", x="n", y="hlaf")
     with pytest.raises(InputError, match="no point has a number"):
         answer.plot("points", x="n", y="reason")
+
+
+def test_a_point_is_fast_besides_its_question(tmp_path):
+    asked = spec(vary={"n": "1..2000"})
+    with computes_for_less_than(2000 * 0.0006):  # the goal is 0.002 s
+        trine.sweep(asked, tmp_path / "e", processes=1)
