@@ -3,6 +3,10 @@
     python benchmarks/bench_experiments.py [--points 1000000] [--shards 1000] [--step-points 1000] [--only PART]
 
 PART: overhead, shards or step. Shards run one after the other in this process, with a question that takes no time.
+
+Measured on 2026-11-26 (one of two cores, shared with other work): 0.43 ms per point; a million points in 1,000 shards
+took 170 CPU s, 1,002 files, 434 MiB of journals and 41 MiB of memory. Status: 3 s. Compaction: about 65 CPU s, 275 MiB
+of memory, a Parquet file of 28 MiB. ``to_frame``: 13 s, 498 MiB.
 """
 
 from __future__ import annotations

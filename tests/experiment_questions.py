@@ -42,6 +42,12 @@ def fatal(command: str, settings: Settings) -> Settings:
     return {"square": settings["n"] ** 2}
 
 
+def late(command: str, settings: Settings) -> Settings:
+    """Return a column, and types, that only later points have."""
+    n = settings["n"]
+    return {"mixed": n if n < 35 else str(n), "number": n if n < 35 else n / 2, **({"late": True} if n > 30 else {})}
+
+
 def bowl(command: str, settings: Settings) -> Settings:
     """Return a bowl with its lowest point at x = 0.3, y = 8."""
     return {"cost": (settings["x"] - 0.3) ** 2 + (settings["y"] - 8) ** 2 / 100}

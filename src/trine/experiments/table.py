@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,27 +101,30 @@ class _OtherTypesError(Exception):
 
 
 def _write(path: Path, index: LineIndex, types: Types, pa: Any, pq: Any) -> None:
-    schema = pa.schema([(name, _arrow_type(kinds - {type(None)}, pa)) for name, kinds in types.items()])
+    kinds = {name: _arrow_type(found - {type(None)}, pa) for name, found in types.items()}
+    schema = pa.schema(list(kinds.items()))
     with open_output(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for rows in _groups(index):
-            if any(not kinds <= types.get(name, set()) for name, kinds in _types([rows]).items()):
+        for columns in _groups(index):
+            if any(not found <= types.get(name, set()) for name, found in _types([columns]).items()):
                 raise _OtherTypesError
-            columns = {name: _column([row.get(name) for row in rows], kind) for name, kind in _kinds(schema)}
-            writer.write_table(pa.table(columns, schema=schema))
+            size = len(columns["point"])
+            arrays = [_array(columns.get(name, [None] * size), kind, pa) for name, kind in kinds.items()]
+            writer.write_table(pa.table(arrays, schema=schema))
 
 
-def _groups(index: LineIndex) -> Iterator[list[Row]]:
+def _groups(index: LineIndex) -> Iterator[dict[str, list[object]]]:
+    """Yield the columns of GROUP_ROWS points at a time; a column has None for points without it."""
     for start in range(0, len(index.points), GROUP_ROWS):
-        yield [row_of(entry) for entry in entries(index, start, start + GROUP_ROWS)]
+        rows = [row_of(entry) for entry in entries(index, start, start + GROUP_ROWS)]
+        yield {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
-def _types(groups: Iterable[list[Row]]) -> Types:
+def _types(groups: Iterable[dict[str, list[object]]]) -> Types:
     """Return the types of the values in each column."""
     types: Types = {name: {type(None)} for name in FIRST_COLUMNS}
-    for rows in groups:
-        for row in rows:
-            for name, value in row.items():
-                types.setdefault(name, {type(None)}).add(type(value))
+    for columns in groups:
+        for name, values in columns.items():
+            types.setdefault(name, {type(None)}).update(map(type, values))
     return types
 
 
@@ -132,12 +136,10 @@ def _arrow_type(kinds: set[type], pa: Any) -> Any:
     return pa.float64() if kinds == {int, float} else pa.string()
 
 
-def _kinds(schema: Any) -> Iterator[tuple[str, str]]:
-    return ((field.name, str(field.type)) for field in schema)
-
-
-def _column(values: list[object], kind: str) -> list[object]:
-    return [None if value is None else str(value) for value in values] if kind == "string" else values
+def _array(values: list[object], kind: Any, pa: Any) -> Any:
+    if kind == pa.string():
+        values = [None if value is None else str(value) for value in values]
+    return pa.array(values, kind)
 
 
 def column_named(name: str, columns: Iterable[str]) -> str:

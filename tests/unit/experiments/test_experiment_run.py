@@ -205,6 +205,18 @@ def test_wrong_arguments_are_refused(tmp_path, arguments, problem):
         trine.sweep(spec(), tmp_path / "e", **arguments)
 
 
+def test_columns_and_types_of_later_points_are_in_the_table(tmp_path, monkeypatch):
+    import polars
+
+    monkeypatch.setattr("trine.experiments.table.GROUP_ROWS", 7)
+    answer = trine.sweep(spec("late"), tmp_path / "e", processes=1)
+    frame = polars.read_parquet(tmp_path / "e" / "points.parquet")
+    assert frame["mixed"].to_list() == [str(n) for n in range(1, 41)]
+    assert frame["number"].to_list() == [n if n < 35 else n / 2 for n in range(1, 41)]
+    assert frame["late"].to_list() == [None] * 30 + [True] * 10
+    assert [row["late"] for row in answer.rows] == frame["late"].to_list()
+
+
 def test_duckdb_and_polars_read_the_parquet(tmp_path):
     import duckdb
     import polars
