@@ -23,6 +23,9 @@ _HOMES = {
     "trine.compute": "Calibration calibrate",
     "trine.engine": "run",
     "trine.errors": "DeadlockError InputError PlanError SimulationError SpecError TraceError TrineError UnitError",
+    "trine.experiments.experiment": "Experiment",
+    "trine.experiments.spec": "ExperimentSpec",
+    "trine.experiments.sweeps": "sweep",
     "trine.graph.builder": "TaskGraphBuilder",
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
         TrineError,
         UnitError,
     )
+    from trine.experiments.experiment import Experiment
+    from trine.experiments.spec import ExperimentSpec
+    from trine.experiments.sweeps import sweep
     from trine.gpu.collective import (
         LoadStoreCosts,
         LoadStoreOptions,
@@ -95,14 +101,13 @@ if TYPE_CHECKING:
     from trine.workload.tracing.tracer import capture
 
 __all__ = [
-    "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions",
-    "EidolonOptions", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions", "Operator",
-    "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
-    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
-    "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
-    "loadstore_collective", "overlap_range", "run", "run_eidolon", "save", "simulate", "simulate_shared",
-    "synthesize",
+    "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
+    "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions",
+    "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
+    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
+    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare_fidelity",
+    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range",
+    "run", "run_eidolon", "save", "simulate", "simulate_shared", "sweep", "synthesize",
 ]  # fmt: skip
 
 

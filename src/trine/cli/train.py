@@ -22,7 +22,7 @@ from trine.cli.options import (
     argument,
     workloads,
 )
-from trine.cli.output import Section, end, show, to_terminal, write_files, write_json, written
+from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
 from trine.common.arguments import option
@@ -159,6 +159,11 @@ class TrainAnswer:
         return result.of_ranks(ranks) if ranks else result
 
     @property
+    def is_study(self) -> bool:
+        """Whether the answer is about several runs."""
+        return self._ensemble is not None or self._range is not None
+
+    @property
     def finished(self) -> bool:
         """False if Ctrl-C stopped the repeated runs early."""
         return self._ensemble is None or self._ensemble.runs.finished
@@ -264,6 +269,9 @@ def train(
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, step_options)
+    if is_recording() and not (answer.is_study or explain_memory or detail):
+        write_json(result.record(), None, "train", result.SCHEMA)
+        return
     step = (workload, job, step_options)
     sections: tuple[Section, ...] = (
         MemoryAnswer(explain_memory, memory_snapshot),

@@ -41,6 +41,11 @@ LINES = {
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
+    "experiment": [
+        "collective all_reduce --cluster dgx-h100 --processes 1 --vary size=1K,1M --vary nvls=true,false "
+        "--vary library=nccl,no-such"
+    ],
+    "experiment-progress": ["sweep experiment.yaml --processes 1 --shard 0/2"],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",
@@ -100,6 +105,11 @@ nodes:
 fabric: {kind: fat-tree, link: ib-hdr}
 """,
     "neighbour.yaml": "workload: vgg13-h100-b128\nplan: {dp: 2}\nflows: [{from: gpu0, to: gpu1, rate: 1 GB/s}]\n",
+    "experiment.yaml": """
+command: collective
+settings: {op: all_reduce, cluster: dgx-h100}
+vary: {size: [1K, 1M]}
+""",
     "measured.yaml": """
 software: pytorch-eager
 cluster: dgx-h100
