@@ -5,11 +5,9 @@ The public names below are resolved when first used: importing trine is fast and
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from trine.common._lazy import lazy
-from trine.common._moved import MovedModules
 from trine.common._version import __version__ as __version__
 
 #: module -> the public names that it defines
@@ -111,7 +109,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-sys.meta_path.insert(0, MovedModules())  # before the finder of files, which would load a moved module twice
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
     __getattr__ = lazy(__name__, _PUBLIC)

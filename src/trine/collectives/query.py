@@ -26,6 +26,7 @@ from trine.collectives.result import CollectiveResult
 from trine.collectives.run import run_schedule
 from trine.collectives.sizes import Sizes, as_sizes, format_size
 from trine.common.arguments import named_arguments
+from trine.common.kept import keep
 from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
 
@@ -65,7 +66,8 @@ def collective(
     if "," in options.protocol:
         text = f"one protocol at a time, got {options.protocol!r:.80}: give one of them, or auto"
         raise InputError(f"{text} (the library's choice)", field="protocol")
-    model = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
+    is_flow_level = network is None and not needs_steps(op, options, cluster)
+    model = kept_collectives(cluster, ranks, options) if is_flow_level else None
     if model is None or _is_trine_only(op, model):
         runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, runner)
         answer = _message_level(op, sizes, runs, explain)
@@ -92,6 +94,12 @@ def collective(
         num_domains=model.topology.num_domains,
         num_nodes=model.topology.num_nodes,
     )
+
+
+@keep
+def kept_collectives(cluster: Cluster, ranks: tuple[int, ...], options: CollectiveOptions) -> Collectives:
+    """Return the predictor of a group; the next question about the same cluster object takes the same one."""
+    return Collectives(cluster, ranks, options)
 
 
 def _not_faster(answer: CollectiveResult, better: CollectiveResult) -> CollectiveResult:
