@@ -303,7 +303,7 @@ def _paths(lists: Lists, repeats: Bool) -> frozenset[int]:
 
 
 def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int) -> tuple[int, ...]:
-    """Return ``distance`` successive micro-batches of each path: of those with the same repeated sequences."""
+    """Return the last ``distance`` micro-batches of each path: of those with the same repeated sequences."""
     total = 1 + max(int(lists.microbatch.max()) for lists, _ in rows)
     seen = np.zeros(total, np.int64)
     wanted, path = 0, np.zeros(total, np.int64)
@@ -321,8 +321,7 @@ def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int
     for number in np.unique(path[whole]).tolist():
         members = whole[path[whole] == number]
         if len(members) >= distance:
-            middle = (len(members) - distance) // 2
-            chosen += members[middle : middle + distance].tolist()
+            chosen += members[len(members) - distance :].tolist()
     return tuple(sorted(chosen)) if len(chosen) == paths * distance else ()
 
 

@@ -173,10 +173,36 @@ def grows(memory: MemoryEvents, records: Records, repeats: Repeats) -> bool:
     return False
 
 
+def repeated_changes(memory: MemoryEvents, records: Records, repeats: Repeats) -> tuple[MemoryEvents, Records]:
+    """Return the memory changes of the longer run over time, without blocks, and records of their tasks.
+
+    records: simulated times. Tasks are numbered in program order.
+    """
+    start = records.start_ps[memory.task]
+    period_ps, copies = np.zeros((2, len(start)), np.int64)
+    is_later = np.zeros(len(start), np.bool_)
+    for window in repeats.windows:
+        inside = (start >= window.start_ps) & (start < window.end_ps)
+        period_ps[inside], copies[inside] = window.end_ps - window.start_ps, repeats.count
+        is_later |= start >= window.end_ps
+    row, number = np.repeat(np.arange(len(start)), copies + 1), spans(0, copies + 1)
+    order = np.where(is_later[row] & (copies[row] == 0), repeats.count, number)
+    tasks, first, task = np.unique(
+        order * len(records.start_ps) + memory.task[row], return_index=True, return_inverse=True
+    )
+    shift = (repeats.later_ps(start)[row] + number * period_ps[row])[first]
+    start_ps, end_ps = (column[tasks % len(column)] + shift for column in (records.start_ps, records.end_ps))
+    events = MemoryEvents(
+        task=task.ravel().astype(np.int32), at_end=memory.at_end[row], rank=memory.rank[row],
+        delta_bytes=memory.delta_bytes[row], category=memory.category[row], resident_bytes=memory.resident_bytes,
+    )  # fmt: skip
+    return events, replace(records, ready_ps=start_ps, start_ps=start_ps, end_ps=end_ps)
+
+
 def repeated_memory(
     memory: MemoryEvents, labels: Labels, records: Records, repeats: Repeats
 ) -> tuple[MemoryEvents, Records]:
-    """Return the memory changes of the longer run, and records with one task for each change.
+    """Return the memory changes of the longer run in program order, with blocks, and records with a task for each.
 
     The changes of the repeated micro-batches, in each direction, occur again behind them. records: times as shown.
     """

@@ -1,0 +1,146 @@
+"""Is a run of few micro-batches that repeat equal to the run of all, to the picosecond?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from folded_cases import Case, chain, random_case
+
+import trine
+from trine.cluster import load_cluster
+from trine.errors import TrineError
+from trine.graph.taskgraph import Records
+from trine.results import Result
+from trine.results.repeats import Repeat, Repeats
+
+#: Seeds whose jobs repeat, with one and several micro-batches per period, windows and steps.
+SEEDS = (2, 5, 9, 14, 21, 33, 36, 47)
+PARTS = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload", "waits")
+
+
+def many_micro_batches(seed: int) -> Case | None:
+    """Return a random job of at most 16 ranks with 24 to 64 micro-batches; None if its layout cannot have them."""
+    rng, case = Random(seed * 7 + 1), random_case(seed, 16)
+    size = rng.choice((1, 2))
+    try:
+        plan = replace(case.plan, batch=size * rng.choice((24, 32, 40, 64)), micro_batch=size, replica_batches=())
+    except TrineError:
+        return None
+    return replace(case, plan=plan)
+
+
+def assert_same(few: Result, every: Result) -> None:
+    assert few.step_ends_ps.tolist() == every.step_ends_ps.tolist()
+    for part in PARTS:
+        assert np.array_equal(getattr(few.rank_times, part), getattr(every.rank_times, part)), part
+    for table in ("collectives", "layers", "operators", "phases", "stages", "critical_path_times", "energy"):
+        assert getattr(few, table) == getattr(every, table), table
+    assert [(link.name, link.size_bytes) for link in few.links] == [(link.name, link.size_bytes) for link in every.links]
+    assert [peak.total_bytes for peak in few.memory_peaks] == [peak.total_bytes for peak in every.memory_peaks]
+    assert [row for row in few.evidence if row.share is not None] == [row for row in every.evidence if row.share is not None]
+
+
+def compare(seed: int) -> bool:
+    """Compare one random job; return whether few of its micro-batches stood for all."""
+    case = many_micro_batches(seed)
+    if case is None:
+        return False
+    try:
+        few = case.run(fold="exact")
+    except TrineError:
+        return False
+    if few.repeats is None:
+        return False
+    assert_same(few, case.run(fold="off"))
+    return True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_jobs_are_equal_folded_and_unfolded(seed: int) -> None:
+    compare(seed)
+
+
+@pytest.mark.slow
+def test_five_hundred_random_jobs_that_repeat_are_equal() -> None:
+    found = 0
+    for seed in range(10_000):
+        found += compare(seed)
+        if found == 500:
+            return
+    pytest.fail(f"only {found} jobs repeat")
+
+
+SCHEDULES = [
+    {"pp": 4, "schedule": "1f1b"},
+    {"pp": 4, "schedule": "interleaved", "virtual_stages": 2},
+    {"pp": 4, "schedule": "zb-h1"},
+    {"pp": 4, "schedule": "dualpipe"},
+    {"pp": 4, "schedule": "gpipe"},
+    {"dp": 4, "sharding": "fsdp"},
+    {"dp": 4, "sharding": "zero2", "steps": 2},
+    {"dp": 2, "pp": 2, "schedule": "1f1b", "offload": "activations"},
+]
+
+
+@pytest.mark.parametrize("fields", SCHEDULES, ids=lambda fields: fields.get("schedule", fields.get("sharding")))
+def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object]) -> None:
+    """Equal layers: then each stage has the same pace. ``verify`` compares task by task and raises for a difference."""
+    workload = chain(8, (5,) * 8)
+    balanced = replace(workload, operators=tuple(replace(op, gpu_time_ps=500_000_000) for op in workload.operators))
+    plan = trine.Plan(batch=64, micro_batch=1, inputs="none", **fields)  # type: ignore[arg-type]
+    cluster = load_cluster("dgx-h100", gpus=plan.num_ranks)
+    result = trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="verify")
+    assert result.repeats is not None
+    assert result.repeats.drift_ps == 0
+    assert "equal to the picosecond" in result.repeats.verified
+    assert result.repeats.simulated + result.repeats.count * result.repeats.period == 64
+    assert_same(result, trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="off"))
+
+
+def test_the_cost_does_not_grow_with_the_micro_batches() -> None:
+    workload, cluster = chain(8), load_cluster("dgx-h100", gpus=4)
+    fields = {"dp": 2, "pp": 2, "schedule": "1f1b", "micro_batch": 1, "inputs": "none"}
+    plans = [trine.Plan(batch=count, **fields) for count in (64, 1024)]  # type: ignore[arg-type]
+    few, many = (trine.simulate(workload, plan, cluster=cluster, gpu="h100-sxm") for plan in plans)
+    assert few.simulator.events == pytest.approx(many.simulator.events, rel=0.05)
+    assert few.repeats is not None
+    assert many.repeats is not None
+    pace = many.repeats.windows[0].end_ps - many.repeats.windows[0].start_ps
+    assert many.step_time_ps - few.step_time_ps == pace * (1024 - 64) // many.repeats.period
+
+
+def test_jobs_that_never_repeat_state_the_reason() -> None:
+    workload, cluster = chain(8), load_cluster("dgx-h100", gpus=4)
+    plan = trine.Plan(dp=4, batch=32, micro_batch=1)
+    jitter = trine.Stragglers(jitter=trine.parallel.stragglers.parse_jitter("normal:5%"))
+    for settings, reason in (
+        ({"stragglers": jitter}, "jitter makes every operator different"),
+        ({"network": "fifo"}, "has a state besides its flows"),
+    ):
+        result = trine.simulate(workload, plan, cluster=cluster, gpu="h100-sxm", **settings)  # type: ignore[arg-type]
+        (row,) = [row for row in result.evidence if row.what == "micro-batches"]
+        assert reason in row.detail
+        assert result.repeats is None
+    uneven = trine.simulate(workload, replace(plan, batch=33, micro_batch=2), cluster=cluster, gpu="h100-sxm")
+    assert "different sizes" in next(row.detail for row in uneven.evidence if row.what == "micro-batches")
+
+
+def test_stretched_times_keep_order_and_count_each_repetition() -> None:
+    """Against a brute-force sum over picoseconds."""
+    repeats = Repeats(
+        windows=(Repeat(10, 14, frozenset({0})), Repeat(20, 25, frozenset({1}))), count=3, repeated=(1,),
+        micro_batches=8, simulated=5,
+    )  # fmt: skip
+    instants = np.arange(40)
+    weight = np.array([4 if 10 <= t < 14 or 20 <= t < 25 else 1 for t in range(40)])
+    stretched = repeats.stretch(instants)
+    assert stretched.tolist() == [int(weight[:t].sum()) for t in range(40)]
+    assert np.array_equal(repeats.simulated_ps(stretched), instants)
+    times = np.array([5, 11, 13, 14, 22, 30])
+    records = Records(ready_ps=times, start_ps=times, end_ps=times + 3, num_events=0, engine="", network="")
+    shown = repeats.shown(repeats.stretched(records))
+    assert shown.start_ps.tolist() == [5, 11, 13, 14 + 12, 22 + 12, 30 + 27]
+    assert (shown.end_ps - shown.start_ps == 3).all()
