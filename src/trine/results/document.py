@@ -24,6 +24,7 @@ def document(result: TaskRun) -> Row:
         "step_time_s": result.step_time_s,
         **headline.numbers(result),
         **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
+        "terms": _terms(result),
         "memory_peak_bytes": result.memory_peak_bytes,
         "memory_rank": result.fullest_rank if result.memory_uses else None,
         "memory_verdict": result.memory_uses[result.fullest_row].verdict if result.memory_uses else None,
@@ -36,6 +37,7 @@ def document(result: TaskRun) -> Row:
             **to_row(result.records, "engine network"),
         },
         "plan": dict(result.plan),
+        "inputs": dict(result.inputs),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
         "folding": folding_row(result),
         "ranks": rank_rows(result),
@@ -45,6 +47,12 @@ def document(result: TaskRun) -> Row:
         "energy": None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS),
         "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
     }
+
+
+def _terms(result: TaskRun) -> Row:
+    """Return the parts of the slowest rank's step by group, in seconds."""
+    parts = result.terms._asdict()
+    return {f"{group}_s": {name: seconds(ps) for name, ps in by_name.items()} for group, by_name in parts.items()}
 
 
 def tables(result: TaskRun) -> dict[str, Table]:

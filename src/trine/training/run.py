@@ -33,6 +33,7 @@ from trine.training.facts import (
 )
 from trine.training.headline import band_of, band_on_shared_fabric, foreign_band, public_mfu, step_work
 from trine.training.options import SimulateOptions, observed
+from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class _Run:
             "work": work,
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
+            "inputs": resolved_inputs(setup),
         }
         show = partial(_build_result, setup, shared)
         observation = Observation(
