@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, job_machine
 from trine.cli.options import (
@@ -216,6 +217,9 @@ def train(
     chakra_target: Annotated[
         str | None, Option("Choose the reader of --chakra's traces [astra-sim].", "astra-sim|chakra", OUTPUT)
     ] = None,
+    tokens: TOKENS = None,
+    price: PRICE = None,
+    sensitivity: SENSITIVITY = False,
 ) -> None:  # fmt: skip
     """Predict the time of a training step of WORKLOAD on N GPUs, and explain it.
 
@@ -223,6 +227,7 @@ def train(
     """
     from trine.engine.models import is_compiled
 
+    cost, varied = CostAnswer(tokens, price), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
@@ -252,11 +257,12 @@ def train(
         )
         result = answer.simulate(workload, job, step_options)
     step = (workload, job, step_options)
-    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported)
+    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported, cost, varied)
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):
-        show(answer.headline(result) if brief else answer.text(result, details), json)
+        is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
+        show(answer.headline(result) if is_short else answer.text(result, details), json)
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)

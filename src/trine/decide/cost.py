@@ -13,6 +13,7 @@ from trine.decide.price import Price, parse_amount, read_price
 from trine.errors import InputError
 from trine.results import headline
 from trine.results.report import Row
+from trine.results.screen import Screen
 
 if TYPE_CHECKING:
     from trine.results import Result
@@ -93,6 +94,12 @@ class RunCost:
         """Return the cost in one sentence."""
         parts = [f"{value}{'' if name in ('run', 'cost', 'energy') else f' {name}'}" for name, value, _ in self.rows()]
         return f"{_number(self.tokens)} tokens in {self.steps:,} steps: {', '.join(parts)}"
+
+    def text(self) -> list[str]:
+        """Return the cost as lines below the answer of a step."""
+        question = f"run of {_number(self.tokens)} tokens: {self.steps:,} equal steps on {self.num_gpus:,} GPUs"
+        closing = (("price", self.price_source or ""), ("without", LEFT_OUT))
+        return Screen(question=question, numbers=self.rows(), closing=closing).text().splitlines()
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

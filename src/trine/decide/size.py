@@ -93,7 +93,7 @@ class Sizing(Report):
         return Screen(
             question=f"{self.model} on {self.tokens:.4g} tokens in {self._goal}, {self.global_batch:,} samples of "
             f"{self.sequence:,} tokens per step",
-            numbers=[],
+            numbers=[("answer", self._answer(), "")],
             listings=(Listing(title="the fewest GPUs first" if self.days else "within the budget", rows=self._rows()),),
             warnings=failed,
             warning_label="no answer",
@@ -103,6 +103,10 @@ class Sizing(Report):
                 ("next", self._next()),
             ),
         ).text()
+
+    def _answer(self) -> str:
+        first = self.machines[0]
+        return "none" if first.cost is None else f"{first.num_gpus:,} GPUs of {first.cluster}"
 
     def _next(self) -> str:
         first = self.machines[0]
