@@ -1,4 +1,4 @@
-"""``trine compare``, ``trine size`` and ``trine support``; ``--tokens``, ``--price`` and ``--sensitivity`` of ``train``."""
+"""Commands ``compare``, ``size`` and ``support``, and the options ``--tokens``, ``--price`` and ``--sensitivity``."""
 
 from __future__ import annotations
 
@@ -111,6 +111,13 @@ class CostAnswer(Section):
         self._tokens, self._price = tokens, price
         self._cost: RunCost | None = None
 
+    @property
+    def num_lines(self) -> int:
+        """Lines that the cost takes of the screen."""
+        from trine.decide.cost import COST_LINES
+
+        return 0 if self._tokens is None else COST_LINES
+
     def prepare(self, step: StepRequest, result: Result) -> None:
         """Compute the cost."""
         if self._tokens is not None:
@@ -120,8 +127,10 @@ class CostAnswer(Section):
 
     def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
         """Print the cost."""
-        if self._cost is not None:
-            show(self._cost.line() if brief else "\n".join(["", *self._cost.text()]), json)
+        if self._cost is None:
+            return
+        with to_terminal(json):
+            show(self._cost.line() if brief else "\n".join(self._cost.text()), json)
 
     def document(self) -> Row:
         """Return ``cost``."""

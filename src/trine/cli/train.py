@@ -156,15 +156,15 @@ class TrainAnswer:
         """False if Ctrl-C stopped the repeated runs early."""
         return self._ensemble is None or self._ensemble.runs.finished
 
-    def text(self, result: Result, details: bool) -> str:
-        """Return the result as text, below the range or the ensemble."""
+    def text(self, result: Result, details: bool, reserved: int = 0) -> str:
+        """Return the result as text, below the range or the ensemble. reserved: lines that follow on the screen."""
         from trine.results.summary import screen
 
         studies = [study for study in (self._ensemble, self._range) if study is not None]
         if details:
             return "\n".join([*(study.details() for study in studies), result.details()])
         header = [line for study in studies for line in study.summary().splitlines()]
-        return "\n".join([*header, screen(result).text(MAX_LINES - len(header))])
+        return "\n".join([*header, screen(result).text(MAX_LINES - len(header) - reserved)])
 
     def headline(self, result: Result) -> str:
         """Return the headline of the ensemble or the range, or else of the result."""
@@ -262,7 +262,7 @@ def train(
         section.prepare(step, answer.whole)
     with to_terminal(json):
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
-        show(answer.headline(result) if is_short else answer.text(result, details), json)
+        show(answer.headline(result) if is_short else answer.text(result, details, cost.num_lines), json)
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)

@@ -1,1 +1,1 @@
-"""Decisions from several simulations: comparison of two answers, sensitivity, cost of a training run, sizing, support."""
+"""Decisions from simulations: comparison of answers, sensitivity, cost of a training run, sizing, support."""

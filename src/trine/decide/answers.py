@@ -1,9 +1,9 @@
-"""Answers as plain data: those of this process, and those written with ``--json``."""
+"""Answers as plain data: those of this process, and those written with ``--json``; and their tables as text."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from trine.common.spec import parse_json
 from trine.common.units import MAX_INT64, PS_PER_S
 from trine.errors import InputError, one_line
 from trine.results.report import Report
+from trine.results.text import columns, width
 
 #: Maximum size of a JSON answer; one of 131,072 GPUs has less than 2 MiB.
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -60,6 +61,16 @@ def picoseconds(answer: Answer, key: str, file: object, unit_ps: int = PS_PER_S)
         if 0 <= ps <= MAX_INT64:
             return ps
     raise InputError(f"has no time of this name, got {value!r:.40}", file=file, field=key)
+
+
+def narrowed(rows: Sequence[tuple[str, ...]], spare: Sequence[int]) -> list[tuple[str, ...]]:
+    """Return the rows without the columns of ``spare``, in this order, that do not fit beside a screen's margin."""
+    kept = list(range(len(rows[0]))) if rows else []
+    for column in spare:
+        if max(map(len, columns([tuple(row[i] for i in kept) for row in rows])), default=0) <= width() - 2:
+            break
+        kept.remove(column)
+    return [tuple(row[i] for i in kept) for row in rows]
 
 
 def flat(values: object, prefix: str = "") -> dict[str, object]:

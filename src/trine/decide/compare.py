@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from trine.common.units import PS_PER_S, format_time
-from trine.decide.answers import Answer, answer_name, flat, picoseconds, read_answer
+from trine.decide.answers import Answer, answer_name, flat, narrowed, picoseconds, read_answer
 from trine.errors import InputError
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
@@ -32,11 +32,12 @@ _COARSE = {
 _COLLECTIVE_INPUTS = ("op", "cluster", "num_ranks", "num_nodes", "library", "library_version", "launch", "network")
 #: Facts of a plan that are inputs, for a result without ``inputs``.
 _PLAN_INPUTS = (
-    "workload", "dp", "tp", "pp", "cp", "ep", "global_batch", "micro_batches", "schedule", "virtual_stages", "recompute",
-    "gpu", "cluster", "cluster_fingerprint", "software", "compute", "network", "overlap", "offload", "num_steps",
+    "workload", "dp", "tp", "pp", "cp", "ep", "global_batch", "micro_batches", "schedule", "virtual_stages",
+    "recompute", "gpu", "cluster", "cluster_fingerprint", "software", "compute", "network", "overlap", "offload",
+    "num_steps",
 )  # fmt: skip
-#: Order of groups of inputs: those that change a time most come first.
-_GROUPS = ("workload", "layout", "gpus", "cluster", "software", "options", "version")
+#: Order of groups of inputs: groups that set defaults of others come first.
+_GROUPS = ("workload", "gpus", "cluster", "software", "layout", "options", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Comparison(Report):
         """Return the comparison on one screen, the largest terms first."""
         first = "none differs" if not self.inputs else _words(self.inputs[0])
         terms = sorted(self.terms, key=lambda term: -abs(term.difference_ps))
-        inputs = tuple((each.name, _value(each.a), _value(each.b)) for each in self.inputs[1:])
+        rows = [("", "A", "B", "B - A"), *map(_cells, terms)]
+        inputs = [(each.name, _value(each.a), _value(each.b)) for each in self.inputs[1:]]
         return Screen(
             question=f"A: {self.questions[0]}; B: {self.questions[1]}",
             numbers=[
@@ -116,8 +118,8 @@ class Comparison(Report):
                 (f"B {self.names[1]}"[:24], format_time(self.b_ps), self._verdict),
             ],
             listings=(
-                Listing(title="terms of the difference", rows=[("", "A", "B", "B - A"), *map(_cells, terms)]),
-                Listing(title="further inputs that differ", rows=inputs),
+                Listing(title="terms of the difference", rows=narrowed(rows, (2, 1))),
+                Listing(title="further inputs that differ", rows=narrowed(inputs, (2, 1))),
             ),
             closing=(("first input", first), ("next", "--details (all terms and inputs); --json")),
         ).text()
@@ -170,9 +172,11 @@ def compare(a: Source, b: Source) -> Comparison:
     if form != form_b:
         raise InputError(f"is an answer of form {form_b!r}, and the first of {form!r}: compare answers of one command",
                          file=b if isinstance(b, str | os.PathLike) else "b")  # fmt: skip
-    names = answer_name(a, "A"), answer_name(b, "B")
     build = _compare_steps if form == "result" else _compare_collectives
-    return build(names if names[0] != names[1] else (str(a), str(b)), one, other)
+    files = tuple(str(each) if isinstance(each, str | os.PathLike) else name for each, name in ((a, "A"), (b, "B")))
+    comparison = build((files[0], files[1]), one, other)
+    names = answer_name(a, "A"), answer_name(b, "B")
+    return replace(comparison, names=names) if names[0] != names[1] else comparison
 
 
 def _compare_steps(names: tuple[str, str], a: Answer, b: Answer) -> Comparison:
@@ -228,7 +232,7 @@ def _inputs(answer: Answer, has_inputs: bool) -> dict[str, object]:
 def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Difference, ...]:
     names = dict.fromkeys((*a, *b))
     order = {group: number for number, group in enumerate(_GROUPS)}
-    ordered = sorted(names, key=lambda name: order.get(name.partition(".")[0], len(order)))
+    ordered = sorted(names, key=lambda name: order.get(name.partition(".")[0].partition("[")[0], len(order)))
     return tuple(Difference(name, a.get(name), b.get(name)) for name in ordered if a.get(name) != b.get(name))
 
 

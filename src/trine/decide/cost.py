@@ -13,13 +13,15 @@ from trine.decide.price import Price, parse_amount, read_price
 from trine.errors import InputError
 from trine.results import headline
 from trine.results.report import Row
-from trine.results.screen import Screen
+from trine.results.text import wrapped_at
 
 if TYPE_CHECKING:
     from trine.results import Result
 
 _PS_PER_HOUR = 3600 * PS_PER_S
 _JOULES_PER_KWH = 3.6e6
+#: Lines of the cost on a terminal of 100 columns.
+COST_LINES = 4
 #: Effects that no number here includes.
 LEFT_OUT = "failures and restarts, checkpoints, evaluation, idle GPUs, storage, hosts, NICs, switches and cooling"
 
@@ -38,8 +40,10 @@ class Range:
 
     def words(self, before: str = "", after: str = "") -> tuple[str, str]:
         """Return the value, and its likely range, in words."""
-        ends = "" if self.low is None or self.high is None else f"likely {before}{_number(self.low)} to {_number(self.high)}"
-        return f"{before}{_number(self.value)}{after}", f"{ends}{after}" if ends else ""
+        value = f"{before}{number_words(self.value)}{after}"
+        if self.low is None or self.high is None:
+            return value, ""
+        return value, f"likely {before}{number_words(self.low)} to {number_words(self.high)}{after}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,15 +95,17 @@ class RunCost:
         return [(name, *amount.words(before, after)) for name, amount, before, after in amounts]
 
     def line(self) -> str:
-        """Return the cost in one sentence."""
-        parts = [f"{value}{'' if name in ('run', 'cost', 'energy') else f' {name}'}" for name, value, _ in self.rows()]
-        return f"{_number(self.tokens)} tokens in {self.steps:,} steps: {', '.join(parts)}"
+        """Return the cost in one sentence, with likely ranges."""
+        parts = []
+        for name, value, likely in self.rows():
+            unit = "" if name != "GPU-hours" else " GPU-hours"
+            parts.append(f"{value}{unit}" + (f" ({likely})" if likely and name in ("run", "cost") else ""))
+        return f"{', '.join(parts)} for {number_words(self.tokens)} tokens in {self.steps:,} equal steps"
 
     def text(self) -> list[str]:
-        """Return the cost as lines below the answer of a step."""
-        question = f"run of {_number(self.tokens)} tokens: {self.steps:,} equal steps on {self.num_gpus:,} GPUs"
-        closing = (("price", self.price_source or ""), ("without", LEFT_OUT))
-        return Screen(question=question, numbers=self.rows(), closing=closing).text().splitlines()
+        """Return the cost as at most COST_LINES lines below the answer of a step."""
+        price = "" if self.price_source is None else f"; {self.price_source}"
+        return wrapped_at("run", f"{self.line()}{price}; without {LEFT_OUT}", 13)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -118,7 +124,8 @@ class RunCost:
             amount = getattr(self, key)
             for end, name in (("value", key), ("low", f"{key}_low"), ("high", f"{key}_high")):
                 row[name] = None if amount is None else getattr(amount, end)
-        return {**row, "usd_per_gpu_hour": self.usd_per_gpu_hour, "price_source": self.price_source, "left_out": LEFT_OUT}
+        price = {"usd_per_gpu_hour": self.usd_per_gpu_hour, "price_source": self.price_source}
+        return {**row, **price, "left_out": LEFT_OUT}
 
 
 def run_cost(
@@ -146,7 +153,7 @@ def run_cost(
     )  # fmt: skip
 
 
-def _number(value: float) -> str:
+def number_words(value: float) -> str:
     """Return three digits and a unit prefix from a million on, else thousands with commas."""
     for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if value >= scale * 0.9995:

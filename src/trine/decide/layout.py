@@ -7,6 +7,7 @@ simulate; the simulation decides.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Simulated micro-batches of the shorter of two steps that a longer one follows from, times the pipeline's depth.
 EXTENDED_FROM = 3
+#: Tokens of a micro-batch above which GEMMs get no faster.
+MICRO_BATCH_TOKENS = 8192
 #: Layouts to simulate per number of GPUs.
 MAX_TRIES = 3
 #: Bytes per parameter: weights and gradients (bfloat16, float32), and the optimizer's states, which replicas share.
@@ -57,8 +60,9 @@ class ModelShape:
         metadata = load_workload(text, None).metadata
         names = ("parameters", "layers", "hidden", "sequence")
         if not text.startswith("model:") or any(name not in metadata for name in names):
-            raise InputError(f"{text!r:.80} is no model with layers and tokens, such as model:llama-3-8b", field="model")
-        return ModelShape(text, *(int(str(metadata[name])) for name in names), int(str(metadata.get("num_experts", 0))))
+            raise InputError(f"{text!r:.80} has no layers and tokens: name a model, such as model:llama-3-8b")
+        parameters, layers, hidden, sequence = (int(str(metadata[name])) for name in names)
+        return ModelShape(text, parameters, layers, hidden, sequence, int(str(metadata.get("num_experts", 0))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +113,15 @@ def _simulated(model: ModelShape, plan: Plan, options: SimulateOptions) -> Layou
     """
     try:
         with unobserved():
-            short, long = (min(plan.batch or 1, (times + EXTENDED_FROM) * plan.pp) for times in (0, 1))
+            batch, round_ = plan.batch or 1, plan.pp * (plan.micro_batch or 1)
+            short, long = (min(batch, (times + EXTENDED_FROM) * round_) for times in (0, 1))
             result = simulate(model.text, replace(plan, batch=long), options=options)
-            if long == plan.batch:
+            if long == batch:
                 return Layout(plan, RunStep.of(result), result)
             before = simulate(model.text, replace(plan, batch=short), options=options)
     except PlanError:
         return None
-    return Layout(plan, _extended(RunStep.of(result), before.step_time_ps, short, long, plan.batch or 1), result, True)
+    return Layout(plan, _extended(RunStep.of(result), before.step_time_ps, short, long, batch), result, True)
 
 
 def _extended(step: RunStep, short_ps: int, short: int, long: int, batch: int) -> RunStep:
@@ -137,7 +142,7 @@ def has_layout(model: ModelShape, machine: Cluster, num_gpus: int, global_batch:
 
 
 def candidates(model: ModelShape, machine: Cluster, num_gpus: int, global_batch: int) -> Iterator[Plan]:
-    """Yield layouts of ``num_gpus`` GPUs in the order in which they are simulated: the least tensor parallelism first."""
+    """Yield layouts of ``num_gpus`` GPUs in the order of the simulations: the least tensor parallelism first."""
     for tp in (1, 2, 4, 8):
         if tp > gpus_of_node(machine) or num_gpus % tp:
             continue
@@ -151,38 +156,44 @@ def gpus_of_node(machine: Cluster) -> int:
     return int(machine.node_of[list(machine.gpus)].tolist().count(machine.node_of[machine.gpus[0]]))
 
 
-def _with_fewest_stages(
-    model: ModelShape, machine: Cluster, num_gpus: int, global_batch: int, tp: int
-) -> Plan | None:
+def _with_fewest_stages(model: ModelShape, machine: Cluster, num_gpus: int, global_batch: int, tp: int) -> Plan | None:
     capacity = _USABLE * load_gpu(machine.devices[machine.gpus[0]].gpu or "").memory_bytes
     for pp in (stages for stages in range(1, model.layers + 1) if model.layers % stages == 0):
         dp, rest = divmod(num_gpus, tp * pp)
         if rest or not dp or global_batch % dp:
             continue
-        micro_batches = global_batch // dp
-        if pp > 1 and micro_batches < pp:
+        batch = global_batch // dp
+        if pp > 1 and batch < pp:
             continue  # more than half of the step would be bubble
-        for recompute in ("none", "full"):
-            if memory_bytes(model, tp, pp, dp, micro_batches, recompute) <= capacity:
-                return _plan(model, tp, pp, dp, micro_batches, recompute)
+        for recompute, micro_batch in itertools.product(("none", "full"), _micro_batches(model, batch, pp)):
+            if memory_bytes(model, tp, pp, dp, micro_batch, batch // micro_batch, recompute) <= capacity:
+                return _plan(model, tp, pp, dp, batch, micro_batch, recompute)
     return None
 
 
-def _plan(model: ModelShape, tp: int, pp: int, dp: int, micro_batches: int, recompute: str) -> Plan:
+def _micro_batches(model: ModelShape, batch: int, pp: int) -> list[int]:
+    """Return sizes of a micro-batch, the largest first: up to MICRO_BATCH_TOKENS, and one micro-batch per stage."""
+    most = min(batch // pp, max(1, MICRO_BATCH_TOKENS // model.sequence))
+    return [size for size in (8, 4, 2, 1) if size <= most and batch % size == 0]
+
+
+def _plan(model: ModelShape, tp: int, pp: int, dp: int, batch: int, micro_batch: int, recompute: str) -> Plan:
     return Plan(
-        tp=tp, pp=pp, dp=dp, batch=micro_batches, micro_batch=1, recompute=recompute,
+        tp=tp, pp=pp, dp=dp, batch=batch, micro_batch=micro_batch, recompute=recompute,
         schedule="1f1b" if pp > 1 else None, sharding="zero1" if dp > 1 else "none",
         sequence_parallel=True if tp > 1 else None, ep=math.gcd(model.experts, dp) if model.experts else 1,
     )  # fmt: skip
 
 
-def memory_bytes(model: ModelShape, tp: int, pp: int, dp: int, micro_batches: int, recompute: str) -> float:
+def memory_bytes(
+    model: ModelShape, tp: int, pp: int, dp: int, micro_batch: int, micro_batches: int, recompute: str
+) -> float:
     """Return an estimate of the fullest GPU's memory, to choose which layouts to simulate."""
     experts = math.gcd(model.experts, dp) if model.experts else 1  # nearly all parameters of such models are experts'
     held = model.parameters / (tp * pp * experts)
     states = held * (_REPLICATED_BYTES + _SHARDED_BYTES / (dp / experts))
     in_flight = min(pp, micro_batches) * model.layers / pp
-    tokens = model.sequence * model.hidden
+    tokens = micro_batch * model.sequence * model.hidden
     layers = in_flight if recompute == "none" else 1.0
     kept = 0.0 if recompute == "none" else _INPUT_BYTES * in_flight
     return states + tokens * (_ACTIVATION_BYTES * layers + kept) / tp

@@ -34,7 +34,7 @@ class Price:
         """Return the price of an hour of a GPU. Raises InputError if the file has no price for it."""
         if self.by_gpu is None:
             return self.usd
-        if gpu not in self.by_gpu:
+        if gpu is None or gpu not in self.by_gpu:
             raise InputError(f"{self.source} has no price for {gpu!r}{nearest(gpu, self.by_gpu)}", field="price")
         return self.by_gpu[gpu]
 

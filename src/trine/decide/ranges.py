@@ -74,7 +74,8 @@ def collective_range(machine: Cluster) -> FactorRange | None:
     bands = load_library(machine.library).bands
     name = "measured-net" if machine.has_fabric and "measured-net" in bands else "measured"
     _, low, high = bands[name][-1]
-    return FactorRange(low=low, high=high, source=f"80 % of measured collectives above 1 MiB ({machine.library}, {name})")
+    source = f"80 % of measured collectives above 1 MiB ({machine.library}, {name})"
+    return FactorRange(low=low, high=high, source=source)
 
 
 def bandwidth_range(links: Iterable[Link], machine: Cluster, nodes: int) -> FactorRange:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP
 from trine.common.arguments import takes
 from trine.common.observer import unobserved
 from trine.common.units import format_bandwidth, format_time
+from trine.decide.answers import narrowed
 from trine.decide.ranges import (
     FactorRange,
     bandwidth_range,
@@ -86,8 +87,8 @@ class Sensitivity(Report):
             return "no input of this step has a likely range"
         first, step_ps = self.effects[0], self.base.step_time_ps
         return (
-            f"step {format_time(step_ps)}; largest effect: {first.input.name} ({first.input.low} to {first.input.high}), "
-            f"{format_time(first.low_ps)} to {format_time(first.high_ps)}"
+            f"step {format_time(step_ps)}; largest effect: {first.input.name} "
+            f"({first.input.low} to {first.input.high}), {format_time(first.low_ps)} to {format_time(first.high_ps)}"
         )
 
     @property
@@ -104,12 +105,11 @@ class Sensitivity(Report):
 
     def summary(self) -> str:
         """Return the inputs on one screen."""
+        rows = [("", "likely range", "at low", "at high"), *self._cells()]
         return Screen(
             question=f"sensitivity of {question(self.base)}",
             numbers=[("step", format_time(self.base.step_time_ps), "at the values that trine uses")],
-            listings=(
-                Listing(title="one input at a time", rows=[("", "likely range", "at low", "at high"), *self._cells()]),
-            ),
+            listings=(Listing(title="one input at a time", rows=narrowed(rows, (1,))),),
             closing=(
                 ("not varied", "; ".join(self.left_out)),
                 ("next", "--details (sources of the ranges); --json; trine help decide"),
@@ -185,9 +185,7 @@ def _without_software(workload: Workload | str | os.PathLike[str]) -> Workload |
     return ",".join(part for part in workload.split(",") if not part.startswith("software="))
 
 
-def _variations(
-    setup: Setup, options: SimulateOptions, base: Result
-) -> tuple[list[Variation], tuple[str, ...]]:
+def _variations(setup: Setup, options: SimulateOptions, base: Result) -> tuple[list[Variation], tuple[str, ...]]:
     profile, plan = setup.software.profile, setup.plan
     at_once = replace(options, software=profile) if profile is not None else options
     found = [*_of_network(setup, at_once), *_of_layout(setup, at_once)]
@@ -203,9 +201,7 @@ def _is_recorded(setup: Setup) -> bool:
     return setup.workload.format != SYNTHESISED and setup.workload.has_gpu_times
 
 
-def _of_software(
-    setup: Setup, options: SimulateOptions, profile: Software, base: Result
-) -> Iterator[Variation]:
+def _of_software(setup: Setup, options: SimulateOptions, profile: Software, base: Result) -> Iterator[Variation]:
     """Yield the inputs that a factor of the profile scales: operator times, launches, collectives."""
 
     def scaled(name: str, factor: str, value: str, ends: FactorRange) -> Variation:
@@ -253,8 +249,8 @@ def _of_links(
         (setup.plan, replace(options, cluster=_scaled(setup.machine, link_class, field, end)))
         for end in (ends.low, ends.high)
     )
-    words = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
-    return Variation(name, *words, ends.source, (low, high))
+    usual, least, most = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
+    return Variation(name, usual, least, most, ends.source, (low, high))
 
 
 def _scaled(machine: Cluster, link_class: str, field: str, factor: float) -> Cluster:
@@ -264,7 +260,8 @@ def _scaled(machine: Cluster, link_class: str, field: str, factor: float) -> Clu
         if link.link_class != link_class:
             return link
         value = max(1, round(getattr(link, field) * factor)) if getattr(link, field) else 0
-        changed = replace(link, **{field: value})
+        changes: Any = {field: value}
+        changed = replace(link, **changes)
         is_above = changed.peak_bytes_per_s is not None and changed.bytes_per_s > changed.peak_bytes_per_s
         return replace(changed, peak_bytes_per_s=changed.bytes_per_s) if is_above else changed
 

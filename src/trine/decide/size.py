@@ -13,7 +13,8 @@ from trine.cluster.parts import SCALE_UP
 from trine.cluster.presets import known_clusters
 from trine.common.arguments import check_whole, named_arguments
 from trine.common.units import MAX_GPUS, format_time
-from trine.decide.cost import LEFT_OUT, RunCost, run_cost
+from trine.decide.answers import narrowed
+from trine.decide.cost import LEFT_OUT, RunCost, number_words, run_cost
 from trine.decide.layout import Layout, ModelShape, best_layout, gpus_of_node, has_layout
 from trine.decide.price import Price, parse_amount, read_price
 from trine.errors import InputError
@@ -67,18 +68,19 @@ class Sizing(Report):
     price_source: str | None = None
 
     @property
-    def _goal(self) -> str:
-        parts = [] if self.days is None else [f"{self.days:g} days"]
-        return " and ".join([*parts, *([] if self.budget is None else [f"${self.budget:,.0f}"])])
+    def _question(self) -> str:
+        parts = [] if self.days is None else [f"{self.days:g} day{'' if self.days == 1 else 's'}"]
+        goal = " and ".join([*parts, *([] if self.budget is None else [f"${self.budget:,.0f}"])])
+        return f"{self.model} on {number_words(self.tokens)} tokens in {goal}"
 
     @property
     def headline(self) -> str:
         """The machine type with the fewest GPUs."""
         first = self.machines[0]
         if first.cost is None:
-            return f"no machine trains {self.model} on {self.tokens:.3g} tokens in {self._goal}: {first.problem}"
+            return f"no machine trains {self._question}: {first.problem}"
         return (
-            f"{self.model} on {self.tokens:.3g} tokens in {self._goal}: {first.num_gpus:,} GPUs of {first.cluster} "
+            f"{self._question}: {_gpus(first.num_gpus)} of {first.cluster} "
             f"({_layout(first)}), {first.cost.days.words()[0]} days"
         )
 
@@ -89,12 +91,17 @@ class Sizing(Report):
 
     def summary(self) -> str:
         """Return the machine types on one screen."""
+        spare = (3, 4, -2 + len(self._rows()[0]), -1 + len(self._rows()[0]))  # likely, GPU-hours, kWh, layout
         failed = [f"{each.cluster}: {each.problem}" for each in self.machines if each.cost is None]
         return Screen(
-            question=f"{self.model} on {self.tokens:.4g} tokens in {self._goal}, {self.global_batch:,} samples of "
-            f"{self.sequence:,} tokens per step",
+            question=f"{self._question}, {self.global_batch:,} samples of {self.sequence:,} tokens per step",
             numbers=[("answer", self._answer(), "")],
-            listings=(Listing(title="the fewest GPUs first" if self.days else "within the budget", rows=self._rows()),),
+            listings=(
+                Listing(
+                    title="the fewest GPUs first" if self.days else "within the budget",
+                    rows=narrowed(self._rows(), spare),
+                ),
+            ),
             warnings=failed,
             warning_label="no answer",
             closing=(
@@ -106,15 +113,20 @@ class Sizing(Report):
 
     def _answer(self) -> str:
         first = self.machines[0]
-        return "none" if first.cost is None else f"{first.num_gpus:,} GPUs of {first.cluster}"
+        return "none" if first.cost is None else f"{_gpus(first.num_gpus)} of {first.cluster}"
 
     def _next(self) -> str:
         first = self.machines[0]
         if first.layout is None:
             return "--days or --budget larger, or other machines with --cluster"
-        plan = first.layout.plan
-        flags = [f"--{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "ep") if getattr(plan, name) > 1]
-        return f"trine train {self.model} {' '.join(flags)} --cluster {first.cluster} ... shows where the time goes"
+        plan, node = first.layout.plan, load_cluster(first.cluster)
+        flags = {"dp": plan.dp, "tp": plan.tp, "pp": plan.pp, "ep": plan.ep, "micro-batch": plan.micro_batch}
+        words = [f"--{name} {value}" for name, value in flags.items() if value != 1]
+        chosen = {"sharding": plan.sharding, "recompute": plan.recompute}
+        words += [f"--{name} {value}" for name, value in chosen.items() if value != "none"]
+        words += [f"--nodes {-(-first.num_gpus // len(node.gpus))}"] if first.num_gpus > len(node.gpus) else []
+        words += [f"--global-batch {self.global_batch}", f"--cluster {first.cluster}"]
+        return f"trine train {self.model} {' '.join(words)}"
 
     def details(self) -> str:
         """Return all machine types, with step times and the numbers of GPUs that were tried."""
@@ -176,11 +188,17 @@ def size(
         machines.append(_Search(shape, name, batch, max_gpus, goal, options).answer())
         if progress is not None:
             progress(number + 1, len(names))
-    machines.sort(key=lambda each: (each.cost is None, each.num_gpus if days is not None else each.tried[:0], each.cluster))
+    machines.sort(key=lambda each: (each.cost is None, _rank(each, days is not None), each.cluster))
     return Sizing(
-        model=model, tokens=goal.tokens, days=goal.days, budget=goal.budget, global_batch=batch, sequence=shape.sequence,
-        machines=tuple(machines), price_source=None if goal.price is None else goal.price.source,
+        model=model, tokens=goal.tokens, days=goal.days, budget=goal.budget, global_batch=batch,
+        sequence=shape.sequence, machines=tuple(machines),
+        price_source=None if goal.price is None else goal.price.source,
     )  # fmt: skip
+
+
+def _rank(machine: Machine, by_gpus: bool) -> float:
+    """Return the number of GPUs, or the days."""
+    return machine.num_gpus if by_gpus or machine.cost is None else machine.cost.days.value
 
 
 @cache
@@ -199,6 +217,9 @@ def _memory(gpu: str) -> int:
     return load_gpu(gpu).memory_bytes
 
 
+PriceSource = float | str | os.PathLike[str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Goal:
     """The request. days, budget: at least one is given."""
@@ -209,9 +230,7 @@ class _Goal:
     price: Price | None
 
     @staticmethod
-    def of(
-        tokens: float | str, days: float | None, budget: float | str | None, price: float | str | os.PathLike[str] | None
-    ) -> _Goal:
+    def of(tokens: float | str, days: float | None, budget: float | str | None, price: PriceSource | None) -> _Goal:
         if days is None and budget is None:
             raise InputError("give --days or --budget")
         if days is not None and (isinstance(days, bool) or not 0 < days <= 36_525):
@@ -342,6 +361,10 @@ def _first(counts: Sequence[int], is_true: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if is_true(counts[middle]) else (middle + 1, high)
     return counts[low] if counts else None
+
+
+def _gpus(count: int) -> str:
+    return f"{count:,} GPU{'' if count == 1 else 's'}"
 
 
 def _layout(machine: Machine) -> str:

@@ -17,6 +17,7 @@ from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.units import format_bytes
 from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
+from trine.decide.answers import narrowed
 from trine.errors import InputError, as_known, nearest
 from trine.results.headline import BANDS
 from trine.results.report import Report, Row, Table
@@ -72,7 +73,7 @@ class Support(Report):
         return Screen(
             question="models, GPUs, clusters, software and precisions that trine knows, and how well",
             numbers=[("known", self.headline, "")],
-            listings=(Listing(title="evidence by kind", rows=rows),),
+            listings=(Listing(title="evidence by kind", rows=narrowed(rows, (4,))),),
             closing=(
                 ("rows", "published measurements that trine compares with its predictions (trine validate)"),
                 ("next", "trine support NAME (one of them, such as h100-sxm); --details (all); --json"),
@@ -84,7 +85,8 @@ class Support(Report):
         best = sorted(entries, key=lambda each: -each.rows)[:3]
         measured = sum(each.evidence == MEASURED or each.rows > 0 for each in entries)
         names = ", ".join(each.name for each in best if each.rows)
-        return _TITLES.get(kind, kind), f"{len(entries)}", f"{measured}", f"{sum(each.rows for each in entries):,}", names
+        rows = sum(each.rows for each in entries)
+        return _TITLES.get(kind, kind), f"{len(entries)}", f"{measured}", f"{rows:,}", names
 
     def details(self) -> str:
         """Return all things, by kind."""
@@ -261,13 +263,12 @@ def _precisions() -> list[Supported]:
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8", "fp32": "float32"}
 
 
-def _precision(
-    dtype: str, gpus: Mapping[str, Any], tables: Mapping[str, tuple[str, ...]], rows: int
-) -> Supported:
+def _precision(dtype: str, gpus: Mapping[str, Any], tables: Mapping[str, tuple[str, ...]], rows: int) -> Supported:
     label = "float32 operators" if dtype == "float32" else f"GEMM {dtype}"
     measured = [name for name in gpus if label in tables[name]]
     peaks = sum(dtype in spec.flop_per_s for spec in gpus.values())
     words = f"GEMM tables of {', '.join(measured)}" if measured else "peaks of data sheets"
     if dtype == "float16":
         words = "GEMM tables of bfloat16; " + words
-    return Supported("precisions", dtype, f"peak known for {peaks} GPUs", MEASURED if measured else ASSUMED, rows, words)
+    evidence = MEASURED if measured else ASSUMED
+    return Supported("precisions", dtype, f"peak known for {peaks} GPUs", evidence, rows, words)

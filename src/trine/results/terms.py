@@ -84,7 +84,7 @@ def _axes(graph: TaskGraph) -> tuple[tuple[str, ...], Int64]:
 
 
 def _in_turn(activity: Activity, code: Int64, names: Iterable[str], busy: Activity | None) -> dict[str, int]:
-    """Return the time of each name outside ``busy`` and outside the names before it; names without time are left out."""
+    """Return the time of each name outside ``busy`` and outside the names before it, if it has time."""
     empty = np.empty(0, np.int64)
     covered = merge(*((empty,) * 3 if busy is None else busy[1:]))
     before_ps, times = int(lengths(covered, 1)[0]), {}

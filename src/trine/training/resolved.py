@@ -36,14 +36,16 @@ def resolved_inputs(setup: Setup) -> dict[str, object]:
 
 
 def _workload(setup: Setup) -> dict[str, object]:
-    workload = setup.workload
+    """Return the workload; without the facts of a synthesised one that follow from its GPU and software."""
+    workload, is_model = setup.workload, setup.workload.format == SYNTHESISED
+    derived = ("software",) if is_model else ()
     return {
         "name": workload.name,
         "batch": workload.batch,
-        "gpu": None if workload.format == SYNTHESISED else workload.gpu,
-        "operators": len(workload.operators),
+        "gpu": None if is_model else workload.gpu,
+        "operators": None if is_model else len(workload.operators),
         "parameter_bytes": sum(each.size_bytes for each in workload.parameters),
-        "metadata": {name: _plain(value) for name, value in workload.metadata.items()},
+        "metadata": {name: _plain(value) for name, value in workload.metadata.items() if name not in derived},
     }
 
 
@@ -65,7 +67,6 @@ def _cluster(machine: Cluster) -> dict[str, object]:
     count = np.bincount(machine.link_table.number, minlength=len(numbers)).tolist()
     return {
         "name": machine.name,
-        "fingerprint": machine.fingerprint,
         "gpus": len(machine.gpus),
         "library": machine.library,
         "routing": machine.routing,
@@ -76,6 +77,7 @@ def _cluster(machine: Cluster) -> dict[str, object]:
             }
             for link, links in zip(numbers, count, strict=True)
         ],
+        "fingerprint": machine.fingerprint,
     }  # fmt: skip
 
 
