@@ -15,7 +15,7 @@ from trine.errors import InputError, SpecError, nearest
 
 #: Letters behind an amount, and their factors.
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_AMOUNT = re.compile(r"([0-9][0-9_]{0,20}(?:\.[0-9]{0,12})?(?:e[+]?[0-9]{1,2})?) ?([kmbgt]?)")
+_AMOUNT = re.compile(r"([0-9][0-9_]{0,20}(?:\.[0-9]{0,24})?(?:e[+-]?[0-9]{1,2})?) ?([kmbgt]?)")
 _FIELDS = ("date", "source", "usd_per_gpu_hour")
 #: Highest price of a GPU-hour; a larger number is a mistake.
 MAX_PRICE = 10_000.0

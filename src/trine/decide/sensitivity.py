@@ -27,7 +27,7 @@ from trine.parallel.plan import Plan
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.summary import question
-from trine.results.text import columns, wrapped_at
+from trine.results.text import WIDE, columns, width, wrapped_at
 from trine.training import simulate
 from trine.training.options import SimulateOptions
 from trine.training.setup import Setup, setup_of
@@ -285,4 +285,6 @@ def _of_layout(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
 
 
 def _change(ps: int, step_ps: int) -> str:
-    return f"{format_time(ps)} ({(ps - step_ps) / step_ps:+.1%})" if step_ps else format_time(ps)
+    """Return the time and its distance from the step; on a narrow terminal, the distance alone."""
+    share = f"{(ps - step_ps) / step_ps:+.1%}" if step_ps else ""
+    return f"{format_time(ps)} ({share})" if width() == WIDE else share
