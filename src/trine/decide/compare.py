@@ -54,7 +54,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class InputDifference:
     """An input with different values in A and B, None if an answer lacks it."""
 
     name: str
@@ -79,7 +79,7 @@ class Comparison(Report):
     a_ps: int
     b_ps: int
     terms: tuple[Term, ...]
-    inputs: tuple[Difference, ...]
+    inputs: tuple[InputDifference, ...]
     sizes: tuple[Row, ...] = ()
 
     @property
@@ -229,11 +229,11 @@ def _inputs(answer: Answer, has_inputs: bool) -> dict[str, object]:
     return {**{name: facts[name] for name in _PLAN_INPUTS if name in facts}, "version": answer.get("version")}
 
 
-def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[Difference, ...]:
+def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[InputDifference, ...]:
     names = dict.fromkeys((*a, *b))
     order = {group: number for number, group in enumerate(_GROUPS)}
     ordered = sorted(names, key=lambda name: order.get(name.partition(".")[0].partition("[")[0], len(order)))
-    return tuple(Difference(name, a.get(name), b.get(name)) for name in ordered if a.get(name) != b.get(name))
+    return tuple(InputDifference(name, a.get(name), b.get(name)) for name in ordered if a.get(name) != b.get(name))
 
 
 def _compare_collectives(names: tuple[str, str], a: Answer, b: Answer) -> Comparison:
@@ -294,7 +294,7 @@ def _signed(ps: int) -> str:
     return f"{'-' if ps < 0 else '+'}{format_time(abs(ps))}" if ps else "0"
 
 
-def _words(difference: Difference) -> str:
+def _words(difference: InputDifference) -> str:
     return f"{difference.name}: {_value(difference.a)} (A), {_value(difference.b)} (B)"
 
 

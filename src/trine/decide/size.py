@@ -1,4 +1,4 @@
-"""Sizing: how many GPUs of each machine type train a model on given tokens in given days or for a given budget."""
+"""SizeAnswer: how many GPUs of each machine type train a model on given tokens in given days or for a given budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Tokens of a step without ``global_batch``, as Llama 2 and 3 were trained at first (arXiv 2307.09288, 2407.21783).
 USUAL_STEP_TOKENS = 4 * 2**20
-#: Machine types without ``clusters``: presets with links between GPUs, a usual fabric, and GPUs of this memory.
+#: MachineSize types without ``clusters``: presets with links between GPUs, a usual fabric, and GPUs of this memory.
 LEAST_MEMORY_BYTES = 80 * 2**30
 #: Largest number of GPUs to try by default.
 DEFAULT_MAX_GPUS = 16_384
@@ -40,7 +40,7 @@ _USUAL_MFU, _FLOPS = 0.4, 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineSize:
     """The answer for one machine type. layout, cost: None with ``problem``, the reason for no answer."""
 
     cluster: str
@@ -53,8 +53,8 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Sizing(Report):
-    """Machine types with the number of GPUs that meets the goal, the fewest first; then those that cannot."""
+class SizeAnswer(Report):
+    """MachineSize types with the number of GPUs that meets the goal, the fewest first; then those that cannot."""
 
     SCHEMA: ClassVar[str] = "size"
 
@@ -64,7 +64,7 @@ class Sizing(Report):
     budget: float | None
     global_batch: int
     sequence: int
-    machines: tuple[Machine, ...]
+    machines: tuple[MachineSize, ...]
     price_source: str | None = None
 
     @property
@@ -163,7 +163,7 @@ def size(
     max_gpus: int = DEFAULT_MAX_GPUS,
     software: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], object] | None = None,
-) -> Sizing:
+) -> SizeAnswer:
     """Return the smallest number of GPUs of each machine type that trains ``model`` on ``tokens`` tokens in time.
 
     model: such as ``model:llama-3-8b``. days: with it, the smallest number of GPUs that needs at most so many days.
@@ -189,14 +189,14 @@ def size(
         if progress is not None:
             progress(number + 1, len(names))
     machines.sort(key=lambda each: (each.cost is None, _rank(each, days is not None), each.cluster))
-    return Sizing(
+    return SizeAnswer(
         model=model, tokens=goal.tokens, days=goal.days, budget=goal.budget, global_batch=batch,
         sequence=shape.sequence, machines=tuple(machines),
         price_source=None if goal.price is None else goal.price.source,
     )  # fmt: skip
 
 
-def _rank(machine: Machine, by_gpus: bool) -> float:
+def _rank(machine: MachineSize, by_gpus: bool) -> float:
     """Return the number of GPUs, or the days."""
     return machine.num_gpus if by_gpus or machine.cost is None else machine.cost.days.value
 
@@ -265,7 +265,7 @@ class _Search:
         yield from (count for count in (1, 2, 4) if count < min(granule, limit + 1))
         yield from range(granule, limit + 1, granule)
 
-    def answer(self) -> Machine:
+    def answer(self) -> MachineSize:
         """Return the number of GPUs that meets the goal."""
         if not self._counts:
             return self._without("no layout of the model fits its GPUs")
@@ -275,11 +275,11 @@ class _Search:
         layout, cost = self._tried[chosen] or (None, None)
         if cost is not None and not self._goal.affordable(cost):
             return self._without(f"{chosen:,} GPUs cost ${cost.usd.value:,.0f}" if cost.usd is not None else "no price")
-        return Machine(cluster=self._cluster, gpu=self._gpu, num_gpus=chosen, layout=layout, cost=cost,
+        return MachineSize(cluster=self._cluster, gpu=self._gpu, num_gpus=chosen, layout=layout, cost=cost,
                        tried=tuple(sorted(self._tried)))  # fmt: skip
 
-    def _without(self, problem: str) -> Machine:
-        return Machine(cluster=self._cluster, gpu=self._gpu, problem=problem, tried=tuple(sorted(self._tried)))
+    def _without(self, problem: str) -> MachineSize:
+        return MachineSize(cluster=self._cluster, gpu=self._gpu, problem=problem, tried=tuple(sorted(self._tried)))
 
     def _why(self) -> str:
         costs = [tried[1] for tried in self._tried.values() if tried is not None]
@@ -367,7 +367,7 @@ def _gpus(count: int) -> str:
     return f"{count:,} GPU{'' if count == 1 else 's'}"
 
 
-def _layout(machine: Machine) -> str:
+def _layout(machine: MachineSize) -> str:
     if machine.layout is None:
         return ""
     plan = machine.layout.plan
@@ -375,7 +375,7 @@ def _layout(machine: Machine) -> str:
     return " x ".join(axes or ["one GPU"]) + (", recomputation" if plan.recompute != "none" else "")
 
 
-def _cells(machine: Machine, with_price: bool) -> tuple[str, ...]:
+def _cells(machine: MachineSize, with_price: bool) -> tuple[str, ...]:
     cost = machine.cost
     assert cost is not None
     price = (cost.usd.words("$")[0] if cost.usd is not None else "",) if with_price else ()
@@ -385,7 +385,7 @@ def _cells(machine: Machine, with_price: bool) -> tuple[str, ...]:
             *price, kwh, _layout(machine))  # fmt: skip
 
 
-def _machine_row(machine: Machine) -> Row:
+def _machine_row(machine: MachineSize) -> Row:
     row: Row = {"cluster": machine.cluster, "gpu": machine.gpu, "gpus": machine.num_gpus or None,
                 "problem": machine.problem or None, "tried": list(machine.tried)}  # fmt: skip
     if machine.layout is None or machine.cost is None:
