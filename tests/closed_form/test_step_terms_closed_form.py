@@ -64,3 +64,13 @@ def test_terms_add_up_to_the_breakdown_of_the_rank(workload: str, plan: dict[str
     assert idle == int(times.bubble[row] + times.idle[row])
     assert result.terms.idle.get("bubble", 0) == int(times.bubble[row])
     assert compute + exposed + idle == result.step_time_ps
+
+
+@pytest.mark.parametrize("plan", [{"pp": 2, "batch": 64, "schedule": "1f1b"}, {"dp": 2, "batch": 32}], ids=["pp", "dp"])
+def test_terms_of_repeated_micro_batches_are_those_of_all(plan: dict[str, object]) -> None:
+    from trine import Plan, simulate
+
+    layout = Plan(micro_batch=1, **plan)
+    folded, whole = (simulate(GPT, layout, cluster="dgx-h100", compare=False, fold=fold) for fold in ("on", "off"))
+    assert folded.repeats is not None
+    assert folded.terms == whole.terms

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from trine.cluster import load_cluster, load_gpu
 from trine.common.observer import unobserved
-from trine.common.units import PS_PER_S
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
 from trine.parallel.plan import Plan
+from trine.results import headline
 from trine.training import simulate
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.training.options import SimulateOptions
 
-#: Simulated micro-batches of the shorter of two steps that a longer one follows from, times the pipeline's depth.
-EXTENDED_FROM = 3
 #: Tokens of a micro-batch above which GEMMs get no faster.
 MICRO_BATCH_TOKENS = 8192
 #: Layouts to simulate per number of GPUs.
@@ -67,21 +65,11 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout and its step. result: of a step with fewer micro-batches if ``is_extended``."""
+    """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown)."""
 
     plan: Plan
     step: RunStep
-    result: Result
-    is_extended: bool = False
-
-    @property
-    def mfu(self) -> float | None:
-        """Model FLOP/s over the GPUs' dense peak; None if the peak is unknown."""
-        work = self.result.work
-        if work is None or not work.peak_flops or not work.tokens:
-            return None
-        flops = work.model_flops / work.tokens * self.step.tokens
-        return flops * PS_PER_S / self.step.step_ps / self.step.num_gpus / work.peak_flops
+    mfu: float | None
 
 
 def best_layout(
@@ -92,48 +80,24 @@ def best_layout(
     cluster: a preset or file; it is filled node after node.
     """
     machine = load_cluster(cluster, gpus=num_gpus)
-    best: Layout | None = None
-    tries = 0
-    for plan in candidates(model, machine, num_gpus, global_batch):
-        layout = _simulated(model, plan, replace(options, cluster=machine, compare=False))
-        tries += layout is not None
-        if layout is not None and layout.result.memory_uses and _fits(layout.result):
-            is_faster = best is None or layout.step.step_ps < best.step.step_ps
-            best = layout if is_faster else best
-        if tries == MAX_TRIES:
-            break
-    return best
+    changed = replace(options, cluster=machine, compare=False)
+    results = ((plan, _simulated(model, plan, changed)) for plan in candidates(model, machine, num_gpus, global_batch))
+    valid = itertools.islice(((plan, result) for plan, result in results if result is not None), MAX_TRIES)
+    layouts = [Layout(plan, RunStep.of(result), headline.mfu(result)) for plan, result in valid if _fits(result)]
+    return min(layouts, key=lambda layout: layout.step.step_ps, default=None)
 
 
-def _simulated(model: ModelShape, plan: Plan, options: SimulateOptions) -> Layout | None:
-    """Return the simulated layout; None if the software cannot run it.
-
-    From twice the pipeline's depth on, each further micro-batch adds the same time. So a step of many micro-batches
-    follows from two short ones.
-    """
+def _simulated(model: ModelShape, plan: Plan, options: SimulateOptions) -> Result | None:
+    """Return the result of a layout; None if the software cannot run it."""
     try:
         with unobserved():
-            batch, round_ = plan.batch or 1, plan.pp * (plan.micro_batch or 1)
-            short, long = (min(batch, (times + EXTENDED_FROM) * round_) for times in (0, 1))
-            result = simulate(model.text, replace(plan, batch=long), options=options)
-            if long == batch:
-                return Layout(plan, RunStep.of(result), result)
-            before = simulate(model.text, replace(plan, batch=short), options=options)
+            return simulate(model.text, plan, options=options)
     except PlanError:
         return None
-    return Layout(plan, _extended(RunStep.of(result), before.step_time_ps, short, long, batch), result, True)
-
-
-def _extended(step: RunStep, short_ps: int, short: int, long: int, batch: int) -> RunStep:
-    """Return the step of ``batch`` samples from those of ``short`` and ``long`` samples per replica."""
-    more_ps = (step.step_ps - short_ps) * (batch - long) // (long - short)
-    factor = (step.step_ps + more_ps) / step.step_ps
-    ends = None if step.ends_ps is None else (round(step.ends_ps[0] * factor), round(step.ends_ps[1] * factor))
-    return replace(step, step_ps=step.step_ps + more_ps, ends_ps=ends, tokens=step.tokens // long * batch)
 
 
 def _fits(result: Result) -> bool:
-    return all(use.verdict != "does not fit" for use in result.memory_uses)
+    return bool(result.memory_uses) and all(use.verdict != "does not fit" for use in result.memory_uses)
 
 
 def has_layout(model: ModelShape, machine: Cluster, num_gpus: int, global_batch: int) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trine import InputError, load_cluster, simulate, size
 from trine.decide import size as sizing
 from trine.decide.cost import RunStep
-from trine.decide.layout import Layout, ModelShape, _simulated, candidates
+from trine.decide.layout import Layout, ModelShape, best_layout, candidates
 from trine.parallel.plan import Plan
 from trine.training.options import SimulateOptions
 
@@ -27,7 +27,7 @@ def fake(scaling: float, least_gpus: int) -> Any:
             return None
         step_ps = round(1e12 * batch / gpus**scaling)
         step = RunStep(step_ps=step_ps, ends_ps=None, tokens=batch * 1024, num_gpus=gpus, gpu="h100-sxm", mean_w=None)
-        return Layout(Plan(dp=gpus), step, None)  # type: ignore[arg-type]
+        return Layout(Plan(dp=gpus), step, None)
 
     return layout
 
@@ -88,19 +88,20 @@ def test_a_small_model_by_trying_all_numbers() -> None:
     assert chosen.num_gpus > 1
 
 
-@pytest.mark.parametrize(("pp", "recompute", "batch"), [(1, "none", 12), (2, "full", 16)])
-def test_a_long_step_follows_from_two_short_ones(pp: int, recompute: str, batch: int) -> None:
-    model = ModelShape("model:gpt-2,layers=4,sequence=256", 1, 4, 768, 256, 0)
-    plan = Plan(dp=2, pp=pp, batch=batch, micro_batch=1, recompute=recompute, schedule="1f1b" if pp > 1 else None)
-    options = SimulateOptions(cluster=load_cluster("dgx-h100"), compare=False)
-    layout = _simulated(model, plan, options)
+def test_the_best_layout_is_the_fastest_candidate_that_fits() -> None:
+    model = ModelShape("model:gpt-2,layers=4,sequence=256", 50_000_000, 4, 768, 256, 0)
+    layout = best_layout(model, "dgx-h100", 4, 64, SimulateOptions())
     assert layout is not None
-    assert layout.is_extended
-    whole = simulate(model.text, plan, options=options)
-    assert layout.step.step_ps == pytest.approx(whole.step_time_ps, rel=1e-3)
-    assert whole.work is not None
-    assert layout.step.tokens == whole.work.tokens
-    assert layout.mfu == pytest.approx(whole.document()["mfu"], rel=1e-3)
+    machine = load_cluster("dgx-h100", gpus=4)
+    results = [simulate(model.text, plan, cluster=machine) for plan in candidates(model, machine, 4, 64)]
+    fastest = min(results, key=lambda result: result.step_time_ps)
+    assert layout.step.step_ps == fastest.step_time_ps
+    assert layout.mfu == fastest.document()["mfu"]
+
+
+def test_no_layout_of_a_model_that_is_too_large() -> None:
+    model = ModelShape("model:llama-3-405b", 405_853_388_800, 126, 16384, 8192, 0)
+    assert best_layout(model, "dgx-h100", 8, 512, SimulateOptions()) is None
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 24, 64])
