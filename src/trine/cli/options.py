@@ -244,6 +244,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
         "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
         "gpu_spread": Option(metavar="1.48%", panel=CHANCE, read=_share, kind=str),
+        "compare": Option(word="advice", panel=OUTPUT),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),

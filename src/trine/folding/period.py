@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64, spans
 from trine.common.units import format_time
 from trine.errors import SimulationError
 from trine.folding.run import JobRun, one_of_each_class
@@ -155,7 +155,7 @@ def tracks_of(run: JobRun) -> list[_Track]:
     tracks = []
     for pattern in run.folded.job.patterns:
         owner = np.zeros(pattern.num_tasks, np.int64)
-        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, pattern.role, pattern.stream)
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes)
         lists = Lists.of(Tasks(owner, pattern.labels, columns))
         ranks = one_of_each_class(run.folded, pattern.ranks)
         tracks += [_Track(lists, Times(*run.folded.times(rank))) for rank in ranks.tolist()]
@@ -376,7 +376,7 @@ def _ranks_to_compare(run: JobRun) -> list[int]:
 def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
     if run.folded is not None:
         pattern = run.folded.job.patterns[int(run.folded.job.pattern_of[rank])]
-        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, pattern.role, pattern.stream)
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes)
         labels, (_, start, end) = pattern.labels, run.folded.times(rank)
     else:
         graph, own = run.graph, np.flatnonzero(run.graph.rank == rank)
@@ -407,7 +407,7 @@ def _expected(few: _RankTasks, repeats: Repeats) -> tuple[Int64, Int64]:
     inside = np.append(copies > 0, False)
     place = np.arange(len(tasks))
     block_end = np.where(copies > 0, _next_outside(inside)[place], place + 1)
-    repeated, number = np.repeat(place, copies + 1), _numbers(copies + 1)
+    repeated, number = np.repeat(place, copies + 1), spans(0, copies + 1)
     order = np.lexsort((repeated, number, block_end[repeated]))
     repeated, number = repeated[order], number[order]
     shift = repeats.later_ps(start)[repeated] + number * period_ps[repeated]
@@ -424,9 +424,3 @@ def _next_outside(inside: Bool) -> Int64:
     outside = np.where(inside, len(inside), np.arange(len(inside)))
     following: Int64 = np.minimum.accumulate(outside[::-1])[::-1]
     return following
-
-
-def _numbers(counts: Int64) -> Int64:
-    """Return 0 to n - 1 for each of ``counts``, one after the other."""
-    numbers: Int64 = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return numbers

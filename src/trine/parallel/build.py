@@ -30,6 +30,7 @@ from trine.parallel.stages import Crossing
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.results.repeats import Repeats
     from trine.software.profile import Software
 
 
@@ -44,7 +45,7 @@ class BuildReport:
     batch, micro_batches: of one replica, the largest; replica_batches: of each if they differ.
     cut_rule: the placement of the pipeline's cuts, in words; empty without a pipeline.
     one_operation_bytes: bytes per step that all stages broadcast with ONE_OPERATION: ``buffers``, or ``parameters``
-    updated by ZeRO.
+    updated by ZeRO. built_ps: (micro-batch, evidence) -> operator time in all programs; -1: outside micro-batches.
     """
 
     batch: int
@@ -55,10 +56,18 @@ class BuildReport:
     num_split_operators: int
     tp_style: str
     tp_notes: tuple[str, ...]
-    evidence_ps: Mapping[str, int]
+    built_ps: Mapping[tuple[int, str], int]
     warnings: tuple[str, ...]
     cut_rule: str = ""
     one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def evidence_ps(self, repeats: Repeats | None) -> dict[str, int]:
+        """Return the operator time by evidence; repeats: of the run, if it stands for a longer one."""
+        total: dict[str, int] = {}
+        for (microbatch, evidence), ps in self.built_ps.items():
+            times = 1 if repeats is None or microbatch not in repeats.repeated else 1 + repeats.count
+            total[evidence] = total.get(evidence, 0) + ps * times
+        return total
 
     def samples(self, replicas: int) -> int:
         """Return the samples of all ``replicas`` in one step."""
@@ -114,7 +123,7 @@ def build_job(
         num_split_operators=len(context.splits),
         tp_style=context.tensor.style,
         tp_notes=context.tensor.notes,
-        evidence_ps=context.evidence_ps,
+        built_ps=context.evidence_ps,
         warnings=_warnings(context),
         cut_rule=cut_rule(context),
         one_operation_bytes=_one_operation_bytes(job),

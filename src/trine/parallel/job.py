@@ -432,16 +432,15 @@ class JobContext(JobFacts):
     """The facts of a job, for ranks of one kind; at first, of the largest replicas, on the first GPU model.
 
     kind: the name of the kind. batch: samples of one replica. micro_batches: sizes of those in programs, and
-    all_micro_batches of all. pipeline: the shape of the programs. work: operator times and tensor sizes. once_ps,
-    repeated_ps: operator time by evidence, over all programs, outside and inside micro-batches.
+    all_micro_batches of all. pipeline: the shape of the programs. work: operator times and tensor sizes.
+    evidence_ps: (micro-batch, evidence) -> operator time over all programs; micro-batch -1: outside micro-batches.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kind = ""
         self.work = self.works[0]
-        self.once_ps: dict[str, int] = {}
-        self.repeated_ps: dict[str, int] = {}
+        self.evidence_ps: dict[tuple[int, str], int] = {}
         self._set_batch(max(self.batches, default=self.requested_batch))
 
     def _set_batch(self, batch: int) -> None:
@@ -466,23 +465,13 @@ class JobContext(JobFacts):
         return context
 
     def duration(
-        self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH, repeats: bool = False
+        self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH, microbatch: int = -1
     ) -> int:
-        """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence.
-
-        repeats: whether each micro-batch runs it.
-        """
+        """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence."""
         ps, evidence = self.work.duration(op, batch, share, part)
-        total = self.repeated_ps if repeats else self.once_ps
-        total[evidence] = total.get(evidence, 0) + ps
+        key = microbatch, evidence
+        self.evidence_ps[key] = self.evidence_ps.get(key, 0) + ps
         return ps
-
-    @property
-    def evidence_ps(self) -> dict[str, int]:
-        """Operator time by evidence, over all programs and micro-batches."""
-        built, wanted = len(self.micro_batches), len(self.all_micro_batches)
-        repeated = {evidence: ps * wanted // built for evidence, ps in self.repeated_ps.items()}
-        return {name: self.once_ps.get(name, 0) + repeated.get(name, 0) for name in {**repeated, **self.once_ps}}
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

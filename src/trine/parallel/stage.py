@@ -352,7 +352,7 @@ class StageBuilder(StageProgram):
             before(op, place)
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
-        duration_ps = context.duration(op, batch, share, part=run.part, repeats=place.microbatch >= 0)
+        duration_ps = context.duration(op, batch, share, part=run.part, microbatch=place.microbatch)
         pieces = (write(run, duration_ps, label, batch, place) for write in self._write)
         done = next((step for step in pieces if step is not None), None)
         if done is None:

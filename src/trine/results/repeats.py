@@ -9,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Int64
+from trine.common.arrays import Int64, spans
 from trine.common.units import format_time
+from trine.graph.memory import BLOCKS_PER_STREAM, MemoryEvents
 from trine.graph.program import Phase
-from trine.graph.taskgraph import Records
+from trine.graph.taskgraph import Labels, Records
+from trine.results.intervals import sum_by_group
 
 
 class Repeat(NamedTuple):
@@ -147,3 +149,51 @@ class Repeats:
             times -= inside - inside // (self.count + 1)
             inserted += period * self.count
         return times
+
+
+#: Block numbers of a repetition start at its number times this, above all streams.
+_BLOCKS_PER_REPETITION = 256 * BLOCKS_PER_STREAM
+
+
+def grows(memory: MemoryEvents, records: Records, repeats: Repeats) -> bool:
+    """Return whether a rank holds more memory after a window than before it; ``records``: simulated times."""
+    start = records.start_ps[memory.task]
+    for window in repeats.windows:
+        inside = (start >= window.start_ps) & (start < window.end_ps)
+        if sum_by_group(memory.rank[inside].astype(np.int64), memory.delta_bytes[inside], len(memory.resident_bytes)).any():
+            return True
+    return False
+
+
+def repeated_memory(
+    memory: MemoryEvents, labels: Labels, records: Records, repeats: Repeats
+) -> tuple[MemoryEvents, Records]:
+    """Return the memory changes of the longer run, and records with one task for each change.
+
+    The changes of the repeated micro-batches, in each direction, occur again behind them. records: times as shown.
+    """
+    order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
+    task, rank = memory.task[order], memory.rank[order].astype(np.int64)
+    phase = labels.phase[task]
+    is_repeated = np.isin(labels.microbatch[task], repeats.repeated) & (phase != Phase.INPUT)
+    direction = 2 * rank + (phase != Phase.FORWARD)
+    last = np.zeros(2 * len(memory.resident_bytes), np.int64)
+    np.maximum.at(last, direction[is_repeated], np.flatnonzero(is_repeated))
+    copies = np.where(is_repeated, repeats.count, 0)
+    row, number = np.repeat(np.arange(len(task)), copies + 1), spans(0, copies + 1)
+    anchor = np.where(number > 0, last[direction[row]], row)
+    arranged = np.lexsort((row, number, anchor))
+    row, number = row[arranged], number[arranged]
+    period_ps = np.zeros(len(task), np.int64)
+    for window in repeats.windows:
+        period_ps[np.isin(phase, list(window.phases))] = window.end_ps - window.start_ps
+    time_ps = np.where(memory.at_end[order] == 1, records.end_ps[task], records.start_ps[task])
+    times = time_ps[row] + number * period_ps[row]
+    block = None if memory.block is None else memory.block[order][row]
+    events = MemoryEvents(
+        task=np.arange(len(row), dtype=np.int32), at_end=np.zeros(len(row), np.int8), rank=rank[row].astype(np.int32),
+        delta_bytes=memory.delta_bytes[order][row], category=memory.category[order][row],
+        resident_bytes=memory.resident_bytes,
+        block=None if block is None else np.where(block < 0, block, block + number * _BLOCKS_PER_REPETITION),
+    )  # fmt: skip
+    return events, replace(records, ready_ps=times, start_ps=times, end_ps=times)

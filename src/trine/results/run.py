@@ -21,7 +21,7 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.records import Ends, RecordTable, record_table
-from trine.results.repeats import Repeats
+from trine.results.repeats import Repeats, grows, repeated_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class TaskRun:
     @cached_property
     def memory_timeline(self) -> memory_use.MemoryTimeline | None:
         """Memory of each rank over time; None if the run has no memory events."""
-        return None if self.memory is None else memory_use.memory_timeline(self.memory, self.shown_records)
+        return None if self.memory is None else memory_use.memory_timeline(*self._memory_changes)
 
     @cached_property
     def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
@@ -354,7 +354,17 @@ class TaskRun:
         """GPU memory use of each rank: allocated, reserved, outside; empty if the run has no memory events."""
         if self.memory is None:
             return ()
-        return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes, self.records)
+        memory, records = self._memory_changes
+        return memory_use.memory_uses(memory, self.memory_facts, self.memory_capacity_bytes, records)
+
+    @cached_property
+    def _memory_changes(self) -> tuple[MemoryEvents, Records]:
+        """The memory changes that reach the peaks, and the times of their tasks."""
+        assert self.memory is not None
+        repeats, records = self.repeats, self.shown_records
+        if repeats is None or not grows(self.memory, repeats.unstretched(self.records), repeats):
+            return self.memory, records
+        return repeated_memory(self.memory, self.graph.labels, records, repeats)
 
     @cached_property
     def fullest_row(self) -> int:

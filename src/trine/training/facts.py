@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trine.parallel.contention import CommunicationKernels
     from trine.parallel.stragglers import Stragglers
     from trine.results.memory import MemoryFacts
+    from trine.results.repeats import Repeats
 from trine.common.evidence import ASSUMED, EVIDENCE, Evidence
 from trine.compute.spread import SPREAD_SOURCE
 from trine.results import Result
@@ -84,12 +85,14 @@ def evidence(
     costs: StepCosts | None,
     kernels: Sequence[CommunicationKernels],
     stragglers: Stragglers | None,
+    repeats: Repeats | None,
 ) -> tuple[Evidence, ...]:
-    total = sum(report.evidence_ps.values()) or 1
+    evidence_ps = report.evidence_ps(repeats)
+    total = sum(evidence_ps.values()) or 1
     rows = [
-        Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
+        Evidence("operator time", kind, _operator_detail(kind, setup), evidence_ps[kind] / total)
         for kind in EVIDENCE
-        if report.evidence_ps.get(kind)
+        if evidence_ps.get(kind)
     ]
     if setup.slower:
         rows.append(Evidence("GPU variation", "assumed", _slowest(setup)))

@@ -100,7 +100,7 @@ class SimulateOptions:
         None, "Choose the software profile: name or file [by workload]."
     )
     warnings: tuple[str, ...] = ()
-    compare: bool = True
+    compare: bool = option(False, "Also simulate without each option that may not pay, and report it.")
 
 
 def observed(function: F) -> F:

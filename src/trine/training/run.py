@@ -138,6 +138,7 @@ def _run(setup: Setup) -> _Run:
 def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool]) -> _Run | None:
     """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat."""
     from trine.folding.period import find_repeats
+    from trine.results.repeats import grows
 
     run = _run_micro_batches(setup, simulated)
     for exact in exactness:
@@ -146,7 +147,9 @@ def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool
             further = simulated + repeats.left_out
             return _repeated(setup, total, further, exactness) if 2 * further <= total else None
         if repeats is not None:
-            return replace(run, job_run=replace(run.job_run, repeats=repeats))
+            job_run = replace(run.job_run, repeats=repeats)
+            holds_blocks = job_run.memory.held is not None  # until collectives end: not replayed for more micro-batches
+            return None if holds_blocks and grows(job_run.memory, job_run.records, repeats) else replace(run, job_run=job_run)
     return None
 
 
@@ -228,7 +231,10 @@ class _Run:
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
-        support = (*evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers), *self._repetition())
+        support = evidence(
+            setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats
+        )
+        support = (*support, *self._repetition())
         shared = {
             "plan": facts(setup, self.report),
             "evidence": support,
