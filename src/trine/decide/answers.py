@@ -1,4 +1,4 @@
-"""Answers as plain data: those of this process, and those written with ``--json``; and their tables as text."""
+"""Answers as plain data, from this process or written with ``--json``; and tables that fit the terminal."""
 
 from __future__ import annotations
 

@@ -30,12 +30,6 @@ _COARSE = {
 }  # fmt: skip
 #: Inputs of a collective.
 _COLLECTIVE_INPUTS = ("op", "cluster", "num_ranks", "num_nodes", "library", "library_version", "launch", "network")
-#: Facts of a plan that are inputs, for a result without ``inputs``.
-_PLAN_INPUTS = (
-    "workload", "dp", "tp", "pp", "cp", "ep", "global_batch", "micro_batches", "schedule", "virtual_stages",
-    "recompute", "gpu", "cluster", "cluster_fingerprint", "software", "compute", "network", "overlap", "offload",
-    "num_steps",
-)  # fmt: skip
 #: Order of groups of inputs: groups that set defaults of others come first.
 _GROUPS = ("workload", "gpus", "cluster", "software", "layout", "options", "version")
 
@@ -226,7 +220,7 @@ def _inputs(answer: Answer, has_inputs: bool) -> dict[str, object]:
         return flat({name: groups[name] for name in (*_GROUPS, *groups) if name in groups})
     plan = answer.get("plan")
     facts: Mapping[str, object] = plan if isinstance(plan, Mapping) else {}
-    return {**{name: facts[name] for name in _PLAN_INPUTS if name in facts}, "version": answer.get("version")}
+    return {**facts, "version": answer.get("version")}
 
 
 def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[InputDifference, ...]:

@@ -74,7 +74,7 @@ class RunCost:
     """Cost of a training run of ``tokens`` tokens in ``steps`` equal steps on ``num_gpus`` GPUs.
 
     usd: None without a price. kwh: of the GPUs alone; None if their power is unknown. usd_per_gpu_hour: None without
-    a price; price_source: where it comes from.
+    a price; price_source: its source.
     """
 
     tokens: float

@@ -75,7 +75,7 @@ class Layout:
 def best_layout(
     model: ModelShape, cluster: str, num_gpus: int, global_batch: int, options: SimulateOptions
 ) -> Layout | None:
-    """Return the fastest of at most MAX_TRIES layouts of ``num_gpus`` GPUs, or None if none of them fits the memory.
+    """Return the fastest of at most MAX_TRIES layouts of ``num_gpus`` GPUs, or None if no layout fits the memory.
 
     cluster: a preset or file; it is filled node after node.
     """

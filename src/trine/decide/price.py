@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trine.cluster.presets import load_gpu
-from trine.common.spec import load_mapping
+from trine.common.schema import Spec
+from trine.common.spec import read_spec
 from trine.errors import InputError, SpecError, nearest
 
 #: Letters behind an amount, and their factors.
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _AMOUNT = re.compile(r"([0-9][0-9_]{0,20}(?:\.[0-9]{0,24})?(?:e[+-]?[0-9]{1,2})?) ?([kmbgt]?)")
-_FIELDS = ("date", "source", "usd_per_gpu_hour")
 #: Highest price of a GPU-hour; a larger number is a mistake.
 MAX_PRICE = 10_000.0
 _ENDINGS = (".yaml", ".yml", ".json")
+
+
+class PriceFile(Spec):
+    """A file of prices: dollars per hour of each GPU model on a date."""
+
+    usd_per_gpu_hour: dict[str, float]
+    date: Any = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +78,16 @@ def read_price(price: float | str | os.PathLike[str]) -> Price:
     return Price(f"${_checked(usd, None, 'price'):g} per GPU-hour, as given", usd)
 
 
-def _checked(usd: object, file: object, field: str) -> float:
-    is_number = isinstance(usd, int | float) and not isinstance(usd, bool)
-    if not is_number or not math.isfinite(usd) or not 0 < usd <= MAX_PRICE:  # type: ignore[arg-type,operator]
+def _checked(usd: float, file: object, field: str) -> float:
+    if not 0 < usd <= MAX_PRICE:  # also refuses NaN
         raise InputError(f"must be dollars above 0 and at most {MAX_PRICE:g}, got {usd!r:.40}", file=file, field=field)
-    return float(usd)  # type: ignore[arg-type]
+    return usd
 
 
 def _read_file(path: str) -> Price:
-    data = load_mapping(path)
-    if not isinstance(data, Mapping):
-        raise SpecError("must be a mapping with date and usd_per_gpu_hour", file=path)
-    for name in data:
-        if name not in _FIELDS:
-            raise SpecError(f"unknown field {name!r:.40}{nearest(name, _FIELDS)}", file=path)
-    date = _date(data.get("date"), path)
-    prices = data.get("usd_per_gpu_hour")
-    if not isinstance(prices, Mapping) or not prices:
-        raise SpecError("must map GPUs to dollars, such as {h100-sxm: 2.5}", file=path, field="usd_per_gpu_hour")
+    spec = read_spec(path, PriceFile)
     by_gpu: dict[str, float] = {}
-    for name, usd in prices.items():
+    for name, usd in spec.usd_per_gpu_hour.items():
         field = f"usd_per_gpu_hour.{name!s:.40}"
         try:
             gpu = load_gpu(name).name
@@ -98,16 +96,15 @@ def _read_file(path: str) -> Price:
         if gpu in by_gpu:
             raise SpecError(f"gives a second price for {gpu}", file=path, field=field)
         by_gpu[gpu] = _checked(usd, path, field)
-    origin = f", {data['source']!s:.120}" if data.get("source") else ""
-    return Price(f"{path} of {date.isoformat()}{origin}", by_gpu=by_gpu)
+    origin = f", {spec.source:.120}" if spec.source else ""
+    return Price(f"{path} of {_date(spec.date, path)}{origin}", by_gpu=by_gpu)
 
 
-def _date(value: object, path: str) -> datetime.date:
+def _date(value: object, path: str) -> str:
+    """Return the date as YYYY-MM-DD."""
     if value is None:
         raise SpecError("prices need their date: add 'date: YYYY-MM-DD'", file=path, field="date")
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return value
     try:
-        return datetime.date.fromisoformat(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return datetime.date.fromisoformat(str(value)).isoformat()  # YAML reads an unquoted date as a date
+    except ValueError:
         raise SpecError(f"must be a date such as 2026-11-20, got {value!r:.40}", file=path, field="date") from None

@@ -81,8 +81,8 @@ def collective_range(machine: Cluster) -> FactorRange | None:
 def bandwidth_range(links: Iterable[Link], machine: Cluster, nodes: int) -> FactorRange:
     """Return the range of the bandwidth of links of one class.
 
-    The upper end is the data sheet's. The lower end is as far below the value as the upper end of measured collectives
-    allows, or the measured share on a fabric that other jobs use.
+    The upper end is the data sheet's bandwidth. The lower end comes from the slowest of 80 % of measured collectives,
+    or from measurements of a shared fabric.
     """
     catalogue, first = load_links(), min(links, key=lambda link: (link.medium or "", link.bytes_per_s))
     kind = catalogue.get(first.medium or "")

@@ -166,7 +166,7 @@ def size(
 ) -> SizeAnswer:
     """Return the smallest number of GPUs of each machine type that trains ``model`` on ``tokens`` tokens in time.
 
-    model: such as ``model:llama-3-8b``. days: with it, the smallest number of GPUs that needs at most so many days.
+    model: such as ``model:llama-3-8b``. days: the limit for the smallest number of GPUs.
     budget: dollars, or a text such as ``2M$``; needs ``price``. Without ``days``, the largest number of GPUs whose run
     costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file. clusters: presets or files;
     by default trine's presets of data-centre nodes. global_batch: samples per step; by default 4 Mi tokens. software:
@@ -355,7 +355,7 @@ class _Search:
 
 
 def _first(counts: Sequence[int], is_true: Callable[[int], bool]) -> int | None:
-    """Return the first number for which ``is_true``, by halving; the last one is known to be."""
+    """Return the first number for which ``is_true`` holds, by halving; it holds for the last one."""
     low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What trine knows, and how well: models, GPUs, clusters, software profiles and precisions with their evidence."""
+"""Known models, GPUs, clusters, software profiles and precisions, with their evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Supported:
     """One thing that trine knows.
 
     kind: of KINDS. evidence: of the numbers that decide its times. rows: published measurements that trine compares
-    with its predictions. words: what is measured, and what the rest comes from.
+    with its predictions. words: the measurements, and the basis of other numbers.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Support(Report):
 
 
 def support(name: str | None = None) -> Support:
-    """Return all known models, GPUs, clusters, software profiles and precisions, or those with this name.
+    """Return all known models, GPUs, clusters, software profiles and precisions, or only the named one.
 
     Raises InputError for an unknown name; it names the nearest.
     """
@@ -128,7 +128,7 @@ def support(name: str | None = None) -> Support:
 
 
 def _gpu_of_driver(name: str) -> str | None:
-    """Return trine's name of a GPU from its driver's name; None if there is no such GPU."""
+    """Return trine's name of a GPU from its driver's name; None for an unknown one."""
     try:
         return load_gpu(name).name
     except InputError:

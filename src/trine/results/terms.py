@@ -62,7 +62,7 @@ def step_terms(
 
 
 def _on(activity: Activity, row: int) -> Activity:
-    """Return the intervals of one row, as those of group 0."""
+    """Return the intervals of one row, in group 0."""
     keep = activity.rank == row
     task, rank, start, end = (column[keep] for column in activity)
     return Activity(task, np.zeros_like(rank), start, end)

@@ -1,4 +1,4 @@
-"""Do compare, size and support, and the options of train for a whole run, answer, refuse and write JSON as documented?"""
+"""Do compare, size, support and the options of train for a whole run answer, refuse and write JSON as documented?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 
-TRAIN = "train model:gpt-2,layers=2,sequence=128 --dp 2 --batch 2 --cluster dgx-h100".split()
-SIZE = "size model:gpt-2,layers=2,sequence=128 --tokens 1M --cluster dgx-h100 --max-gpus 2 --global-batch 4".split()
+GPT = "model:gpt-2,layers=2,sequence=128"
+TRAIN = ["train", GPT, *"--dp 2 --batch 2 --cluster dgx-h100".split()]
+SIZE = ["size", GPT, *"--tokens 1M --cluster dgx-h100 --max-gpus 2 --global-batch 4".split()]
 
 
 def run(words: list[str], code: int = 0) -> Any:
@@ -80,7 +81,7 @@ def test_size_says_why_there_is_no_answer() -> None:
         ([*TRAIN, "--price", "2"], "--price is about a whole run: add --tokens"),
         ([*TRAIN, "--tokens", "much"], "--tokens: must be an amount"),
         ([*TRAIN, "--sensitivity", "--overlap", "range"], "--sensitivity varies one run"),
-        ("train vgg13-h100-b128 --tokens 1T".split(), "--tokens: 'vgg13-h100-b128' has no training step of tokens"),
+        (["train", "vgg13-h100-b128", "--tokens", "1T"], "--tokens: 'vgg13-h100-b128' has no training step of tokens"),
         (SIZE, "give --days or --budget"),
         ([*SIZE, "--budget", "1M"], "--budget: needs --price"),
         ([*SIZE, "--days", "1", "--price", "free"], "--price: must be dollars per GPU-hour"),

@@ -75,7 +75,7 @@ def test_a_price_file(tmp_path: Path) -> None:
     [
         ("usd_per_gpu_hour: {h100-sxm: 2}", "date: prices need their date"),
         ("date: soon\nusd_per_gpu_hour: {h100-sxm: 2}", "date: must be a date such as 2026-11-20"),
-        ("date: 2026-11-20", "usd_per_gpu_hour: must map GPUs"),
+        ("date: 2026-11-20", "usd_per_gpu_hour: is missing"),
         ("date: 2026-11-20\nusd_per_gpu_hour: {h100-sxn: 2}", "did you mean 'h100-sxm'"),
         ("date: 2026-11-20\nusd_per_gpu_hour: {h100-sxm: -2}", "must be dollars above 0"),
         ("date: 2026-11-20\nusd_per_gpu_hour: {h100-sxm: 2, H100: 3}", "second price"),

@@ -25,7 +25,9 @@ PLAN = "{data}/mscclpp/v2_HEAD_allreduce_allpairs_4gpu.json --size 1K"
 
 _STEP = """{{"schema": "trine/result/1", "step_time_s": {step}, "compute_s": {compute}, "exposed_communication_s": 1,
 "bubble_s": 0, "idle_s": 0, "plan": {{"dp": {step}}}}}"""
-_COLLECTIVE = """{{"schema": "trine/collective/1", "num_ranks": {ranks}, "rows": [{{"size_bytes": 8, "time_us": 2.5}}]}}"""
+_COLLECTIVE = (
+    """{{"schema": "trine/collective/1", "num_ranks": {ranks}, "rows": [{{"size_bytes": 8, "time_us": 2.5}}]}}"""
+)
 
 #: Answer -> command lines that have all of its keys between them.
 LINES = {
@@ -98,8 +100,10 @@ LINES = {
 }
 #: Files that the lines read.
 FILES = {
-    "a.json": _STEP.format(step=2, compute=1), "b.json": _STEP.format(step=3, compute=2),
-    "c.json": _COLLECTIVE.format(ranks=4), "d.json": _COLLECTIVE.format(ranks=8),
+    "a.json": _STEP.format(step=2, compute=1),
+    "b.json": _STEP.format(step=3, compute=2),
+    "c.json": _COLLECTIVE.format(ranks=4),
+    "d.json": _COLLECTIVE.format(ranks=8),
     "mixed.yaml": """
 nodes:
 - {preset: dgx-h100, gpus: 2}
