@@ -17,6 +17,7 @@ from trine.cluster import load_cluster, load_gpu
 from trine.common.observer import unobserved
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
+from trine.graph.workload import SYNTHESISED
 from trine.parallel.plan import Plan
 from trine.results import headline
 from trine.training import simulate
@@ -55,9 +56,10 @@ class ModelShape:
         """Return the shape of a model. Raises InputError for a trace, and for a model without tokens."""
         from trine.training.setup import load_workload
 
-        metadata = load_workload(text, None).metadata
+        workload = load_workload(text, None)
+        metadata = workload.metadata
         names = ("parameters", "layers", "hidden", "sequence")
-        if not text.startswith("model:") or any(name not in metadata for name in names):
+        if workload.format != SYNTHESISED or any(name not in metadata for name in names):
             raise InputError(f"{text!r:.80} has no layers and tokens: name a model, such as model:llama-3-8b")
         parameters, layers, hidden, sequence = (int(str(metadata[name])) for name in names)
         return ModelShape(text, parameters, layers, hidden, sequence, int(str(metadata.get("num_experts", 0))))

@@ -31,6 +31,7 @@ from trine.results.text import WIDE, columns, width, wrapped_at
 from trine.training import simulate
 from trine.training.options import SimulateOptions
 from trine.training.setup import Setup, setup_of
+from trine.training.software import is_model
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -180,7 +181,7 @@ def sensitivity(
 
 def _without_software(workload: Workload | str | os.PathLike[str]) -> Workload | str | os.PathLike[str]:
     """Return a model's name without its ``software=``, because the runs name a profile themselves."""
-    if not isinstance(workload, str) or not workload.startswith("model:"):
+    if not isinstance(workload, str) or not is_model(workload):
         return workload
     return ",".join(part for part in workload.split(",") if not part.startswith("software="))
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from trine.cli.main import app
 
 GPT = "model:gpt-2,layers=2,sequence=128"
-TRAIN = ["train", GPT, *"--dp 2 --batch 2 --cluster dgx-h100".split()]
-SIZE = ["size", GPT, *"--tokens 1M --cluster dgx-h100 --max-gpus 2 --global-batch 4".split()]
+TRAIN = ["train", GPT, *["--dp", "2", "--batch", "2", "--cluster", "dgx-h100"]]
+SIZE = ["size", GPT, *["--tokens", "1M", "--cluster", "dgx-h100", "--max-gpus", "2", "--global-batch", "4"]]
 
 
 def run(words: list[str], code: int = 0) -> Any:

@@ -92,3 +92,9 @@ def test_the_answer_fits_a_screen(columns: int) -> None:
         lines = answer().summary().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= columns
+
+
+def test_a_profile_in_the_name_of_the_model_is_scaled_too() -> None:
+    named = sensitivity(f"{SIZES},software=nanotron-2024", PLAN, cluster="dgx-h100")
+    chosen = sensitivity(SIZES, PLAN, cluster="dgx-h100", software="nanotron-2024")
+    assert named.document() == chosen.document()
