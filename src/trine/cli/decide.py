@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
 from trine.cli.output import Section, show, show_answer, to_terminal, write_json
 from trine.cli.progress import RowsLine
+from trine.common.observer import observing
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def size(
     from trine.decide.size import DEFAULT_MAX_GPUS
     from trine.decide.size import size as size_run
 
-    with RowsLine("machine types") as line:
+    with RowsLine("machine types") as line, observing(on_stage=line.queue):
         answer = size_run(
             model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
             max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Tokens of a micro-batch above which GEMMs get no faster.
 MICRO_BATCH_TOKENS = 8192
 #: Layouts to simulate per number of GPUs.
-MAX_TRIES = 3
+MAX_TRIES = 2
 #: Bytes per parameter: weights and gradients (bfloat16, float32), and the optimizer's states, which replicas share.
 _REPLICATED_BYTES, _SHARDED_BYTES = 6, 12
 #: Activations of a layer per token and hidden feature in bytes, with fused attention: Korthikanti et al.,
@@ -108,13 +108,14 @@ def has_layout(model: ModelShape, machine: Cluster, num_gpus: int, global_batch:
 
 
 def candidates(model: ModelShape, machine: Cluster, num_gpus: int, global_batch: int) -> Iterator[Plan]:
-    """Yield layouts of ``num_gpus`` GPUs in the order of the simulations: the least tensor parallelism first."""
-    for tp in (1, 2, 4, 8):
-        if tp > gpus_of_node(machine) or num_gpus % tp:
-            continue
-        plan = _with_fewest_stages(model, machine, num_gpus, global_batch, tp)
-        if plan is not None:
-            yield plan
+    """Yield layouts of ``num_gpus`` GPUs in the order of the simulations.
+
+    Layouts without recomputation come first, then those with the fewest GPUs per replica, then with fewer stages.
+    """
+    degrees = [tp for tp in (1, 2, 4, 8) if tp <= gpus_of_node(machine) and num_gpus % tp == 0]
+    plans = [_with_fewest_stages(model, machine, num_gpus, global_batch, tp) for tp in degrees]
+    valid = [plan for plan in plans if plan is not None]
+    yield from sorted(valid, key=lambda plan: (plan.recompute != "none", plan.tp * plan.pp, plan.pp))
 
 
 def gpus_of_node(machine: Cluster) -> int:

@@ -12,6 +12,7 @@ from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_UP
 from trine.cluster.presets import known_clusters
 from trine.common.arguments import check_whole, named_arguments
+from trine.common.observer import announce_stage
 from trine.common.units import MAX_GPUS, format_time
 from trine.decide.answers import narrowed
 from trine.decide.cost import LEFT_OUT, RunCost, number_words, run_cost
@@ -292,6 +293,7 @@ class _Search:
 
     def _try(self, count: int) -> RunCost | None:
         if count not in self._tried:
+            announce_stage(f"{self._cluster}: layouts of {count:,} GPUs")
             layout = best_layout(self._shape, self._cluster, count, self._batch, self._options)
             self._tried[count] = None if layout is None else (layout, self._cost(layout))
         tried = self._tried[count]

@@ -72,7 +72,7 @@ class Support(Report):
         rows = [("", "known", "with measurements", "rows", "most rows"), *map(self._cells, KINDS)]
         return Screen(
             question="models, GPUs, clusters, software and precisions that trine knows, and how well",
-            numbers=[("known", self.headline, "")],
+            numbers=[("known", f"{len(self.entries)}", self.headline)],
             listings=(Listing(title="evidence by kind", rows=narrowed(rows, (4,))),),
             closing=(
                 ("rows", "published measurements that trine compares with its predictions (trine validate)"),
