@@ -54,6 +54,7 @@ class RankOptions:
 
     no_fold: bool = option(False, "Simulate every rank and micro-batch, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
+    every_micro_batch: bool = option(False, "Simulate every micro-batch, also for a complete timeline.")
     exact: bool = option(False, "Refuse estimates, and simulate all micro-batches unless they repeat exactly.")
     show_rank: tuple[int, ...] = option((), "Report these ranks.")
     slow: tuple[str, ...] = option((), "Slow ranks down.")
@@ -73,15 +74,18 @@ class RankOptions:
         return self._fold(plan)
 
     def _fold(self, plan: Plan) -> str:
-        modes = {"--no-fold": self.no_fold, "--verify-fold": self.verify_fold, "--exact": self.exact}
-        flags = [flag for flag, is_given in modes.items() if is_given]
+        modes = {
+            "--no-fold": "off", "--verify-fold": "verify", "--every-micro-batch": "ranks", "--exact": "exact"
+        }
+        given = (self.no_fold, self.verify_fold, self.every_micro_batch, self.exact)
+        flags = [flag for flag, is_given in zip(modes, given, strict=True) if is_given]
         if len(flags) > 1:
             raise InputError(f"{' and '.join(flags)} contradict each other: give one of them")
         if flags and plan.num_ranks == 1 and plan.micro_batch is None:
             raise InputError(f"{flags[0]} is about several ranks or micro-batches, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
-        return {"--no-fold": "off", "--verify-fold": "verify", "--exact": "exact"}[flags[0]] if flags else "on"
+        return modes[flags[0]] if flags else "on"
 
     def stragglers(self) -> Stragglers | None:
         """Return slow ranks and jitter, or None without either. Raise InputError for options without effect."""

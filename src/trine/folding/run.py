@@ -113,7 +113,7 @@ def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
     return peaks
 
 
-FOLDING = ("on", "exact", "off", "verify")
+FOLDING = ("on", "exact", "ranks", "off", "verify")
 #: Results with at most this number of ranks show all of them.
 SHOW_ALL = 64
 

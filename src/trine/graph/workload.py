@@ -122,7 +122,7 @@ class Recipe(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload(OneLine):
     """One step of a job on one GPU, as recorded.
 

@@ -22,6 +22,7 @@ from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
+from trine.common.kept import keep
 from trine.common.arrays import Int64
 from trine.common.schema import Field, Spec
 from trine.common.spec import read_spec
@@ -120,6 +121,7 @@ def is_persistent(gpu: GpuSpec, op: Operator) -> bool:
     return generation_of(gpu.name) in POWER_LIMITED and family_of(kind_of(op)) in _PRODUCTS
 
 
+@keep
 def bound_of(workload: Workload, gpu: GpuSpec) -> Bound:
     """Return the memory-bound and the persistent-kernel fraction of the operators' time on ``gpu``."""
     sizing, memory, waves, total = Sizing(workload), 0, 0, 0
@@ -133,6 +135,12 @@ def bound_of(workload: Workload, gpu: GpuSpec) -> Bound:
             elif is_persistent(gpu, op):
                 waves += op.gpu_time_ps
     return Bound(memory / total, waves / total) if total else Bound()
+
+
+@keep
+def persistent_operators(workload: Workload, gpu: GpuSpec) -> tuple[bool, ...]:
+    """Return :func:`is_persistent` of each operator."""
+    return tuple(is_persistent(gpu, op) for op in workload.operators)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,7 +295,7 @@ def kernels_of(
         )
     return CommunicationKernels(
         gpu=gpu, cluster=cluster, places=places, costs=costs, bound=bound_of(workload, gpu),
-        persistent=tuple(is_persistent(gpu, op) for op in workload.operators),
+        persistent=persistent_operators(workload, gpu),
     )  # fmt: skip
 
 

@@ -473,10 +473,10 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-#: Fewer micro-batches than this are simulated one by one.
-FEW_MICRO_BATCHES = 16
 #: Numbers of micro-batches that are tried, each twice the one before.
 MOST_ATTEMPTS = 4
+#: Micro-batches of a step without a pipeline after which its launching thread is usually in step with the GPU.
+FEW_MICRO_BATCHES = 8
 
 
 def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
@@ -485,10 +485,11 @@ def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
     The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
     """
     is_interleaved = plan.virtual_stages > 1
-    count, counts = max(2 * plan.pp * (1 + is_interleaved) + 4, FEW_MICRO_BATCHES // 2), []
+    count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2 if plan.pp > 1 else FEW_MICRO_BATCHES
+    counts: list[int] = []
     while len(counts) < MOST_ATTEMPTS:
         count += (total - count) % (plan.pp if is_interleaved else 2)
-        if 2 * count > total:
+        if 4 * count > 3 * total:
             break
         counts.append(count)
         count *= 2

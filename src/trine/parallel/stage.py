@@ -223,12 +223,16 @@ class StageBuilder(StageProgram):
         """
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
+        sizes: dict[tuple[int, int], int] = {}
         waiting = [(action.chunk, action.microbatch) for action in self.actions.passes if action.kind == FORWARD_PASS]
         for action in self.actions.all_passes:
             if action.kind == FORWARD_PASS:
                 label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=action.microbatch, step=step)
                 chunk = self.context.chunks[action.chunk]
-                size = self.context.input_bytes(chunk.forward, self.context.all_micro_batches[action.microbatch])
+                batch = self.context.all_micro_batches[action.microbatch]
+                if (action.chunk, batch) not in sizes:
+                    sizes[action.chunk, batch] = self.context.input_bytes(chunk.forward, batch)
+                size = sizes[action.chunk, batch]
                 reader = waiting.pop(0) if waiting else (-1, -1)
                 if size:
                     after = (self.writer.add(HostCopy(size, after, label)),)

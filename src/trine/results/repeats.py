@@ -73,6 +73,14 @@ class Repeats:
             f"{self.verified and f'; {self.verified}'}"
         )
 
+    @property
+    def left_out_words(self) -> str:
+        """What an excerpt leaves out, for pictures."""
+        return " and ".join(
+            f"{self.count:,} repetitions of {format_time(w.end_ps - w.start_ps)} at {format_time(w.end_ps)}"
+            for w in self.windows
+        )
+
     def stretch(self, times_ps: Int64) -> Int64:
         """Return the stretched times of instants of the simulated run: int64[n], ps."""
         stretched = times_ps.copy()

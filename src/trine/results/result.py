@@ -100,9 +100,14 @@ class Result(TaskRun, Report):
         }
 
     def timeline(self) -> Timeline:
-        """Return the tasks of all ranks, and their memory."""
-        table = record_table(self.graph, self.records, self.wait_reasons)
-        return Timeline(timeline.packets(self.graph, table, self.memory_timeline))
+        """Return the simulated tasks of all ranks, and their memory; repetitions are left out, and stated."""
+        excerpt = self.excerpt
+        table = record_table(self.graph, excerpt.records, self.wait_reasons)
+        note = ""
+        if self.repeats is not None:
+            note = f"; left out: {self.repeats.left_out_words}"
+            table = table._replace(columns={**table.columns, "microbatch": self.shown_microbatches})
+        return Timeline(timeline.packets(self.graph, table, excerpt.memory_timeline, note))
 
     def to_npz(self, path: str | Path) -> None:
         """Write the record table as a compressed numpy archive."""

@@ -153,6 +153,14 @@ class TaskRun:
         """The simulated tasks at their times in the run, which has further tasks if it repeats."""
         return self.records if self.repeats is None else self.repeats.shown(self.records)
 
+    @property
+    def shown_microbatches(self) -> npt.NDArray[np.integer]:
+        """The micro-batch of each simulated task in the run: int[tasks], -1: none."""
+        labels = self.graph.labels
+        if self.repeats is None:
+            return labels.microbatch
+        return self.repeats.shown_microbatch(labels.microbatch, labels.phase, self.shown_records.start_ps)
+
     @cached_property
     def excerpt(self) -> Self:
         """The run as simulated: without the repetitions."""
@@ -416,6 +424,5 @@ class TaskRun:
         table = record_table(self.graph, self.shown_records, self.wait_reasons, ends)
         if self.repeats is None:
             return table
-        columns = table.columns
-        number = self.repeats.shown_microbatch(columns["microbatch"], columns["phase"], columns["start_ps"])
-        return table._replace(columns={**columns, "microbatch": number})
+        number = self.shown_microbatches if ends is None else self.shown_microbatches[~ends.is_copy]
+        return table._replace(columns={**table.columns, "microbatch": number})

@@ -38,12 +38,14 @@ class _Track(NamedTuple):
     flow: int
 
 
-def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None) -> Iterator[bytes]:
-    """Yield the trace packet by packet; their concatenation is a valid trace."""
+def packets(
+    graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, note: str = ""
+) -> Iterator[bytes]:
+    """Yield the trace packet by packet; their concatenation is a valid trace. note: added to the name of all ranks."""
     tracks = [*_stream_tracks(graph, table), *_transfer_tracks(table, "rank"), *_transfer_tracks(table, "peer")]
     strings = _strings(table)
     yield interned(_events(table), _ARGUMENTS, strings)
-    yield descriptor(_ROOT, "ranks (times rounded down to the ns)", 0, 0)
+    yield descriptor(_ROOT, f"ranks (times rounded down to the ns){note}", 0, 0)
     for rank, name in enumerate(graph.rank_names):
         yield descriptor(_rank_track(rank), name, _ROOT, rank)
     first = _rank_track(len(graph.rank_names))

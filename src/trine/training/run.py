@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trine.cluster.select import Evened, evened
+from trine.common._jit import without_collector
 from trine.common._version import __version__
 from trine.common.arguments import takes
 from trine.common.arrays import Int64
@@ -66,6 +67,11 @@ def simulate(
     ------
     InputError and its subclasses if the input cannot be used, SimulationError if the run cannot finish.
     """
+    with without_collector():
+        return _simulate(workload, plan, options)
+
+
+def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Result:
     from trine.results import Simulator
 
     began = time.perf_counter()
@@ -76,7 +82,7 @@ def simulate(
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
     if refused is not None:
-        if options.fold != "on":
+        if options.fold not in MAY_ESTIMATE:
             raise refused
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
     wall_s, job_run = time.perf_counter() - began, run.job_run
@@ -108,13 +114,17 @@ def _why_not_compared(options: SimulateOptions) -> str:
     return ""
 
 
+#: Modes of folding that accept an estimate.
+MAY_ESTIMATE = ("on", "ranks")
+
+
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
     from trine.folding.period import check_repeats
 
     total = _num_micro_batches(setup)
-    counts = first_counts(setup.plan, total)
-    why = counts and _why_each_microbatch(setup)
+    counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total)
+    why = _why_each_microbatch(setup) if counts else ""
     run = None
     for simulated in () if why else counts:
         is_last = simulated == counts[-1] and setup.options.fold != "exact"
@@ -145,7 +155,7 @@ def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool
         repeats = find_repeats(run.job_run, total, simulated, exact=exact)
         if repeats is not None and repeats.left_out:
             further = simulated + repeats.left_out
-            return _repeated(setup, total, further, exactness) if 2 * further <= total else None
+            return _repeated(setup, total, further, exactness) if 4 * further <= 3 * total else None
         if repeats is not None:
             job_run = replace(run.job_run, repeats=repeats)
             holds_blocks = job_run.memory.held is not None  # until collectives end: not replayed for more micro-batches
@@ -165,7 +175,6 @@ def _why_each_microbatch(setup: Setup) -> str:
     plan, stragglers, size = setup.plan, setup.options.stragglers, setup.plan.micro_batch
     model = network_model(setup.network)
     reasons = (
-        (setup.options.fold == "off", "folding is off"),
         (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
         (plan.data == "dp" or plan.sync_every is not None, "replicas do not synchronise in each step"),
         (bool(plan.replica_batches), "replicas have different batches"),
@@ -207,7 +216,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         engine=options.engine,
         fold=options.fold,
         stragglers=options.stragglers,
-        has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
+        has_estimate=(lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
     return _Run(setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run())

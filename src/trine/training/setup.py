@@ -444,7 +444,7 @@ def costs_on(
         return None
     from trine.collectives.nccl.steps import FlowCosts, StepCosts
 
-    return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
+    return (FlowCosts if network in FLOW_NETWORKS else StepCosts).of(machine, factors)
 
 
 def placement_of(
@@ -458,7 +458,7 @@ def placement_of(
         return Placement(devices=np.zeros(1, np.int64))
     rank_places = np.arange(num_ranks) if places is None else places
     positions = rank_places.tolist()
-    price = LinkCosts(machine) if costs is None else costs
+    price = LinkCosts.of(machine) if costs is None else costs
 
     def group_costs(
         kind: str, size_bytes: int, groups: Int64, algorithm: str | None

@@ -182,7 +182,7 @@ def _predict_sound_row(row: TrainingRow, ask: Ask, began: float) -> Predicted:
 
     software = _software(row, ask)
     workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software=software)
-    options = SimulateOptions(cluster=row.load_cluster(), compare=False, software=software)
+    options = SimulateOptions(cluster=row.load_cluster(), fold="ranks", software=software)
     step = steady_step(row.plan(), lambda plan: simulate(workload, plan, options=options))
     work = step.result.work
     model = 0.0 if work is None else work.model_flops / work.num_gpus * step.micro_batches / step.simulated

@@ -8,11 +8,12 @@ several rings). All other collectives are flows with limits (:class:`FlowCosts`)
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import Schedule
 from trine.common.arrays import Bool, Int64, pointers, row_sums
+from trine.common.kept import keep
 from trine.common.units import PS_PER_US
 from trine.engine.run import run
 from trine.errors import InputError
@@ -43,6 +45,8 @@ MAX_SIMULATED = 64
 #: Groups of at least ``FEW_STEPS_FROM`` ranks may get a schedule with fewer steps, if the usual one takes more than
 #: ``MUCH_SLOWER`` times the library's time.
 FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
+#: Answers kept for further runs on one machine.
+MAX_ANSWERS = 20_000
 #: Collectives with a different name in the library's formulas.
 SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
@@ -50,6 +54,7 @@ _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
 
 #: The algorithm to simulate (None: the default; a plan: a library's flows), and software ps before each message.
 Answer: TypeAlias = tuple[str | FlowPlan | None, int]
+C = TypeVar("C", bound="StepCosts")
 
 
 class StepCosts:
@@ -68,15 +73,22 @@ class StepCosts:
         self.slowest_ratio = 0.0
         self.library = cluster.library or "nccl"
         self._collectives: dict[tuple[int, ...], Collectives] = {}
-        self._answers: dict[tuple[object, ...], Answer] = {}
+        self._answers: dict[tuple[object, ...], tuple[Answer, float]] = {}
         self._same_topology: dict[CommTopology, Collectives] = {}
         self._classes = EquivalenceClasses(cluster)
         self._checks: dict[tuple[tuple[int, ...], int], bool] = {}
         self._class_cache: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
-        self._class_answers: dict[tuple[object, ...], Answer] = {}
+        self._class_answers: dict[tuple[object, ...], tuple[Answer, float]] = {}
         #: one entry per class of equivalent groups, built from its first group
         self._class_collectives: dict[tuple[object, ...], Collectives] = {}
         self._predictions: dict[tuple[object, ...], CollectiveTime] = {}
+
+    @classmethod
+    def of(cls, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> Self:
+        """Return costs that share their answers with those of earlier runs on the same cluster object."""
+        costs = copy.copy(_shared_costs(cluster, cls, factors))
+        costs.slowest_ratio = 0.0
+        return costs
 
     @property
     def software(self) -> str:
@@ -108,10 +120,24 @@ class StepCosts:
         group = tuple(ranks)
         if len(group) < 2 or SAME.get(kind, kind) not in OPS:
             return algorithm, 0
-        key = (kind, size_bytes, group, algorithm)
-        if key not in self._answers:
-            self._answers[key] = self._find(kind, size_bytes, group, algorithm)
-        return self._answers[key]
+        return self._kept(
+            self._answers, (kind, size_bytes, group, algorithm), lambda: self._find(kind, size_bytes, group, algorithm)
+        )
+
+    def _kept(
+        self, answers: dict[tuple[object, ...], tuple[Answer, float]], key: tuple[object, ...],
+        find: Callable[[], Answer],
+    ) -> Answer:  # fmt: skip
+        """Return a kept answer, and count its schedule's ratio to the library's time."""
+        if key not in answers:
+            if len(answers) >= MAX_ANSWERS:
+                answers.clear()
+            slowest, self.slowest_ratio = self.slowest_ratio, 0.0
+            answer = find()
+            answers[key], self.slowest_ratio = (answer, self.slowest_ratio), slowest
+        answer, ratio = answers[key]
+        self.slowest_ratio = max(self.slowest_ratio, ratio)
+        return answer
 
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
@@ -126,9 +152,10 @@ class StepCosts:
         answers = []
         for group, name in zip(examples, names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
-            if key not in self._class_answers:
-                self._class_answers[key] = self(kind, size_bytes, tuple(groups[group].tolist()), algorithm)
-            answers.append(self._class_answers[key])
+            answers.append(self._kept(
+                self._class_answers, key,
+                lambda group=group: self(kind, size_bytes, tuple(groups[group].tolist()), algorithm),
+            ))  # fmt: skip
         return class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
@@ -302,6 +329,11 @@ class StepCosts:
         else:
             links = cluster.routes(gpus, np.roll(gpus, -1))[1]
         return int(cluster.link_bytes_per_s[links].min()), int(cluster.link_latency_ps[links].sum()) // len(gpus)
+
+
+@keep
+def _shared_costs(cluster: Cluster, make: type[C], factors: tuple[float, float]) -> C:
+    return make(cluster, factors)
 
 
 class LinkCosts(StepCosts):
