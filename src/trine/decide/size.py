@@ -270,6 +270,10 @@ class _Search:
         """Return the number of GPUs that meets the goal."""
         if not self._counts:
             return self._without("no layout of the model fits its GPUs")
+        try:
+            _ = self._goal.price and self._goal.price.of(load_gpu(self._gpu).name)
+        except InputError as error:  # the file lacks this GPU
+            return self._without(str(error))
         chosen = self._fewest_in_time() if self._goal.days is not None else self._most_affordable()
         if chosen is None:
             return self._without(self._why())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +140,17 @@ def test_refused_arguments(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as error:
         size("model:gpt-2", "1B", **arguments)
     assert words in str(error.value)
+
+
+def test_a_price_file_without_a_gpu_leaves_its_machine_without_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("date: 2026-11-20\nusd_per_gpu_hour: {h100-sxm: 2}\n")
+    machines = size(
+        "model:gpt-2,layers=2,sequence=128", "1M", days=1, price=path, clusters=["dgx-a100", "dgx-h100"], max_gpus=1,
+        global_batch=4,
+    ).machines  # fmt: skip
+    assert [each.cluster for each in machines] == ["dgx-h100", "dgx-a100"]
+    assert "no price for 'a100-80gb'" in machines[1].problem
 
 
 @pytest.mark.parametrize("model", ["vgg13-h100-b128", "model:resnet50"])
