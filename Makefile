@@ -82,6 +82,7 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel;
 	$(BIN)/python benchmarks/bench_eidolon.py
 	$(BIN)/python benchmarks/gpu_fine_grained.py
 	$(BIN)/python benchmarks/batch_prediction.py
+	$(BIN)/python benchmarks/bench_experiments.py --points 20000 --shards 20
 
 validation: $(VENV)/.installed-test  ## replay the measured collectives; writes docs/background/collective-accuracy.md
 	$(BIN)/trine validate collectives --report docs/background

@@ -103,13 +103,14 @@ def groups() -> Iterator[Group]:
 def help_texts() -> Iterator[str]:
     """Yield the texts of ``--help-all`` of each command, without importing click."""
     from trine.cli.commands import ABOUT, COMMANDS, GROUPS
-    from trine.cli.parameters import all_parameters
+    from trine.cli.parameters import VARIED, all_parameters
 
     yield from (ABOUT, *(about for _, about in GROUPS.values()))
     for command in COMMANDS:
         function = command.function()
         yield (function.__doc__ or "").partition("Example: ")[0]
         yield from (each.option.help or "" for each in all_parameters(function))
+    yield from (each.option.help for each in VARIED)
 
 
 def _pages(paths: Iterable[Path]) -> list[str]:

@@ -14,6 +14,7 @@ from trine.common._version import __version__ as __version__
 
 #: module -> the public names that it defines
 _HOMES = {
+    "trine.check.fit_cluster": "fit_cluster",
     "trine.cluster": "Cluster build_topology load_cluster load_gpu",
     "trine.gpu.kernels.moe.options": "MoeOptions",
     "trine.gpu.collective": "LoadStoreCosts LoadStoreOptions compare_fidelity loadstore_collective",
@@ -22,6 +23,9 @@ _HOMES = {
     "trine.compute": "Calibration calibrate",
     "trine.engine": "run",
     "trine.errors": "DeadlockError InputError PlanError SimulationError SpecError TraceError TrineError UnitError",
+    "trine.experiments.experiment": "Experiment",
+    "trine.experiments.spec": "ExperimentSpec",
+    "trine.experiments.sweeps": "sweep",
     "trine.graph.builder": "TaskGraphBuilder",
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
@@ -43,6 +47,7 @@ _HOMES = {
     "trine.gpu.detail.detail": "kernel_detail",
     "trine.gpu.detail.choice": "DetailOptions",
     "trine.decentralised.study": "hop",
+    "trine.training.neighbour": "simulate_shared",
     "trine.training.overlap": "overlap_range",
     "trine.training.step_fit": "calibrate_step",
     "trine.workload": "capture load save synthesize",
@@ -50,6 +55,7 @@ _HOMES = {
 _PUBLIC = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
+    from trine.check.fit_cluster import fit_cluster
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
@@ -72,6 +78,9 @@ if TYPE_CHECKING:
         TrineError,
         UnitError,
     )
+    from trine.experiments.experiment import Experiment
+    from trine.experiments.spec import ExperimentSpec
+    from trine.experiments.sweeps import sweep
     from trine.gpu.collective import (
         LoadStoreCosts,
         LoadStoreOptions,
@@ -93,6 +102,7 @@ if TYPE_CHECKING:
     from trine.results.citations import cite
     from trine.training import simulate
     from trine.training.collective import collective
+    from trine.training.neighbour import simulate_shared
     from trine.training.overlap import overlap_range
     from trine.training.step_fit import calibrate_step
     from trine.workload.load import load
@@ -101,14 +111,14 @@ if TYPE_CHECKING:
     from trine.workload.tracing.tracer import capture
 
 __all__ = [
-    "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions",
-    "EidolonOptions", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions", "Operator",
-    "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
-    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
-    "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare", "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "size", "support",
-    "synthesize",
+    "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
+    "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions",
+    "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
+    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
+    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare", "compare_fidelity",
+    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
+    "overlap_range", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size",
+    "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

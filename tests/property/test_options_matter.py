@@ -126,6 +126,7 @@ def machines(folder: Path) -> None:
         "- {from: c, to: d, bandwidth: 100 GB/s, latency: 1 us, duplex: true}\n"
     )
     (folder / "placement.txt").write_text("0\n2\n1\n3\n")
+    (folder / "neighbour.yaml").write_text("workload: vgg13-h100-b128\nplan: {dp: 4}\n")
     (folder / "twin-spines.yaml").write_text(
         "devices:\n- {name: gpu, count: 8}\n- {name: leaf, count: 2, kind: switch}\n"
         "- {name: spine, count: 4, kind: switch}\nlinks:\n"

@@ -72,7 +72,7 @@ def check_log(
     _check_ratio(log, log.op, len(cluster.gpus))
     stated_options, stated = options_of(log)
     options = stated_options if options is None else options
-    measured, notes = _measured_times(log, in_place)
+    measured, notes = measured_times(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
@@ -134,8 +134,8 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
     sizes, usual = expected.sizes, expected.usual
     fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
     slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in judged.noise]
-    quick = _runs(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
-    is_wide = any(_octaves(sizes, run) >= MIN_OCTAVES for run in quick)
+    quick = runs_of(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
+    is_wide = any(octaves(sizes, run) >= MIN_OCTAVES for run in quick)
     is_mixed = judged.suspicious_from is None and 2 * (len(fast) + len(slow)) > len(sizes)
     is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
     if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
@@ -151,8 +151,8 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
 def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
     """Return the first size of a wide range slower than the cause explains, or None without such a range."""
     high = [usual.high_ps / usual.time_ps for usual in expected.usual]
-    runs = _runs(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
-    return next((expected.sizes[run[0]] for run in runs if _octaves(expected.sizes, run) >= MIN_OCTAVES), None)
+    runs = runs_of(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
+    return next((expected.sizes[run[0]] for run in runs if octaves(expected.sizes, run) >= MIN_OCTAVES), None)
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
@@ -217,7 +217,7 @@ def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
         )
 
 
-def _measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
+def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
     """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
     times_by_size: dict[int, list[tuple[int, float]]] = {}
     num_missing = 0
@@ -254,8 +254,8 @@ def _slow_range(
     """
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
-    runs = _runs(len(sizes), lambda i: above[i] > 1)
-    wide = [run for run in runs if _octaves(sizes, run) >= MIN_OCTAVES]
+    runs = runs_of(len(sizes), lambda i: above[i] > 1)
+    wide = [run for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
     slow = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
     noise = tuple(sizes[i] for run in runs if run not in slow and run not in wide for i in run if above[i] > MARGIN)
     if not slow:
@@ -263,18 +263,18 @@ def _slow_range(
     return sizes[slow[0][0]], sizes[slow[-1][-1]], noise
 
 
-def _runs(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
+def runs_of(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
     """Return the contiguous runs of indices that satisfy a predicate."""
     return [list(run) for holds, run in groupby(range(count), key=is_in) if holds]
 
 
-def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
+def octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
     """Return the width of a run of sizes in octaves, extended half-way to both neighbouring sizes."""
-    octaves = [math.log2(size) for size in sizes]
+    widths = [math.log2(size) for size in sizes]
     first, last = run[0], run[-1]
-    before = octaves[first] - octaves[first - 1] if first else 0.0
-    after = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
-    return octaves[last] - octaves[first] + (before + after) / 2
+    before = widths[first] - widths[first - 1] if first else 0.0
+    after = widths[last + 1] - widths[last] if last + 1 < len(sizes) else 0.0
+    return widths[last] - widths[first] + (before + after) / 2
 
 
 #: GPU models in the names that drivers print, such as "NVIDIA H100 80GB HBM3".

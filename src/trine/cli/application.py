@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from trine.cli.commands import GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
-from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
+from trine.cli.parameters import CommandParameter, all_parameters, runner, varied_parameters, words_of
 from trine.common._version import __version__
 from trine.errors import nearest, one_line
 
@@ -233,12 +233,20 @@ class _Page(click.Command):
 def single(function: Callable[..., Any], words: str) -> click.Command:
     """Build a click command with the name ``words`` from one function."""
     parameters = all_parameters(function)
-    run = reports_errors(runner(function), words_of(function))
+    names = words_of(function)
+    run = reports_errors(runner(function), names)
+    varied = varied_parameters(words, parameters)
 
     def invoke(**typed: Any) -> None:
+        vary = {each.name: value for each in varied if (value := typed.pop(each.name)) not in (None, ())}
+        if vary:
+            from trine.cli.vary import answer_varied
+
+            reports_errors(partial(answer_varied, words, parameters, typed, vary), names)()
+            return
         run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
 
-    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(parameter) for parameter in parameters],
+    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in (*parameters, *varied)],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function)
 

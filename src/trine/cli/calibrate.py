@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Option, argument, gpus
+from trine.cli.options import OUTPUT, Option, argument, clusters, gpus
 from trine.cli.options import traces as known_traces
 from trine.cli.output import show, write_json, written
 from trine.cli.progress import RowsLine
@@ -12,7 +12,14 @@ from trine.errors import InputError
 
 
 def calibrate(
-    traces: Annotated[list[str] | None, argument("Traces recorded on one kind of GPU.", values=known_traces)] = None,
+    traces: Annotated[
+        list[str] | None,
+        argument("Traces recorded on one kind of GPU; with --cluster, logs of nccl-tests.", values=known_traces),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        Option("Fit this cluster's links and spread to the logs of nccl-tests TRACES.", "NAME|FILE", values=clusters),
+    ] = None,
     step: Annotated[
         str | None,
         Option("Fit up to three factors of a software profile on this file's measured steps.", "MEASURED.yaml"),
@@ -27,6 +34,11 @@ def calibrate(
 
     Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json
     """
+    if cluster is not None:
+        if step is not None or trace_gpu is not None:
+            raise InputError("a cluster is fitted to logs alone: --cluster NAME LOG...", field="--cluster")
+        _fit_cluster(cluster, traces or [], output, json)
+        return
     if step is not None:
         _fit_step(step, traces, trace_gpu, output, json)
         return
@@ -45,6 +57,20 @@ def _fit_operators(traces: list[str], output: str | None, trace_gpu: str | None,
     show(calibration.report.text(), json)
     written(output, calibration.save, "fits written to {0}: use them with trine train --calibration {0}")
     write_json(calibration.report.to_json(), json, "calibrate")
+
+
+def _fit_cluster(base: str, paths: list[str], output: str | None, json: str | None) -> None:
+    from pathlib import Path
+
+    from trine.check.fit_cluster import fit_cluster
+    from trine.check.nccl_tests import read_log
+
+    if not paths:
+        raise InputError("names no log: give the output of nccl-tests", field="LOG")
+    fit = fit_cluster(base, [read_log(path) for path in paths], name=None if output is None else Path(output).stem)
+    show(fit.details(), json)
+    written(output, fit.save, "cluster written to {0}: use it with --cluster {0}")
+    write_json(fit, json, "calibrate")
 
 
 def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output: str | None, json: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
@@ -10,10 +10,11 @@ from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, co
 from trine.cli.output import EXIT_FAILED, drawn, say, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
-from trine.errors import about
+from trine.errors import InputError, about
 
 if TYPE_CHECKING:
     from trine.check.nccl_tests import NcclLog
+    from trine.check.two_runs import RunComparison
     from trine.cluster import Cluster
 
 
@@ -39,6 +40,9 @@ def check(
             },
         ),
     ],
+    second: Annotated[
+        str | None, argument("A second run of the same test: compare both logs, without a machine.", "LOG")
+    ] = None,
     op: Annotated[str | None, Option("Name the collective, or choose among several runs.", values=collectives)] = None,
     run: Annotated[int | None, Option("Choose among several runs in the file, from 1.")] = None,
     in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
@@ -54,6 +58,15 @@ def check(
 
     Example: trine check all_reduce_perf.log --cluster dgx-h100
     """
+    if second is not None:
+        _refuse_machine(machine, choices)
+        answer_both = _compare(log, second, op, run, in_place)
+        show_answer(answer_both, json, brief, details)
+        write_json(answer_both, json, "check")
+        drawn(plot, answer_both)
+        if fail_if_suspicious and answer_both.state in ("slower", "mixed"):
+            raise SystemExit(EXIT_FAILED)
+        return
     from trine.check.compare import check_log, options_of
     from trine.check.nccl_tests import read_log
 
@@ -72,6 +85,21 @@ def check(
     drawn(plot, answer)
     if fail_if_suspicious and not answer.healthy:
         raise SystemExit(EXIT_FAILED)
+
+
+def _compare(first: str, second: str, op: str | None, run: int | None, in_place: bool) -> RunComparison:
+    """Return the comparison of two logs; ``op`` and ``run`` choose the run in each."""
+    from trine.check.nccl_tests import read_log
+    from trine.check.two_runs import compare_logs
+
+    return compare_logs(read_log(first, op, run), read_log(second, op, run), in_place=in_place)
+
+
+def _refuse_machine(machine: MachineOptions, choices: Given[CollectiveOptions]) -> None:
+    """Raise InputError for options about a prediction, which a comparison of two logs does not use."""
+    given = [field.name for field in fields(machine) if getattr(machine, field.name) not in (None, (), False)]
+    for name in (*given, *choices.values):
+        raise InputError("two logs are compared with each other, without a prediction", field=f"--{name}")
 
 
 def _machine(log: NcclLog, options: MachineOptions) -> Cluster:

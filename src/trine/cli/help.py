@@ -56,9 +56,10 @@ def group_page(group: str = "", colour: bool = False) -> str:
 
 def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
     """Return the page of one command, with its most common options or all of them."""
-    from trine.cli.parameters import all_parameters
+    from trine.cli.parameters import all_parameters, varied_parameters
 
     parameters = all_parameters(function)
+    varied = varied_parameters(words, parameters)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, "").split()
@@ -67,10 +68,10 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
         for item in parameters
         if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
     ]
-    rows = [_row(item) for item in listed]
+    rows = [_row(item) for item in (*listed, *varied[: None if is_all else 1])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
-    if len(listed) < len(parameters):
-        rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
+    if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
+        rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))
     return _page(f"trine {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
 
 

@@ -25,6 +25,7 @@ class MachineOptions:
     gpus: int | None = option(None, "Use N GPUs, filling nodes in order.")
     nodes: int | None = option(None, "Use N nodes of the preset.")
     fabric: str | None = option(None, "Choose the fabric between nodes: switch, rail, clos, ...")
+    sharp: bool = option(False, "Let the switches between nodes reduce (InfiniBand SHARP).")
     slow_link: tuple[str, ...] = option((), "Slow a link down.")
     link_down: tuple[str, ...] = option((), "Take a link out.")
     routing: str | None = option(None, "Choose the routing policy [the fabric's or file's].")
@@ -45,8 +46,8 @@ class MachineOptions:
 
 
 CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
-#: Machine options for commands that do not support circuits.
-LinkedMachine = Annotated[MachineOptions, Fields(without=CIRCUITS)]
+#: Machine options for commands that support neither circuits nor libraries of collectives.
+LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp"))]
 
 
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
@@ -75,7 +76,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     if options.cluster is None:
         _refuse(
             options,
-            ("nodes", "fabric", "slow_link", "link_down", "routing"),
+            ("nodes", "fabric", "sharp", "slow_link", "link_down", "routing"),
             "and none was described: give --cluster",
         )
         if options.has_circuits:
@@ -91,6 +92,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
         slow_links=[slow_link(text) for text in options.slow_link],
         links_down=options.link_down,
         routing=options.routing,
+        sharp=options.sharp,
     )
     return _with_circuits(cluster, options)
 
@@ -162,7 +164,7 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
 def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     if options.cluster is not None:
         raise InputError("--cluster and --topology both describe the machine: give one")
-    _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
+    _refuse(options, ("nodes", "fabric", "sharp"), "and --topology describes all of it: use --cluster")
     if options.has_circuits:
         raise InputError("--topology joins all GPUs by links and leaves no circuits: use --cluster, or neither")
     from trine.cluster import build_topology
@@ -208,7 +210,7 @@ def slow_link(text: str) -> tuple[str, str]:
 
 def _refuse(options: MachineOptions, names: tuple[str, ...], reason: str) -> None:
     for name in names:
-        if getattr(options, name) not in (None, ()):
+        if getattr(options, name) not in (None, (), False):
             raise InputError(f"--{name.replace('_', '-')} is about the machine, {reason}")
 
 

@@ -243,6 +243,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
         "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
+        "power_cap_w": Option(metavar="500W", panel=CHANCE),
         "gpu_spread": Option(metavar="1.48%", panel=CHANCE, read=_share, kind=str),
         "compare": Option(word="advice", panel=OUTPUT),
     }),

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -41,6 +42,9 @@ _WRONG = re.compile(r"(?i:out of memory|does not fit)|\bPARTIAL\b|\bSUSPICIOUS\b
 
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
+
+#: Records of the commands that run inside :func:`recording`; None outside.
+_records: ContextVar[list[Mapping[str, object]] | None] = ContextVar("records", default=None)
 
 _LESS_MEMORY = "simulate fewer GPUs or micro-batches, or raise the limit of this process (ulimit -v)"
 #: Upper bound of counts: the GPUs of the largest machine.
@@ -143,6 +147,22 @@ def drawn(path: str | None, answer: Report, picture: str | None = None, message:
     written(path, lambda file: answer.plot(picture, path=file), message)
 
 
+@contextmanager
+def recording() -> Iterator[list[Mapping[str, object]]]:
+    """Collect answers as plain data in place of printing them: the points of an experiment."""
+    records: list[Mapping[str, object]] = []
+    token = _records.set(records)
+    try:
+        yield records
+    finally:
+        _records.reset(token)
+
+
+def is_recording() -> bool:
+    """Return whether the answer will be a record, so that its text needs no work."""
+    return _records.get() is not None
+
+
 def all_written() -> bool:
     """Return whether the running command has written all files so far."""
     return not _missing
@@ -169,6 +189,8 @@ def coloured(text: str, stream: TextIO) -> str:
 
 def show_answer(answer: Report, json_target: str | None, brief: bool, details: bool) -> None:
     """Print an answer on one screen, its headline alone, or everything."""
+    if is_recording():
+        return
     with to_terminal(json_target):
         show(answer.headline if brief else answer.details() if details else answer.summary(), json_target)
 
@@ -258,13 +280,18 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     command: its words, such as ``cluster show``. schema: the name of the answer's form if it is not a Report; "" for
     the command's words joined, ``cluster-show``.
     """
-    if target is None:
+    records = _records.get()
+    if target is None and records is None:
         return
     from trine.results.report import Report, envelope
 
     content = answer.document() if isinstance(answer, Report) else answer
     form = answer.SCHEMA if isinstance(answer, Report) else schema or command.replace(" ", "-")
+    if records is not None:
+        records.append(content)
+        return
     document = envelope(content, form, command)
+    assert target is not None
     if target == "-":
         want_stdout()
         print(json.dumps(document, indent=2, allow_nan=False), flush=True)

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
-from trine.cli.options import OPTIONS, WORDS, Option
+from trine.cli.options import OPTIONS, OUTPUT, WORDS, Option
 from trine.common.arguments import options_of
 from trine.errors import InputError
 
 T = TypeVar("T")
 
 #: Unit suffixes of field names. Option names drop them, because options take text with a unit.
-_UNITS = ("_bytes_per_s", "_bytes", "_ps")
+_UNITS = ("_bytes_per_s", "_bytes", "_ps", "_w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class CommandParameter:
             return self.option.read(typed)
         unit = next((ending for ending in _UNITS if self.field.endswith(ending)), None)
         if unit is not None and isinstance(typed, str):
-            from trine.common.units import parse_bandwidth, parse_bytes, parse_time
+            from trine.common.units import parse_bandwidth, parse_bytes, parse_power, parse_time
 
-            parse = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time}[unit]
+            parse = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time, "_w": parse_power}[unit]
             return parse(typed, self.long)
         return tuple(typed) if self.is_many else typed
 
@@ -218,6 +218,23 @@ def runner(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**typed, **call)
 
     return run
+
+
+#: Options of every command that answers, in the order of help pages; :mod:`trine.cli.vary` handles them.
+VARIED = tuple(
+    CommandParameter(name=name, field=name, kind=kind, option=Option(text, metavar, OUTPUT), is_many=name == "vary")
+    for name, kind, metavar, text in (
+        ("vary", str, "FIELD=VALUES", "Answer for each value, such as tp=1,2,4 or nodes=8..64*2."),
+        ("samples", int, "N", "With --vary FIELD=uniform(1..9): draw N samples."),
+        ("experiment", str, "DIR", "With --vary: keep the points in this folder [nowhere]."),
+        ("processes", int, "N", "With --vary: answer in N processes [one per CPU]."),
+    )
+)
+
+
+def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
+    """Return the options for many points that a command has: all or none. Commands that write JSON answer."""
+    return VARIED if words != "sweep" and any(each.name == "json" for each in parameters) else ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

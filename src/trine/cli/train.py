@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
-from trine.cli.machine import MachineOptions, job_machine
+from trine.cli.machine import MachineOptions, group_machine, job_machine
 from trine.cli.options import (
+    CHANCE,
     OUTPUT,
     RANKS,
     Brief,
@@ -22,7 +23,7 @@ from trine.cli.options import (
     argument,
     workloads,
 )
-from trine.cli.output import Section, end, show, to_terminal, write_files, write_json, written
+from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
 from trine.common.arguments import option
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.training.ensemble import StepEnsemble
     from trine.training.explained import MemoryExplained
+    from trine.training.neighbour import SharedRun
     from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
@@ -158,6 +160,11 @@ class TrainAnswer:
         return result.of_ranks(ranks) if ranks else result
 
     @property
+    def is_study(self) -> bool:
+        """Whether the answer is about several runs."""
+        return self._ensemble is not None or self._range is not None
+
+    @property
     def finished(self) -> bool:
         """False if Ctrl-C stopped the repeated runs early."""
         return self._ensemble is None or self._ensemble.runs.finished
@@ -217,6 +224,9 @@ def train(
     detail_perfetto: Annotated[
         str | None, Option("Write the timeline of that kernel.", "FILE", OUTPUT)
     ] = None,
+    neighbour: Annotated[
+        str | None, Option("Run the second job or background traffic of FILE on the same links.", "FILE", CHANCE)
+    ] = None,
     chakra: Annotated[
         str | None, Option("Write the job as Chakra traces PREFIX.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
@@ -241,7 +251,9 @@ def train(
     if detail is not None and ranks.repeat is not None:
         raise InputError("--detail is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
-    cluster, warnings = job_machine(job.num_ranks, replace(machine, gpu=choices["gpu"]))
+    described = replace(machine, gpu=choices["gpu"])
+    is_whole = neighbour is not None and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
+    cluster, warnings = group_machine(described) if is_whole else job_machine(job.num_ranks, described)
     names = ("network", "collective_costs", "placement")
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
     refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
@@ -262,8 +274,18 @@ def train(
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, step_options)
+    if is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity):
+        write_json(result.record(), None, "train", result.SCHEMA)
+        return
     step = (workload, job, step_options)
-    sections: tuple[Section, ...] = (MemoryAnswer(explain_memory, memory_snapshot), kernel, exported, cost, varied)
+    sections: tuple[Section, ...] = (
+        MemoryAnswer(explain_memory, memory_snapshot),
+        kernel,
+        exported,
+        NeighbourAnswer(neighbour),
+        cost,
+        varied,
+    )
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):
@@ -278,6 +300,33 @@ def train(
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+class NeighbourAnswer(Section):
+    """Output of ``--neighbour``: the slowdown of the job and of its neighbour."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._shared: SharedRun | None = None
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Simulate both jobs together, if requested."""
+        if self._path is None:
+            return
+        from trine.training.neighbour import simulate_shared
+
+        workload, plan, options = step
+        with watched():
+            self._shared = simulate_shared(workload, plan, self._path, options=options)
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Print the slowdowns, if requested."""
+        if self._shared is not None:
+            show(self._shared.headline if brief else f"\n{self._shared.details()}", json)
+
+    def document(self) -> dict[str, object]:
+        """Return ``neighbour``, if requested."""
+        return {} if self._shared is None else {"neighbour": self._shared.document()}
 
 
 class MemoryAnswer(Section):

@@ -43,7 +43,8 @@ class ClusterData(LinkedDevices):
     per kind of number. ``notes``: text for people. ``library``: the collective library (one of :data:`LIBRARIES`).
     ``routing``: the routing policy, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or torus
     of GPUs, in order, or empty. ``fabric``: the usual fabric between copies of this node, None if it is unknown or
-    already built. ``circuits``: the circuits between GPUs that no links join, or None.
+    already built. ``circuits``: the circuits between GPUs that no links join, or None. ``spread``: standard deviation
+    of the logarithm of a collective's time from run to run, or None (``trine calibrate --cluster``).
 
     Equality ignores the last three fields. ``routing_reason``: who chose the policy (see :meth:`routing_why`).
     ``cut_from``: the original cluster with all links, and the removed links' numbers there. ``degraded_from``:
@@ -60,6 +61,7 @@ class ClusterData(LinkedDevices):
     grid: tuple[int, ...] = ()
     fabric: Fabric | None = None
     circuits: Circuits | None = None
+    spread: float | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
     cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
     degraded_from: tuple[Callable[[], Self], ...] = field(default=(), compare=False, repr=False)

@@ -127,6 +127,7 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         routing=spec.routing or built.routing,
         routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
+        spread=built.spread if spec.spread is None else spec.spread,
         fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
     )

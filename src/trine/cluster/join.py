@@ -71,6 +71,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         sources=_sources(nodes, fabric if builder is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(),
         library=_library(nodes),
+        spread=nodes[0].spread,
         routing=routing,
         routing_reason=(routing, reason),
     )

@@ -189,6 +189,7 @@ def load_cluster(
     slow_links: Sequence[tuple[str, Slowness]] = (),
     links_down: Sequence[str] = (),
     routing: str | None = None,
+    sharp: bool = False,
 ) -> Cluster:
     """Return a preset by its name, or read a cluster file; then scale, degrade and route it on request.
 
@@ -205,6 +206,7 @@ def load_cluster(
     slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.
     links_down: names of links to leave out.
     routing: the policy, see :mod:`trine.cluster.routing.router`.
+    sharp: whether the fabric's switches reduce (SHARP); needs InfiniBand from HDR on, and several nodes.
 
     Raises
     ------
@@ -214,9 +216,35 @@ def load_cluster(
         name_or_path = as_known(name_or_path, known_clusters())
     cluster = _load(name_or_path)
     with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
+        if sharp:
+            cluster, fabric = with_sharp(cluster, fabric), None
         cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
+        if sharp and not cluster.has_fabric:
+            raise SpecError("SHARP is about the switches between nodes, and there is one node: add --nodes N")
         cluster = take_down(slow_down(cluster, slow_links), links_down)
         return cluster if routing is None else cluster.routed(routing, "asked for")
+
+
+#: Links whose switches reduce streams (SHARP), and the switches: the SHARP guide of NVIDIA (NCCL needs HDR or later).
+SHARP_LINKS = {"ib-hdr": "Quantum", "ib-ndr": "Quantum-2", "ib-xdr": "Quantum-X800"}
+
+
+def with_sharp(cluster: Cluster, fabric: str | None) -> Cluster:
+    """Return a node whose fabric, or ``fabric`` in place of it, has switches that reduce.
+
+    Raises SpecError for fabrics other than InfiniBand HDR, NDR and XDR, and for nodes that are joined already.
+    """
+    if joined_nodes(cluster):
+        raise SpecError(
+            f"the nodes of {cluster.name!r} are joined already: SHARP is 'reduces: true' of its switches in the file"
+        )
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    if usual is None or usual.link not in SHARP_LINKS:
+        links = ", ".join(f"{link} ({switch})" for link, switch in SHARP_LINKS.items())
+        raise SpecError(f"SHARP needs InfiniBand switches that reduce: {links}; {cluster.name!r} has "
+                        f"{'no fabric' if usual is None else usual.link}")  # fmt: skip
+    words = f"SHARP: {SHARP_LINKS[usual.link]} switches reduce; {cluster.notes}"
+    return replace(cluster, fabric=replace(usual, reduces=True), notes=words)
 
 
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:

@@ -55,6 +55,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["grid"] = list(cluster.grid)
     if cluster.fabric is not None:
         data["fabric"] = _fabric_mapping(cluster.fabric)
+    if cluster.spread is not None:
+        data["spread"] = cluster.spread
     if cluster.circuits is not None:
         data["circuits"] = _circuits_mapping(cluster.circuits)
     return data

@@ -182,6 +182,11 @@ class MessageLevelRuns:
             return "double-binary-tree"
         if algorithm == "nvlstree":
             return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if is_even else "hierarchical"
+        if algorithm == "nvls" and topology.num_domains > 1:
+            raise InputError(
+                "NVLS with SHARP between nodes is not modelled message by message; without --network it is",
+                field="network",
+            )  # fmt: skip
         return SCHEDULE_OF.get(algorithm, algorithm)
 
     def _simulate(

@@ -202,7 +202,7 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
     n, size = len(gpus), answer.sent_bytes
     if answer.algorithm == "direct":
         yield from _direct_pairs(gpus, answer.op, size)
-    elif answer.algorithm == "nvls":
+    elif answer.algorithm == "nvls" and len(domains_of(cluster, sorted(gpus))) == 1:
         yield from _switch_pairs(cluster, gpus, size)
     else:
         turns = 2 if answer.op in ("all_reduce", "barrier") else 1
@@ -211,9 +211,10 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
         if answer.algorithm in ("ring", "pat"):
             yield from _ring_pairs(cluster, domains, num_bytes)
         else:  # trees and in-network sums: the buffer leaves each domain once, twice with more than two of them
-            yield from _crossing_pairs(domains, size * (1 if len(domains) <= 2 or answer.algorithm == "collnet" else 2))
+            is_sharp = answer.algorithm in ("collnet", "nvls")
+            yield from _crossing_pairs(domains, size * (1 if len(domains) <= 2 or is_sharp else 2))
             for domain in domains:
-                if answer.algorithm == "nvlstree":
+                if answer.algorithm in IN_NETWORK:
                     yield from _switch_pairs(cluster, domain, size)
                 elif len(domain) > 1:
                     yield from _domain_pairs(cluster, domain, 2 * size * (len(domain) - 1) // len(domain))

@@ -21,13 +21,8 @@ _ENERGY_COLUMNS = "step_j mean_w peak_rank_w by_state_j states_w ranks ranks_cou
 def document(result: TaskRun) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     return {
-        "step_time_s": result.step_time_s,
-        **headline.numbers(result),
-        **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
+        **_step_numbers(result),
         "terms": _terms(result),
-        "memory_peak_bytes": result.memory_peak_bytes,
-        "memory_rank": result.fullest_rank if result.memory_uses else None,
-        "memory_verdict": result.memory_uses[result.fullest_row].verdict if result.memory_uses else None,
         "collectives": to_rows(result.collectives, _COLLECTIVE_COLUMNS),
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
@@ -54,6 +49,28 @@ def _terms(result: TaskRun) -> Row:
     """Return the parts of the slowest rank's step by group, in seconds."""
     parts = result.terms._asdict()
     return {f"{group}_s": {name: seconds(ps) for name, ps in by_name.items()} for group, by_name in parts.items()}
+
+
+def _step_numbers(result: TaskRun) -> Row:
+    return {
+        "step_time_s": result.step_time_s,
+        **headline.numbers(result),
+        **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
+        "memory_peak_bytes": result.memory_peak_bytes,
+        "memory_rank": result.fullest_rank if result.memory_uses else None,
+        "memory_verdict": result.memory_uses[result.fullest_row].verdict if result.memory_uses else None,
+    }
+
+
+#: Facts about the plan in a record.
+_PLAN_COLUMNS = "workload dp tp pp cp ep batch global_batch schedule virtual_stages recompute sharding gpu software"
+
+
+def record(result: TaskRun) -> Row:
+    """Return the numbers of the step, the memory needed and the plan as one flat row: a point of an experiment."""
+    needed = result.memory_uses[result.fullest_row].needed_bytes if result.memory_uses else None
+    facts = {key: result.plan[key] for key in _PLAN_COLUMNS.split() if result.plan.get(key) is not None}
+    return {**_step_numbers(result), "memory_needed_bytes": needed, "gpus": result.num_ranks, **facts}
 
 
 def tables(result: TaskRun) -> dict[str, Table]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trine.common.inputs import PRESETS
 from trine.common.schema import Field, Spec
-from trine.common.units import PS_PER_S
+from trine.common.units import PS_PER_S, format_power
 from trine.results.columns import column
 from trine.results.metrics import BusyTimes
 
@@ -62,16 +62,19 @@ def power_shares() -> PowerFile:
 
 
 def energy(
-    times: BusyTimes, power_w: tuple[int, ...], weight: npt.NDArray[np.float64], num_counted: int, num_ranks: int
-) -> Energy:
+    times: BusyTimes, power_w: tuple[int, ...], weight: npt.NDArray[np.float64], num_counted: int, num_ranks: int,
+    state_w: tuple[float, float, float] | None = None,
+) -> Energy:  # fmt: skip
     """Return the energy of a step.
 
     times: of some ranks, whose GPUs draw at most power_w; weight: ranks that each one represents, float64[ranks].
-    num_counted, num_ranks: for the answer.
+    num_counted, num_ranks: for the answer. state_w: power in each of STATES, in place of fractions of power_w.
     """
     shares = power_shares()
     power = np.array(power_w, np.float64)
     parts = [getattr(shares, state) for state in STATES]
+    if state_w is not None:
+        power, parts = np.ones(len(power)), list(state_w)
     window_ps = times.window.end_ps - times.window.start_ps
     spent_ps = (times.compute, times.exposed, window_ps - times.compute - times.exposed)
     rows = [part * power * ps / PS_PER_S for part, ps in zip(parts, spent_ps, strict=True)]
@@ -86,14 +89,16 @@ def energy(
         num_ranks=num_ranks,
         num_counted=num_counted,
         states_w=dict(zip(STATES, (part * float(power[0]) for part in parts), strict=True)) if is_one_kind else {},
-        evidence=shares.evidence,
-        detail=_detail(num_counted, num_ranks),
+        evidence=shares.evidence if state_w is None else "modelled",
+        detail=_detail(num_counted, num_ranks, state_w),
     )
 
 
-def _detail(num_counted: int, num_ranks: int) -> str:
+def _detail(num_counted: int, num_ranks: int, state_w: tuple[float, float, float] | None) -> str:
     shares = power_shares()
     parts = ", ".join(f"{getattr(shares, state):.0%} of its highest power {state}" for state in STATES)
+    if state_w is not None:
+        parts = ", ".join(f"{format_power(watts)} {state}" for watts, state in zip(state_w, STATES, strict=True))
     text = f"GPUs only (no hosts, NICs, switches, cooling): {parts}"
     if num_counted < num_ranks:
         text += f"; from {num_counted} of {num_ranks} ranks, which stand for the others"

@@ -88,6 +88,10 @@ class Result(TaskRun, Report):
         """Return the result as plain data (docs/reference/result-json.md)."""
         return document.document(self)
 
+    def record(self) -> Row:
+        """Return the numbers of the step, the memory needed and the plan as one flat row."""
+        return document.record(self)
+
     def tables(self) -> dict[str, Table]:
         """Return ranks, layers, operators, phases, stages, collectives, links, memory, and the records of all tasks."""
         return document.tables(self)

@@ -104,7 +104,8 @@ class TaskRun:
 
     plan: facts about workload, layout and cluster, in reading order.
     memory_capacity_bytes: capacity of each rank's device, 0 if unknown; empty if no capacity is known. power_w: maximum
-    power of each device in watts, likewise.
+    power of each device in watts, likewise. state_w: power of a device while it computes, communicates and idles, with
+    a power cap; None: fractions of power_w.
     gpu_models: the GPU model of each rank; empty if all ranks use the same one.
     not_modelled: sentences about effects that the run leaves out.
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
@@ -125,6 +126,7 @@ class TaskRun:
     memory_capacity_bytes: tuple[int, ...] = field(default=())
     scope: Scope | None = None
     power_w: tuple[int, ...] = field(default=())
+    state_w: tuple[float, float, float] | None = None
     gpu_models: tuple[str, ...] = field(default=())
     part: Part | None = None
     link_tiers: traffic.LinkTiers | None = None
@@ -405,7 +407,8 @@ class TaskRun:
             sample, weight = self.scope.spread()
             num_counted = len(weight)
         times = metrics.busy_times(sample.graph, sample.records, sample.window)
-        return energy_use.energy(times, sample.power_w, weight, num_counted, self.num_ranks)
+        state_w = self.state_w
+        return energy_use.energy(times, sample.power_w, weight, num_counted, self.num_ranks, state_w)
 
     def _ranks_alike(self) -> npt.NDArray[np.float64]:
         """Return how many ranks each row represents: float64[rows]; the first row of a class has all its ranks."""

@@ -94,6 +94,8 @@ def evidence(
         for kind in EVIDENCE
         if evidence_ps.get(kind)
     ]
+    if setup.cap is not None:
+        rows.append(Evidence("power cap", "modelled", setup.cap.detail))
     if setup.slower:
         rows.append(Evidence("GPU variation", "assumed", _slowest(setup)))
     if setup.software.profile is not None:
@@ -218,6 +220,8 @@ def _shapes_of(workload: Workload) -> str:
 def setup_warnings(setup: Setup) -> list[str]:
     workload = setup.workload
     warnings = setup.times.warnings("(--gpu)" if setup.gpu is not None else "of the trace")
+    if setup.cap is not None and setup.cap.note:
+        warnings.append(setup.cap.note)
     if setup.has_host and setup.plan.inputs != "none" and (copies := _host_copies(workload)):
         warnings.append(
             f"{copies} operators of the trace copy inputs to the GPU, and trine adds a copy over the host's links: "

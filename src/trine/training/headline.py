@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -236,6 +238,32 @@ def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
     rates = f"{low_text} to {high_text} of {peak} a node"
     reason = f"the fabric decides: traffic of others left all-reduces {rates} ({sharing.source})"
     return WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
+
+
+def band_under_cap(result: Result, band: Band | None, setup: Setup) -> Band | None:
+    """Return the likely range, widened by the range of a power cap's slowdown on compute-bound operators."""
+    cap = setup.cap
+    if cap is None or cap.slowdown <= 1:
+        return band
+    bound_ps = result.compute_s * PS_PER_S * cap.compute_share
+    low, high = (result.step_time_ps + round(bound_ps * (factor / cap.slowdown - 1)) for factor in cap.range)
+    reason = f"power cap: compute-bound operators {cap.range[0] - 1:.1%} to {cap.range[1] - 1:.1%} longer"
+    return WidenedBand(inner=band, low_ps=low, high_ps=high, reason=reason)
+
+
+def band_with_spread(result: Result, band: Band | None, setup: Setup) -> Band | None:
+    """Return the likely range, widened by the spread of the cluster's collectives (``spread`` of its file).
+
+    Both ends hold the exposed communication at the 10th and 90th percentile of its time.
+    """
+    spread = None if setup.machine is None else setup.machine.spread
+    if not spread:
+        return band
+    exposed_ps, step_ps = round(result.exposed_communication_s * PS_PER_S), result.step_time_ps
+    far = math.exp(NormalDist().inv_cdf(0.9) * spread)
+    reason = f"exposed communication varies by {spread:.1%} from run to run (fitted to logs of this cluster)"
+    ends = step_ps - round(exposed_ps * (1 - 1 / far)), step_ps + round(exposed_ps * (far - 1))
+    return WidenedBand(inner=band, low_ps=ends[0], high_ps=ends[1], reason=reason)
 
 
 def _sharing(machine: Cluster) -> Sharing | None:

@@ -63,6 +63,8 @@ class SimulateOptions:
     gpu_spread: relative standard deviation of speed among GPUs of one model; a step waits for its slowest GPU
         (:mod:`trine.compute.spread`). None: 1.48 % if operator times come from tables and there is no jitter (jitter
         already describes how ranks differ), else 0.
+    power_cap_w: power limit of each GPU in watts. Compute-bound operators take longer, by public measurements of power
+        against clock (:mod:`trine.compute.power`); the GPUs' energy then rests on them too. None: the default limit.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence each time the
         classes of ranks are known. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).
@@ -92,6 +94,7 @@ class SimulateOptions:
     gpu_spread: float | None = option(
         None, "Set the spread of GPU speeds; all wait for the slowest [1.48% with tables]."
     )
+    power_cap_w: int | None = option(None, 'Limit the power of each GPU, e.g. "500 W": lower clocks, longer operators.')
     progress: Progress | None = None
     on_compile: OnCompile | None = None
     on_stage: OnStage | None = None

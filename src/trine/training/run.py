@@ -33,7 +33,15 @@ from trine.training.facts import (
     memory_verdict,
     setup_warnings,
 )
-from trine.training.headline import band_of, band_on_shared_fabric, foreign_band, public_mfu, step_work
+from trine.training.headline import (
+    band_of,
+    band_on_shared_fabric,
+    band_under_cap,
+    band_with_spread,
+    foreign_band,
+    public_mfu,
+    step_work,
+)
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
@@ -266,7 +274,8 @@ class _Run:
             *public_mfu(result),
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
-        return result.with_words(warnings, support, band_on_shared_fabric(result, setup))
+        band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
+        return result.with_words(warnings, support, band_with_spread(result, band, setup))
 
     def _repetition(self) -> tuple[Evidence, ...]:
         """Return how many of many micro-batches the run simulated, and why."""
@@ -325,6 +334,7 @@ def _build_result(
         memory_capacity_bytes=capacity if any(capacity) else (),
         scope=scope,
         power_w=setup.power_w(ranks),
+        state_w=None if setup.cap is None else setup.cap.states_w,
         gpu_models=setup.models_of(ranks),
         part=part,
         link_tiers=tiers,

@@ -19,6 +19,7 @@ from trine.common.units import format_time
 from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
+from trine.compute.power import Bounds, CappedTimes, PowerCap, power_cap
 from trine.compute.roofline import TABLES
 from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
 from trine.errors import InputError, PlanError, nearest
@@ -57,9 +58,9 @@ FLOW_NETWORKS = ("fair", "equal")
 class Setup:
     """Resolved inputs of a simulation.
 
-    gpu: the GPU requested in place of the cluster's; its memory and power apply. plan: the plan with its open fields
-    filled in. compute: the name of the compute model chosen for this workload. layout_notes: layout settings that the
-    software makes by itself. layout_warnings: settings without effect, or that need further settings.
+    gpu: the GPU requested in place of the cluster's; its memory and power apply. cap: the power cap. plan: the plan
+    with its open fields filled in. compute: the compute model chosen for this workload. layout_notes: layout
+    settings that the software makes by itself. layout_warnings: settings without effect, or that need further settings.
     """
 
     workload: Workload
@@ -77,6 +78,7 @@ class Setup:
     slower: float = 0.0
     layout_notes: tuple[str, ...] = ()
     layout_warnings: tuple[str, ...] = ()
+    cap: PowerCap | None = None
 
     @property
     def network_name(self) -> str:
@@ -258,6 +260,7 @@ def setup_times(
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
+    gpus, cap = _under_cap(workload, plan, gpus, options, machine)
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses)
@@ -277,7 +280,25 @@ def setup_times(
         gpu=None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu),
         times=times,
         places=machine.places,
+        cap=cap,
     )
+
+
+def _under_cap(
+    workload: Workload, plan: Plan, gpus: RankGpus, options: SimulateOptions, machine: JobMachine
+) -> tuple[RankGpus, PowerCap | None]:
+    """Return the ranks' operator times under the power cap, and the cap; unchanged without a cap."""
+    if options.power_cap_w is None:
+        return gpus, None
+    names = {machine.gpu or name or workload.gpu for name in gpus.names}
+    if len(names) > 1:
+        raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
+    gpu = known_gpu(names.pop())
+    cap = power_cap(options.power_cap_w, workload, gpus.models[0], gpu, plan.micro_batch or plan.batch)
+    if gpu is None or cap.slowdown <= 1:
+        return gpus, cap
+    models = tuple(CappedTimes(model, Bounds(workload, gpu), cap.slowdown) for model in gpus.models)
+    return replace(gpus, models=models), cap
 
 
 def _rank_gpus(

@@ -16,7 +16,7 @@ from trine.cli.commands import COMMANDS, COMMON, GROUPS, MOST_LISTED, below, fin
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
-from trine.cli.parameters import all_parameters
+from trine.cli.parameters import all_parameters, varied_parameters
 
 HEAVY = ("numba", "numpy", "click", "rich", "yaml")
 
@@ -64,7 +64,8 @@ def test_help_lists_the_options_that_are_used_most():
             assert {each.long.removeprefix("--") for each in options} >= set(COMMON[command.words].split())
             assert len(listed) <= (15 if command.words == "train" else MOST_LISTED)
             assert "--details" in text or "--details" not in (each.long for each in options)
-            assert f"Show {len(options) - len(listed)} more options." in text
+            hidden = len(options) - len(listed) + len(varied_parameters(command.words, options)[1:])
+            assert f"Show {hidden} more options." in text
         else:
             assert len(all_parameters(command.function())) <= MOST_LISTED, command.words
             assert len(listed) == len(options)

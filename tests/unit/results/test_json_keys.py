@@ -40,6 +40,7 @@ LINES = {
         "train resnet50-h100-b128 --dp 4 --steps 2 --sync-every 2 --buffers none --cluster dgx-h100",
         f"train {SMALL} --no-dp-overlap",
         f"train {GPT} --dp 2 --cluster dgx-h100 --tokens 1B --price 2 --sensitivity",
+        "train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --neighbour neighbour.yaml",
         "train model:gpt-2,layers=2,sequence=128 --dp 4 --replica-batches 3,3,1,1 --cluster mixed.yaml",
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
@@ -47,6 +48,11 @@ LINES = {
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
+    "experiment": [
+        "collective all_reduce --cluster dgx-h100 --processes 1 --vary size=1K,1M --vary nvls=true,false "
+        "--vary library=nccl,no-such"
+    ],
+    "experiment-progress": ["sweep experiment.yaml --processes 1 --shard 0/2"],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",
@@ -69,6 +75,8 @@ LINES = {
         "check {inputs}/nccl.log --cluster dgx-h100",
         "check {examples}/gh200-8-tcp.log --cluster gh200-node",
     ],
+    "calibrate-cluster": ["calibrate --cluster dgx-h100 {inputs}/nccl.log"],
+    "check-runs": ["check {inputs}/slow.log {inputs}/nccl.log"],
     "validate-collectives": ["validate collectives --machine a100"],
     "validate-loadstore": ["validate loadstore --series mscclpp-kernel6-a100 --largest 24K"],
     "validate-memory": ["validate memory", "validate memory --source torchtitan"],
@@ -109,6 +117,12 @@ nodes:
 - {preset: dgx-h100, gpus: 2}
 - {preset: dgx-a100, gpus: 2}
 fabric: {kind: fat-tree, link: ib-hdr}
+""",
+    "neighbour.yaml": "workload: vgg13-h100-b128\nplan: {dp: 2}\nflows: [{from: gpu0, to: gpu1, rate: 1 GB/s}]\n",
+    "experiment.yaml": """
+command: collective
+settings: {op: all_reduce, cluster: dgx-h100}
+vary: {size: [1K, 1M]}
 """,
     "measured.yaml": """
 software: pytorch-eager

@@ -78,7 +78,7 @@ def test_recomputation_that_frees_next_to_nothing_is_said_in_bytes_and_time(reco
 def test_the_command_says_it_too():
     arguments = "train model:llama-3-8b,layers=2,sequence=1024 --tp 8 --tp-style megatron --cluster dgx-h100"
     for more in ("--recompute selective", "--sequence-parallel --tp-overlap 8"):
-        answer = CliRunner().invoke(app, [*arguments.split(), *more.split()])
+        answer = CliRunner().invoke(app, [*arguments.split(), *more.split(), "--advice"])
         text = re.sub(r"\s+", " ", answer.stdout)
         assert answer.exit_code == 0
         assert re.search(r"makes the step [\d.]+ % longer \([\d.]+ m?s, without it [\d.]+ m?s\)", text), text
@@ -125,7 +125,8 @@ def test_a_run_that_is_too_large_to_repeat_says_that_it_does_not_know(monkeypatc
 def test_costs_of_the_caller_are_asked_for_this_step_only():
     cluster = trine.load_cluster("dgx-h100")
     costs = StepCosts(cluster)
-    result = trine.simulate(model(), trine.Plan(**SEQUENCE, tp_overlap=4), cluster=cluster, collective_costs=costs)
+    plan = trine.Plan(**SEQUENCE, tp_overlap=4)
+    result = trine.simulate(model(), plan, cluster=cluster, collective_costs=costs, compare=True)
     (text,) = about(result, "how much time --tp-overlap 4")
     assert text.endswith("the costs of collectives fit this step's messages")
 
@@ -133,7 +134,9 @@ def test_costs_of_the_caller_are_asked_for_this_step_only():
 def test_random_durations_are_not_compared_and_slow_ranks_are():
     fast, slow = Stragglers(jitter=parse_jitter("normal:5%")), Stragglers(slow=parse_slow(["rank=1:1.3"]))
     plan = trine.Plan(**SEQUENCE, tp_overlap=4)
-    jittered, slowed = (trine.simulate(model(), plan, cluster="dgx-h100", stragglers=one) for one in (fast, slow))
+    jittered, slowed = (
+        trine.simulate(model(), plan, cluster="dgx-h100", stragglers=one, compare=True) for one in (fast, slow)
+    )
     assert [text[-42:] for text in about(jittered, "--tp-overlap 4")] == ["step without it draws other random numbers"]
     assert "does not pay" in about(slowed, "--tp-overlap 4")[0]
 

@@ -270,6 +270,25 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), num_steps, limit)
 
 
+def nvls_sharp_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
+    """Return the cost of NVLS; several domains also need SHARP, through which each sends its sum up once."""
+    topology, inner, outer = context.topology, context.inner, context.outer
+    if topology.between is None:
+        return nvls_cost(context, op, size, protocol)
+    assert topology.inside is not None
+    tier_rate = topology.inside.ring_bytes_per_s / (1.0 + 1.0 / topology.min_per_domain)
+    a = _rate(topology.inside, tier_rate, inner.nvls_efficiency, context.part_of_rate(inner))
+    rate = topology.between.ring_bytes_per_s * min(1.0, NVLS_PATHS / topology.between.lanes)
+    efficiency = min(1.0, COLLNET_EFFICIENCY * outer.efficiency[SIMPLE])
+    b = _rate(topology.between, rate, efficiency, context.part_of_rate(outer))
+    steps_us = 2 * step_us(topology.inside, inner, SIMPLE) + 2 * step_us(topology.between, outer, SIMPLE)
+    limit = topology.between.limit if b < a else topology.inside.limit
+    part_in, part_out = context.part_of_rate(inner), context.part_of_rate(outer)
+    peak = min(_peak(topology.inside, tier_rate, part_in), _peak(topology.between, rate, part_out))
+    bytes_us = max(size / min(a, b), size / peak)
+    return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), 4, limit)
+
+
 def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     """Return the cost of SHARP: fabric switches reduce; each domain sends its reduced buffer, gets the result once."""
     topology, inner = context.topology, context.inner
@@ -347,7 +366,7 @@ def _message_rate(tier: Tier, op: str) -> float:
 COSTS: dict[str, Callable[[CostContext, str, float, str], Cost]] = {
     "ring": ring_cost,
     "tree": tree_cost,
-    "nvls": nvls_cost,
+    "nvls": nvls_sharp_cost,
     "nvlstree": nvls_cost,
     "collnet": collnet_cost,
     "pat": pat_cost,
@@ -393,7 +412,7 @@ def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, s
     is_available = {
         "ring": True,
         "tree": True,
-        "nvls": nvls and topology.num_domains == 1,
+        "nvls": nvls and (topology.num_domains == 1 or topology.sharp),
         "nvlstree": nvls and topology.num_domains > 1,
         "collnet": topology.sharp,
         "pat": topology.max_per_domain == 1 and library == "nccl",

@@ -247,7 +247,7 @@ def _fit_times(flows: _Flows, timing: TimeAlone, sent_bytes: int) -> tuple[int, 
 def _inner_weight(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
     """Return the bytes from each GPU to its domain of ``size``, as a fraction of the collective's size."""
     if algorithm == "nvls":
-        return 1 + Weight(1, num_ranks)
+        return 1 + Weight(1, num_ranks if num_domains == 1 else size)
     if algorithm == "nvlstree":
         return 1 + Weight(1, size)
     if algorithm in ("ring", "pat"):
@@ -262,7 +262,7 @@ def _outer_weight(op: str, algorithm: str, num_ranks: int, num_domains: int) -> 
         return Weight(0)
     if algorithm in ("ring", "pat"):
         return _ring_weight(op, num_ranks)
-    return Weight(1 if num_domains <= 2 or algorithm == "collnet" else 2)
+    return Weight(1 if num_domains <= 2 or algorithm in ("collnet", "nvls") else 2)
 
 
 def _ring_weight(op: str, num_ranks: int) -> Weight:

@@ -48,7 +48,7 @@ _GRID_PER_OCTAVE = 4
 _MAX_CONTEXTS = 1000
 #: Requirements of algorithms that some groups lack.
 _NEEDS = {
-    "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
+    "nvls": " (it needs switches that reduce, and all ranks on one node or rack, or a fabric that reduces)",
     "nvlstree": " (it needs switches that reduce, and several nodes or racks)",
     "collnet": " (it needs a fabric that reduces, 'reduces: true', and several nodes)",
 }

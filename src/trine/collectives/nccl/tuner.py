@@ -52,6 +52,8 @@ TREE_CORRECTION = {
 }  # fmt: skip
 #: Rate factor of trees that are only a chain inside a node.
 CHAIN_PART = 0.85
+#: Rate factor of CollNet, and on nodes with NVLS, where NCCL prefers NVLS over the fabric's reduction (assumed).
+COLLNET_PART, COLLNET_PART_NVLS = 0.8, 0.6
 #: Minimum time of a ring step with a network operation; three times this for Simple.
 NET_OVERHEAD_US = 1.0
 
@@ -138,14 +140,14 @@ def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float
         inner = topology.inside.ring_bytes_per_s / 1e6 if topology.inside else 0.0
         inner *= NVLS_PART[generation] * (topology.min_per_domain - 1) / topology.min_per_domain
         outer = (
-            topology.between.ring_bytes_per_s / 1e6 / (2 if topology.num_domains > 2 else 1)
+            topology.between.ring_bytes_per_s / 1e6 / (2 if topology.num_domains > 2 and algorithm == "nvlstree" else 1)
             if topology.between
             else math.inf
         )
         return min(inner, outer)
     if algorithm == "pat":
         return bus * n / (n - 1) * 0.75
-    return bus * 0.8
+    return bus * (COLLNET_PART_NVLS if topology.multicast else COLLNET_PART)
 
 
 def _rings_are_equal(topology: CommTopology) -> bool:
@@ -187,4 +189,5 @@ def _latency(topology: CommTopology, op: str, algorithm: str, protocol: str) -> 
         return base_us + inner_us + 2 * _log2i(domains) * outer_us
     if algorithm == "pat":
         return base_us + _log2i(topology.num_nodes) * outer_us / 3.5 + n * 2.8
-    return base_us + inner_us + (outer_us if algorithm == "collnet" else 0.0)
+    crosses = algorithm == "collnet" or topology.between is not None
+    return base_us + inner_us + (outer_us if crosses else 0.0)

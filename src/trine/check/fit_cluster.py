@@ -1,0 +1,344 @@
+"""Fit of a cluster's links to nccl-tests logs: bandwidth, latency, and the spread from run to run.
+
+One factor on the bandwidth and one on the latency of all links inside a node, and the same between nodes, minimise the
+logarithmic errors of trine's predictions. The library's own costs stay, so that the fitted latency holds all software
+costs per step beyond them. The spread comes from repeated sizes, else from the scatter
+of neighbouring sizes around a smooth curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+from trine.check.compare import measured_times, options_of
+from trine.check.nccl_tests import NcclLog
+from trine.check.two_runs import scatter
+from trine.cluster.cluster import Cluster
+from trine.cluster.load import as_cluster, scaled
+from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP, Link
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import CollectiveOptions
+from trine.common.units import format_bandwidth, format_time
+from trine.errors import InputError
+from trine.results.columns import to_row
+from trine.results.report import Report, Row, Table
+from trine.results.text import columns, wrapped_at
+
+#: Errors beyond this fraction count linearly, so that single strays hardly move the fit.
+HUBER = 0.1
+#: Steps of the search in the logarithm of a factor, and how far a factor may lie from 1.
+STEPS = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
+MAX_LOG = math.log(50)
+#: Weight of a factor's distance from 1: breaks ties between fits.
+RIDGE = 1e-4
+MIN_SIZES = 4
+#: Sizes this close to a log's largest decide the bandwidth; training sends mostly such messages.
+LARGE_OCTAVES = 3
+#: Above this remaining error the links cannot explain the logs.
+MAX_ERROR = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedLinks:
+    """Factors on the links of one class. kinds: name, link before and link after of each kind of link."""
+
+    link_class: str
+    bandwidth: float
+    latency: float
+    kinds: tuple[tuple[str, Link, Link], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One log: its machine as a function of the fitted base, its options, sizes and median times."""
+
+    log: NcclLog
+    nodes: int
+    gpus: int
+    options: CollectiveOptions
+    sizes: tuple[int, ...]
+    times_ps: tuple[float, ...]
+    repeats: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClusterFit(Report):
+    """The result of :func:`fit_cluster`: the fitted cluster, its factors, errors before and after, and the spread.
+
+    error_before, error_after: root mean square of log(measured / predicted). spread: standard deviation of the
+    logarithm of repeated times; spread_from: its source.
+    """
+
+    SCHEMA: ClassVar[str] = "calibrate-cluster"
+
+    cluster: Cluster
+    base: str
+    logs: tuple[str, ...]
+    num_sizes: int
+    links: tuple[FittedLinks, ...]
+    error_before: float
+    error_after: float
+    spread: float
+    spread_from: str
+    remarks: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Links that the logs do not measure."""
+        return self.remarks
+
+    @property
+    def headline(self) -> str:
+        """The errors before and after, and the spread, in one line."""
+        return (
+            f"{self.base} fitted to {self.num_sizes} sizes of {len(self.logs)} logs: "
+            f"error {self.error_before:.1%} before, {self.error_after:.1%} after; "
+            f"spread {self.spread:.1%} ({self.spread_from})"
+        )
+
+    def details(self) -> str:
+        """Return the headline, the links before and after, and notes."""
+        table: list[tuple[str, ...]] = [("links", "bandwidth", "fitted", "latency", "fitted")]
+        for fitted in self.links:
+            for name, old, new in fitted.kinds:
+                rates = (format_bandwidth(link.bytes_per_s) for link in (old, new))
+                times = (format_time(link.latency_ps) for link in (old, new))
+                table.append((f"{name} ({fitted.link_class})", *rates, *times))
+        notes = [line for note in self.remarks for line in wrapped_at("note", note, 6)]
+        return "\n".join([*wrapped_at("", self.headline, 0), "", *columns(table), *(["", *notes] if notes else [])])
+
+    def document(self) -> Row:
+        """Return plain data, as documented in docs/reference/json-keys.csv."""
+        return {
+            **to_row(self, "base num_sizes error_before error_after spread spread_from"),
+            "logs": list(self.logs),
+            "links": self._rows(),
+            "notes": list(self.remarks),
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``links``: each kind of link before and after."""
+        return {"links": self._rows()}
+
+    def _rows(self) -> list[Row]:
+        return [
+            {
+                "link": name, "class": fitted.link_class,
+                "bandwidth_factor": fitted.bandwidth, "latency_factor": fitted.latency,
+                "bytes_per_s": old.bytes_per_s, "fitted_bytes_per_s": new.bytes_per_s,
+                "latency_ps": old.latency_ps, "fitted_latency_ps": new.latency_ps,
+            }
+            for fitted in self.links
+            for name, old, new in fitted.kinds
+        ]  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted cluster as a cluster file (YAML)."""
+        from trine.common.outputs import write_text
+
+        write_text(path, self.cluster.to_yaml())
+
+
+def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: str | None = None) -> ClusterFit:
+    """Fit the links of ``base`` to logs of one machine, and return the fit with its cluster.
+
+    base: one node; logs of several nodes join copies of it by its usual fabric. name: of the fitted cluster.
+    Raises InputError for logs without a number of ranks, of more GPUs than the base has, or with too few sizes.
+    """
+    cluster = as_cluster(base)
+    runs = [_run_of(log, cluster) for log in logs]
+    if not runs:
+        raise InputError("give at least one log", field="LOG")
+    num_sizes = sum(len(run.sizes) for run in runs)
+    if num_sizes < MIN_SIZES:
+        raise InputError(
+            f"{num_sizes} sizes are too few to fit: at least {MIN_SIZES} are needed", file=runs[0].log.path
+        )
+    classes = _classes(cluster, runs)
+    largest = max(runs, key=lambda run: (run.nodes, run.gpus))
+    machines = {(run.nodes, run.gpus): _machine(cluster, run) for run in runs}
+
+    def residuals(factors: Sequence[float]) -> list[float]:
+        changed = {key: _with_factors(each, classes, factors) for key, each in machines.items()}
+        return [value for run in runs for value in _residuals(run, changed[run.nodes, run.gpus])]
+
+    factors = _search(residuals, _weights(runs), 2 * len(classes))
+    before, after = residuals([0.0] * len(factors)), residuals(factors)
+    spread, spread_from = _spread(runs, after)
+    machine = machines[largest.nodes, largest.gpus] if largest.nodes > 1 else cluster
+    errors = _rms(before), _rms(after)
+    source = (
+        f"bandwidth and latency fitted to {', '.join(Path(run.log.path).name for run in runs)} ({num_sizes} sizes; "
+        f"error {errors[0]:.1%} before, {errors[1]:.1%} after); spread {spread:.1%}, {spread_from}"
+    )
+    fitted = replace(
+        _with_factors(machine, classes, factors), name=name or f"{cluster.name}-fitted", evidence="measured",
+        sources={**machine.sources, "calibrated": source}, spread=round(spread, 4),
+    )  # fmt: skip
+    return ClusterFit(
+        cluster=fitted, base=cluster.name, logs=tuple(run.log.path for run in runs), num_sizes=num_sizes,
+        links=tuple(_fitted_links(machine, fitted, each, factors[2 * i : 2 * i + 2]) for i, each in enumerate(classes)),
+        error_before=errors[0], error_after=errors[1], spread=spread, spread_from=spread_from,
+        remarks=_remarks(cluster, classes, largest, errors[1]),
+    )  # fmt: skip
+
+
+def _run_of(log: NcclLog, base: Cluster) -> _Run:
+    if log.op is None or log.num_ranks is None:
+        raise InputError("the log does not show its collective or its number of ranks", file=log.path)
+    nodes = log.num_hosts or -(-log.num_ranks // len(base.gpus))
+    if log.num_ranks > nodes * len(base.gpus):
+        raise InputError(
+            f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs", file=log.path
+        )
+    rows, _ = measured_times(log, in_place=False)
+    return _Run(
+        log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], sizes=tuple(size for size, _ in rows),
+        times_ps=tuple(median(ps for ps, _ in times) for _, times in rows),
+        repeats=tuple(tuple(ps for ps, _ in times) for _, times in rows),
+    )  # fmt: skip
+
+
+def _machine(base: Cluster, run: _Run) -> Cluster:
+    """Return copies of the base with the run's GPUs."""
+    if run.nodes == 1 and run.gpus == len(base.gpus):
+        return base
+    return scaled(base, nodes=run.nodes, gpus=run.gpus)
+
+
+def _classes(base: Cluster, runs: Sequence[_Run]) -> tuple[str, ...]:
+    """Return the classes of links that the logs measure: inside a node first."""
+    has_scale_up = bool(base.link_table.of_class(SCALE_UP).any())
+    inside = any(run.nodes == 1 for run in runs)
+    between = any(run.nodes > 1 for run in runs)
+    classes = [SCALE_UP if has_scale_up else HOST_LINK] if inside else []
+    return (*classes, *([SCALE_OUT] if between else []))
+
+
+def _with_factors(cluster: Cluster, classes: Sequence[str], factors: Sequence[float]) -> Cluster:
+    """Return the cluster with changed links. factors: logarithms, of bandwidth and latency of each class in turn."""
+    if not any(factors):
+        return cluster
+    by_class = {each: factors[2 * i : 2 * i + 2] for i, each in enumerate(classes)}
+
+    def change(link: Link) -> Link:
+        if link.link_class not in by_class:
+            return link
+        rate, time = (math.exp(value) for value in by_class[link.link_class])
+        bytes_per_s = max(1, round(link.bytes_per_s * rate))
+        peak = None if link.peak_bytes_per_s is None else max(link.peak_bytes_per_s, bytes_per_s)
+        return replace(
+            link, bytes_per_s=bytes_per_s, latency_ps=round(link.latency_ps * time), peak_bytes_per_s=peak
+        )  # fmt: skip
+
+    table = cluster.link_table
+    return replace(
+        cluster, links=replace(table, numbers=tuple(map(change, table.numbers))), cut_from=None, degraded_from=()
+    )
+
+
+def _residuals(run: _Run, machine: Cluster) -> list[float]:
+    """Return log(measured / predicted) of each size."""
+    model = Collectives(machine, None, run.options)
+    assert run.log.op is not None
+    return [
+        math.log(time / model.predict(run.log.op, size).time_ps)
+        for size, time in zip(run.sizes, run.times_ps, strict=True)
+    ]
+
+
+def _weights(runs: Sequence[_Run]) -> list[float]:
+    """Return the weight of each size: the largest sizes of a log, within LARGE_OCTAVES, weigh as much as the rest."""
+    weights: list[float] = []
+    for run in runs:
+        is_large = [size >= max(run.sizes) / 2**LARGE_OCTAVES for size in run.sizes]
+        large, small = sum(is_large), len(is_large) - sum(is_large)
+        weights += [len(run.sizes) / (2 * (large if each else small)) if small else 1.0 for each in is_large]
+    return weights
+
+
+def _loss(values: Sequence[float], weights: Sequence[float], factors: Sequence[float]) -> float:
+    far = (abs(value) for value in values)
+    bends = (each * each / 2 if each <= HUBER else HUBER * (each - HUBER / 2) for each in far)
+    total = sum(weight * bend for weight, bend in zip(weights, bends, strict=True))
+    return total / len(values) + RIDGE * sum(factor * factor for factor in factors)
+
+
+def _search(residuals: Callable[[Sequence[float]], list[float]], weights: Sequence[float], count: int) -> list[float]:
+    """Return the logarithms of the factors with the least loss: pattern search, one factor at a time."""
+    known: dict[tuple[float, ...], float] = {}
+
+    def loss_of(factors: Sequence[float]) -> float:
+        key = tuple(round(factor, 6) for factor in factors)
+        if key not in known:
+            known[key] = _loss(residuals(factors), weights, factors)
+        return known[key]
+
+    best = [0.0] * count
+    least = loss_of(best)
+    for step in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for i in range(count):
+                for sign in (1, -1):
+                    trial = [*best[:i], best[i] + sign * step, *best[i + 1 :]]
+                    if abs(trial[i]) > MAX_LOG:
+                        continue
+                    loss = loss_of(trial)
+                    if loss < least * (1 - 1e-9):
+                        best, least, moved = trial, loss, True
+                        break
+    return best
+
+
+def _spread(runs: Sequence[_Run], left: Sequence[float]) -> tuple[float, str]:
+    """Return the standard deviation of the logarithm of a time from run to run, and its source.
+
+    The same collective, size and number of GPUs in several logs, or several rows, are repetitions.
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for run in runs:
+        for size, times in zip(run.sizes, run.repeats, strict=True):
+            groups.setdefault((run.log.op, run.nodes, run.gpus, size), []).extend(times)
+    repeated = [[math.log(ps) for ps in times] for times in groups.values() if len(times) > 1]
+    degrees = sum(len(logs) - 1 for logs in repeated)
+    if degrees < MIN_SIZES:
+        starts = [sum(len(run.sizes) for run in runs[:i]) for i in range(len(runs))]
+        parts = [scatter(left[start : start + len(run.sizes)]) for start, run in zip(starts, runs, strict=True)]
+        return max(parts), "from the scatter between neighbouring sizes, without repeated runs"
+    squares = sum((value - sum(logs) / len(logs)) ** 2 for logs in repeated for value in logs)
+    return math.sqrt(squares / degrees), f"from {len(repeated)} repeated sizes"
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def _fitted_links(before: Cluster, after: Cluster, link_class: str, factors: Sequence[float]) -> FittedLinks:
+    pairs = zip(before.link_table.numbers, after.link_table.numbers, strict=True)
+    kinds = {
+        (old.medium or link_class, old.bytes_per_s): (old, new) for old, new in pairs if old.link_class == link_class
+    }
+    return FittedLinks(
+        link_class=link_class, bandwidth=math.exp(factors[0]), latency=math.exp(factors[1]),
+        kinds=tuple((name, old, new) for (name, _), (old, new) in kinds.items()),
+    )  # fmt: skip
+
+
+def _remarks(base: Cluster, classes: Sequence[str], largest: _Run, error: float) -> tuple[str, ...]:
+    notes = []
+    if error > MAX_ERROR:
+        notes.append(f"the remaining error of {error:.0%} is not the links': compare with trine check")
+    if SCALE_OUT not in classes and base.fabric is not None:
+        notes.append("no log of several nodes: the fabric keeps the catalogue's numbers")
+    if classes == (SCALE_OUT,):
+        notes.append("no log of one node: links inside a node keep their numbers")
+    if largest.nodes > 1:
+        notes.append(f"the file holds {largest.nodes} joined nodes, because a fabric's numbers belong to its links")
+    return tuple(notes)

@@ -1,0 +1,131 @@
+"""``trine sweep`` and ``trine plot``: a question at many points, and a picture of the answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, Parquet, argument
+from trine.cli.output import EXIT_FAILED, end, keep_input, say, show, show_answer, to_terminal, write_json, written
+from trine.cli.progress import RowsLine
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.experiments import Experiment
+
+WORKERS = "Workers"
+
+
+def sweep(
+    experiment: Annotated[str, argument("Experiment file, or directory of an experiment to continue.", "EXPERIMENT")],
+    directory: Annotated[str | None, Option("Keep the results in this folder [the file's name].", "DIR")] = None,
+    processes: Annotated[int | None, Option("Use N processes [one per CPU].", panel=WORKERS)] = None,
+    scheduler: Annotated[str | None, Option("Use the workers of a Dask scheduler.", "tcp://HOST:PORT", WORKERS)] = None,
+    shard: Annotated[str | None, Option("Answer every n-th point only, from point i.", "i/n", WORKERS)] = None,
+    status: Annotated[bool, Option("Print the progress, and run nothing.", panel=OUTPUT)] = False,
+    compact: Annotated[bool, Option("Write points.parquet from the journals, and run nothing.", panel=OUTPUT)] = False,
+    brief: Brief = False,
+    details: Details = False,
+    json: Json = None,
+    parquet: Parquet = None,
+) -> None:
+    """Answer a question at every point of EXPERIMENT, in parallel; start it again to go on after a kill.
+
+    Example: trine sweep layouts.yaml
+    """
+    from trine.experiments import Experiment
+    from trine.experiments import sweep as run
+
+    if status or compact:
+        if status and compact:
+            raise InputError("--status and --compact are two requests: give one")
+        existing = Experiment(_folder(experiment, directory))
+        if compact:
+            say(f"written: {existing.compact()}")
+        with to_terminal(json):
+            show(existing.headline, json)
+        write_json(existing.progress(), json, "sweep", "experiment-progress")
+        return
+    counts = (0, 0, 0)
+
+    def report(answered: int, failed: int, total: int) -> None:
+        nonlocal counts
+        counts = (answered, failed, total)
+        line.rows(answered, total)
+
+    with RowsLine("points answered") as line:
+        answer, is_finished = until_interrupted(
+            lambda: run(experiment, directory, processes=processes, scheduler=scheduler, shard=shard, progress=report),
+            _folder(experiment, directory),
+        )
+    if shard is not None:
+        words = f"shard {shard}: {counts[0]:,} points answered now, {counts[1]:,} of them failed"
+        show(f"{words}\nnext: trine sweep {answer.directory} --compact, after the last shard", json)
+        if json is not None:  # the counts of the whole experiment are in the journals of all shards
+            write_json(answer.progress(), json, "sweep", "experiment-progress")
+        end(is_finished)
+        return
+    show_answer(answer, json, brief, details)
+    write_json(answer, json, "sweep")
+    end_points(answer, is_finished, parquet)
+
+
+def until_interrupted(run: Callable[[], Experiment], folder: str) -> tuple[Experiment, bool]:
+    """Return the experiment, and False if Ctrl-C ended it early. Raises KeyboardInterrupt before the first answer."""
+    from trine.experiments import Experiment
+
+    try:
+        return run(), True
+    except KeyboardInterrupt:
+        if not os.path.isdir(folder) or not (answer := Experiment(folder)).counts[0]:
+            raise
+        return answer, False
+
+
+def end_points(answer: Experiment, is_finished: bool, parquet: str | None) -> None:
+    """Write the table of an experiment; exit with 130 after Ctrl-C, and with 1 if every point failed."""
+    written(parquet, answer.to_parquet, "points written to {}")
+    end(is_finished)
+    answered, failed = answer.counts
+    if answered and answered == failed:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _folder(experiment: str, directory: str | None) -> str:
+    """Return the directory of an experiment, from itself or from its file."""
+    if directory is not None:
+        return directory
+    return experiment if Path(experiment).is_dir() else os.fspath(Path(experiment).with_suffix(""))
+
+
+def plot(
+    experiment: Annotated[str, argument("Directory of an experiment.", "EXPERIMENT")],
+    axes: Annotated[list[str], argument("Columns: x=gpus y=tokens_per_s color=tp.", "x=NAME y=NAME [color=NAME]")],
+    output: Annotated[
+        str | None, Option("Write the picture to this file (PNG, SVG, PDF) [in EXPERIMENT].", "FILE", OUTPUT)
+    ] = None,
+) -> None:
+    """Draw one result of EXPERIMENT against a field.
+
+    Example: trine plot layouts x=gpus y=tokens_per_s color=tp
+    """
+    from trine.experiments import Experiment
+
+    chosen = dict(_axis(text) for text in axes)
+    for name in ("x", "y"):
+        if name not in chosen:
+            raise InputError(f"{name} is missing: give x=COLUMN and y=COLUMN")
+    answer = Experiment(experiment)
+    target = output or os.path.join(experiment, f"{chosen['y']}-by-{chosen['x']}.png".replace("/", "-"))
+    keep_input(target)
+    answer.plot("points", path=target, **chosen)
+    say(f"drawn in {target}")
+
+
+def _axis(text: str) -> tuple[str, str]:
+    name, equals, column = text.partition("=")
+    if not equals or name not in ("x", "y", "color") or not column:
+        raise InputError(f"{text!r:.80} is no axis: give x=COLUMN, y=COLUMN and color=COLUMN")
+    return name, column

@@ -1,0 +1,80 @@
+"""``--vary FIELD=VALUES`` on every command that answers: the command at many points, with a table as answer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs, show_answer, write_json
+from trine.cli.parameters import CommandParameter
+from trine.cli.progress import RowsLine
+from trine.errors import InputError
+
+#: Options of commands that are about a single answer.
+_ONE_ANSWER = (*FILES, *FOLDERS, *PICTURES, *PREFIXES)
+
+
+def answer_varied(
+    words: str, parameters: Sequence[CommandParameter], typed: Mapping[str, Any], vary: Mapping[str, Any]
+) -> None:
+    """Run a command at the points of ``--vary``, and print the table.
+
+    Raises InputError for unknown fields and contradictory options.
+    """
+    if "vary" not in vary:
+        raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
+    from trine.cli.record import option_name
+    from trine.cli.sweep import end_points, until_interrupted
+    from trine.experiments import ExperimentSpec, sweep
+
+    given = {name: value for name, value in typed.items() if value not in (None, (), [])}
+    shown = {name: given.pop(name, None) for name in ("json", "parquet", "brief", "details")}
+    single = next((name for name in given if name in _ONE_ANSWER), None)
+    if single is not None:
+        raise InputError(f"--{single.replace('_', '-')} is about one answer: it does not go with --vary")
+    if shown["brief"] and shown["details"]:
+        raise InputError("--brief and --details contradict each other")
+    check_outputs({name: shown[name] for name in ("json", "parquet")})
+    axes: dict[str, str] = {}
+    for text in vary["vary"]:
+        name, values = _axis(text)
+        name = option_name(words, name)
+        if axes.setdefault(name, values) != values:
+            raise InputError(f"--vary {name} is given twice")
+    arguments = {each.name for each in parameters if each.option.is_argument}
+    settings = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if not (name in arguments and name in axes)  # the command line needs the argument, and the values replace it
+    }
+    spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
+    folder = vary.get("experiment")
+    place = (
+        tempfile.TemporaryDirectory(prefix="trine-", ignore_cleanup_errors=True)
+        if folder is None
+        else nullcontext(folder)
+    )
+    with place as directory:
+        with RowsLine("points answered") as line:
+            answer, is_finished = until_interrupted(
+                lambda: sweep(
+                    spec, directory, processes=vary.get("processes"),
+                    progress=lambda done, _, total: line.rows(done, total),
+                ),
+                directory,
+            )  # fmt: skip
+        answer = replace(answer, is_kept=folder is not None)
+        show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
+        write_json(answer, shown["json"], words)
+        end_points(answer, is_finished, shown["parquet"])
+
+
+def _axis(text: str) -> tuple[str, str]:
+    """Return the field and the values of ``FIELD=VALUES``. Raises InputError for another text."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise InputError(f"takes FIELD=VALUES such as tp=1,2,4, got {text!r:.80}", field="--vary")
+    return name.strip(), values.strip()

@@ -1,0 +1,203 @@
+"""An experiment's directory: its specification, progress and results."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trine.experiments.journal import count_entries
+from trine.experiments.spec import ExperimentSpec, stored_spec
+from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
+from trine.results.frames import pyarrow
+from trine.results.report import Report, Row, Table
+from trine.results.text import MAX_LINES, columns, first_screen, wrapped
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Most rows in text and JSON; Parquet and data frames have all of them.
+MAX_ROWS = 10_000
+#: Results to show first, by command; other commands show their first numbers.
+MAIN_RESULTS = {
+    "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "memory_verdict", "tokens_per_s", "mfu"),
+    "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
+}  # fmt: skip
+_MOST_RESULTS = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Experiment(Report):
+    """The results of an experiment; :func:`trine.sweep` runs it. ``Experiment(directory)`` opens an existing one.
+
+    is_kept: whether the directory outlives the answer.
+
+    Raises InputError if the directory holds no experiment.
+    """
+
+    SCHEMA: ClassVar[str] = "experiment"
+    directory: str | os.PathLike[str]
+    is_kept: bool = True
+
+    def __post_init__(self) -> None:
+        _ = self.spec
+
+    @property
+    def folder(self) -> Path:
+        """The directory as a path."""
+        return Path(self.directory)
+
+    @cached_property
+    def spec(self) -> ExperimentSpec:
+        """The resolved specification."""
+        return stored_spec(self.folder)
+
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """Answered points, and failed points among them."""
+        return count_entries(self.folder, self.spec)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One row for each of the first MAX_ROWS answered points, in the order of the points."""
+        return read_rows(self.folder, self.spec, MAX_ROWS)
+
+    @property
+    def left(self) -> int:
+        """Points without an answer."""
+        return max(0, self.spec.size - self.counts[0])
+
+    @property
+    def headline(self) -> str:
+        """The question and the number of points, answered and failed."""
+        answered, failed = self.counts
+        fields = " x ".join(self.spec.vary) or "no field"
+        words = [f"{answered - failed:,} of {self.spec.size:,} points answered"]
+        words += [f"{failed:,} failed"] if failed else []
+        words += [f"{self.left:,} left"] if self.left else []
+        return f"{self.spec.command} by {fields}: {', '.join(words)}"
+
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the readable table: the varied fields and the main results."""
+        names = list(self.rows[0]) if self.rows else []
+        fields = [name for name in self.spec.vary if name in names]
+        results = [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in names]
+        return fields + (results or self._telling_results(fields)[:_MOST_RESULTS])
+
+    def _telling_results(self, fields: list[str]) -> list[str]:
+        """Return the columns of numbers that differ between points, times first."""
+        rows = [row for row in self.rows if row["status"] == "done"]
+        values = {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in fields}
+        names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
+        names = [name for name in names if len(set(values[name])) > 1] or names
+        return sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))
+
+    def summary(self) -> str:
+        """Return the table, or its beginning, on one screen."""
+        return self._text(MAX_LINES)
+
+    def details(self) -> str:
+        """Return the table with all answered points."""
+        return self._text(None)
+
+    def _text(self, most: int | None) -> str:
+        reasons = [line for reason, count in self.reasons()[:3] for line in wrapped(f"{count:,} failed", reason)]
+        following = ["", *wrapped("next", self._next())]
+        head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]
+        space = None if most is None else most - len(head) - len(reasons) - len(following) - 3
+        good = [row for row in self.rows if row["status"] == "done"][:space]
+        table = [tuple(self.shown), *(tuple(_cell(row[name]) for name in self.shown) for row in good)]
+        lines = columns(table, range(len(self.shown) - 1, len(self.spec.vary), -1)) if good else []
+        if (more := self.counts[0] - self.counts[1] - len(good)) > 0:
+            lines.append(f"... {more:,} more rows: --details, or --parquet DIR")
+        text = "\n".join([*head, *lines, *(["", *reasons] if reasons else []), *following])
+        return text if most is None else first_screen(text)
+
+    def _next(self) -> str:
+        if not self.is_kept:
+            return "--experiment DIR keeps the points (trine plot DIR x=... y=...); --parquet DIR; trine help sweeps"
+        where = os.fspath(self.directory)
+        if self.left:
+            return f"trine sweep {where} goes on with the {self.left:,} points left"
+        y = next((name for name in self.shown if name not in self.spec.vary), "y")
+        return f"trine plot {where} x={next(iter(self.spec.vary), 'point')} y={y}"
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return the reasons of failed points and their counts, the most frequent first."""
+        return Counter(str(row["reason"]) for row in self.rows if row["status"] == "failed").most_common()
+
+    def document(self) -> Row:
+        """Return the experiment's keys, with up to MAX_ROWS rows."""
+        return {
+            "experiment": self.spec.id, "question": self.spec.command, "fields": list(self.spec.vary),
+            **self.progress(),
+            "reasons": [{"reason": reason, "points": count} for reason, count in self.reasons()],
+            "rows": self.rows, "rows_left_out": max(0, self.counts[0] - len(self.rows)),
+        }  # fmt: skip
+
+    def progress(self) -> Row:
+        """Return the counts of points without reading the results: points, done, failed, left."""
+        answered, failed = self.counts
+        return {"points": self.spec.size, "done": answered - failed, "failed": failed, "left": self.left}
+
+    def tables(self) -> dict[str, Table]:
+        """Return one table: the rows of all answered points."""
+        return {"points": read_rows(self.folder, self.spec)}
+
+    def compact(self) -> Path:
+        """Write all results to ``points.parquet`` in the directory, in bounded memory; return its path."""
+        return compact(self.folder, self.spec)
+
+    def to_frame(self, table: str | None = None) -> pandas.DataFrame:
+        """Return one row per answered point as a pandas data frame, from the Parquet file if it has all points."""
+        path = self.folder / PARQUET_FILE
+        if table is None and self._has_parquet():
+            import pandas as pd
+
+            return pd.read_parquet(path)
+        return super().to_frame(table)
+
+    def _has_parquet(self) -> bool:
+        """Return whether ``points.parquet`` has every answered point."""
+        path = self.folder / PARQUET_FILE
+        if not path.is_file():
+            return False
+        _, parquet = pyarrow()
+        return bool(parquet.read_metadata(path).num_rows == self.counts[0])
+
+    def pictures(self) -> dict[str, Any]:
+        """Return one picture: a result against a field; its options are x, y and color."""
+        return {"points": self._draw}
+
+    def _draw(self, x: str, y: str, color: str | None = None) -> Any:
+        from trine.experiments.plot import draw
+
+        names = list(self.rows[0]) if self.rows else []
+        x, y = column_named(x, names), column_named(y, names)
+        color = None if color is None else column_named(color, names)
+        rows: Any = self._columns(dict.fromkeys([x, y, *([] if color is None else [color]), "status"]))
+        return draw(rows, x, y, color, self.headline)
+
+    def _columns(self, names: Iterable[str]) -> list[Row]:
+        """Return these columns of all rows."""
+        if self._has_parquet():
+            rows: list[Row] = pyarrow()[1].read_table(self.folder / PARQUET_FILE, columns=list(names)).to_pylist()
+            return rows
+        return [{name: row.get(name) for name in names} for row in read_rows(self.folder, self.spec)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)

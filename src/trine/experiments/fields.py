@@ -1,0 +1,148 @@
+"""Fields inside the files of a question: ``cluster.links.nvlink.bandwidth`` changes a copy of the cluster's file.
+
+The first part of the name is the option that names the file: ``cluster``, ``gpu_model`` or ``software``; ``workload``
+extends ``model:NAME``. The other parts are keys of the file. An entry of a list is named by its ``name`` or ``link``,
+or by its beginning (``nvlink`` for ``nvlink4``); the change applies to all entries that match.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trine.common.inputs import PRESETS, is_file, preset_names
+from trine.common.outputs import write_text
+from trine.common.plugins import load_target
+from trine.common.spec import load_mapping
+from trine.errors import InputError, nearest
+from trine.experiments.spec import Settings, canonical, digest
+from trine.experiments.values import Value
+
+#: Option -> function that reads and checks its file.
+READERS = {
+    "cluster": "trine.cluster:load_cluster",
+    "gpu_model": "trine.gpu.model.files:load_gpu_model",
+    "software": "trine.software.profile:load_software",
+}
+#: Option -> folder of its presets.
+_FOLDERS = {"cluster": "clusters", "gpu_model": "gpu_models", "software": "software"}
+_SOURCE = "set by the experiment"
+
+
+def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Settings]:
+    """Return the settings with options for dotted fields, which name changed files in ``folder``, and their identity.
+
+    The identity has a digest of each changed file in place of its path.
+
+    Raises InputError: a field without the option that it changes, or one that the file does not have.
+    """
+    plain = {name: value for name, value in settings.items() if not is_inside(name)}
+    identity = dict(plain)
+    for option in dict.fromkeys(name.partition(".")[0] for name in settings if is_inside(name)):
+        changes = {name.partition(".")[2]: settings[name] for name in settings if name.startswith(f"{option}.")}
+        base = plain.get(option)
+        if not isinstance(base, str):
+            raise InputError(f"changes a file: set {option} too", field=f"{option}.{next(iter(changes))}")
+        if option == "workload":
+            plain[option] = identity[option] = _extended_model(base, changes)
+            continue
+        name, text = changed_file(option, base, canonical(changes))
+        path = folder / digest(text) / f"{name}.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+        plain[option], identity[option] = os.fspath(path), digest(text)
+    return plain, identity
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a field lies inside a file or a model."""
+    return name.partition(".")[0] in (*READERS, "workload") and "." in name
+
+
+def _extended_model(base: str, changes: Mapping[str, Value]) -> str:
+    if not base.startswith("model:"):
+        raise InputError(f"changes a model: {base!r:.80} is a trace", field=f"workload.{next(iter(changes))}")
+    return ",".join([base, *(f"{name}={value}" for name, value in changes.items())])
+
+
+@lru_cache(maxsize=1024)
+def changed_file(option: str, base: str, changes: str) -> tuple[str, str]:
+    """Return the name of a base file and its text with changes, which are JSON of path -> value.
+
+    Raises InputError: an unknown base or path.
+    """
+    folder = PRESETS / _FOLDERS[option]
+    path = folder / f"{base.lower()}.yaml" if base.lower() in preset_names(folder) else Path(base)
+    if not is_file(path):
+        raise InputError(f"{base!r:.80} is neither a preset nor a file, so no field of it can change", field=option)
+    data = copy.deepcopy(load_mapping(path))
+    if not isinstance(data, dict):
+        raise InputError("must be a mapping", file=path)
+    _keep_neighbours(data, path)
+    if option == "cluster":
+        data.setdefault("name", path.stem)
+    for place, value in json.loads(changes).items():
+        _set(data, place.split("."), value, f"{option}.{place}")
+        data.setdefault("sources", {})[place] = _SOURCE
+        if option == "software" and place.startswith("factors.") and place.endswith(".value"):
+            _set(data, [*place.split(".")[:-1], "fitted_on"], _SOURCE, f"{option}.{place}")
+    return path.stem, json.dumps(data, indent=1)
+
+
+def _keep_neighbours(data: dict[str, Any], path: Path) -> None:
+    """Make the paths of other files in a file absolute, because its copy lies elsewhere."""
+    entries = [(data, "base"), *((node, "file") for node in [data.get("node"), *(data.get("nodes") or [])])]
+    for entry, key in entries:
+        if isinstance(entry, dict) and isinstance(entry.get(key), str) and is_file(path.parent / entry[key]):
+            entry[key] = os.path.abspath(path.parent / entry[key])
+
+
+def _set(data: dict[str, Any], parts: list[str], value: Value, field: str) -> None:
+    """Set a value in nested mappings and lists; in a list, in all entries that match."""
+    nodes: list[Any] = [data]
+    for part in parts[:-1]:
+        nodes = [below for node in nodes for below in _below(node, part, field)]
+    for node in nodes:
+        if not isinstance(node, dict):
+            raise InputError(f"has no {parts[-1]!r:.80} below {'.'.join(parts[:-1])!r:.80}", field=field)
+        node[parts[-1]] = value
+        if parts[-1] == "bandwidth":
+            node.pop("lanes", None)  # a bandwidth of all lanes replaces their number
+
+
+def _below(node: Any, part: str, field: str) -> list[Any]:
+    if isinstance(node, list):
+        return _entries(node, part, field)
+    if not isinstance(node, dict):
+        raise InputError(f"has nothing called {part!r:.80}", field=field)
+    return [node.setdefault(part, {})]
+
+
+def _entries(items: list[Any], part: str, field: str) -> list[Any]:
+    """Return the entries of a list with this name, link, position or beginning of a name."""
+    names = [str(item.get("name", item.get("link"))) if isinstance(item, dict) else "" for item in items]
+    if part.isdecimal() and int(part) < len(items):
+        return [items[int(part)]]
+    matches = [item for item, name in zip(items, names, strict=True) if name == part]
+    matches = matches or [item for item, name in zip(items, names, strict=True) if name.startswith(part)]
+    if not matches:
+        raise InputError(f"no entry {part!r:.80}{nearest(part, set(names) - {'None', ''})}", field=field)
+    return matches
+
+
+def check_files(settings: Settings, folder: Path) -> None:
+    """Read the changed files of a point. Raises InputError for a field that a file does not have, or a wrong value."""
+    changed = {name.partition(".")[0] for name in settings if is_inside(name)}
+    plain, _ = with_changed_files(settings, folder)
+    for option in changed & set(READERS):
+        try:
+            load_target(READERS[option])(plain[option])
+        except InputError as error:
+            problem = str(error).replace(f"{plain[option]}: ", "")
+            raise InputError(problem, field=f"{option} (changed)") from None

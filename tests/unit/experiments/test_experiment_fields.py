@@ -1,0 +1,94 @@
+"""Do dotted fields change the files that questions read, and name the nearest field on a miss?"""
+
+from __future__ import annotations
+
+import pytest
+
+from trine.cluster import load_cluster
+from trine.errors import InputError
+from trine.experiments.fields import check_files, with_changed_files
+from trine.gpu.model.files import load_gpu_model
+from trine.software import load_software
+
+
+def changed(tmp_path, **settings):
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return with_changed_files(named, tmp_path)[0]
+
+
+def test_a_link_of_a_cluster_by_the_beginning_of_its_name(tmp_path):
+    plain = changed(tmp_path, cluster="dgx-h100", cluster__links__nvlink__bandwidth="300 GB/s")
+    cluster, preset = load_cluster(plain["cluster"]), load_cluster("dgx-h100")
+    rates = {(a.bytes_per_s, b.bytes_per_s) for a, b in zip(preset.links, cluster.links, strict=True)}
+    moved = {pair for pair in rates if pair[0] != pair[1]}
+    assert {after for _, after in moved} == {300 * 10**9}
+    assert len(moved) == 1
+    assert cluster.name == "dgx-h100"
+    assert cluster.sources["links.nvlink.bandwidth"] == "set by the experiment"
+
+
+def test_fields_of_fabric_device_software_and_gpu_model(tmp_path):
+    plain = changed(
+        tmp_path, cluster="dgx-h100", cluster__fabric__link="ib-xdr", cluster__devices__gpu__gpu="h200",
+        software="megatron-core", software__launch__cpu_us_per_kernel=7, software__factors__gpu__value=1.25,
+        gpu_model="h100-sxm", gpu_model__l2__capacity="60 MiB",
+    )  # fmt: skip
+    cluster = load_cluster(plain["cluster"], nodes=2)
+    assert cluster.devices[cluster.gpus[0]].gpu == "h200"
+    assert any(link.medium == "ib-xdr" for link in cluster.links)
+    profile = load_software(plain["software"])
+    assert (profile.launch.cpu_us_per_kernel, profile.factors.gpu.value) == (7, 1.25)
+    assert load_gpu_model(plain["gpu_model"]).l2.capacity_bytes == 60 * 2**20
+
+
+def test_a_gpu_model_with_a_base_and_a_user_s_file_with_a_neighbour(tmp_path):
+    plain = changed(tmp_path / "x", gpu_model="h200", gpu_model__l2__capacity="60 MiB")
+    assert load_gpu_model(plain["gpu_model"]).l2.capacity_bytes == 60 * 2**20
+    (tmp_path / "node.yaml").write_text("base: dgx-h100\nname: mine\n")
+    pod = tmp_path / "pod.yaml"
+    pod.write_text("node: {file: node.yaml, count: 2}\nfabric: {kind: switch, link: ib-ndr}\n")
+    plain = changed(tmp_path / "x", cluster=str(pod), cluster__fabric__link="ib-xdr")
+    assert len(load_cluster(plain["cluster"]).gpus) == 16
+
+
+def test_a_workload_gets_model_options(tmp_path):
+    plain = changed(tmp_path, workload="model:llama-3-8b", workload__sequence=4096)
+    assert plain == {"workload": "model:llama-3-8b,sequence=4096"}
+    with pytest.raises(InputError, match="is a trace"):
+        changed(tmp_path, workload="vgg13-h100-b128", workload__sequence=4096)
+
+
+def test_equal_changes_share_a_file_and_have_equal_identities(tmp_path):
+    first = with_changed_files({"cluster": "dgx-h100", "cluster.fabric.link": "ib-xdr"}, tmp_path / "a")
+    second = with_changed_files({"cluster": "dgx-h100", "cluster.fabric.link": "ib-xdr"}, tmp_path / "b")
+    third = with_changed_files({"cluster": "dgx-h100", "cluster.fabric.link": "ib-hdr"}, tmp_path / "b")
+    assert first[1] == second[1] != third[1]
+    assert first[0] != second[0]
+    assert len(list((tmp_path / "b").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("cluster.fabrik.link", "ib-xdr", "unknown key 'fabrik'; did you mean 'fabric'"),
+        ("cluster.fabric.lnk", "ib-xdr", "unknown key 'lnk'; did you mean 'link'"),
+        ("cluster.fabric.link", "ib-xyz", "unknown kind of link 'ib-xyz'"),
+        ("cluster.links.nvlinq.bandwidth", "1 GB/s", "no entry 'nvlinq'; did you mean 'nvlink4'"),
+        ("cluster.links.nvlink4.bandwidth", 300, "bandwidth"),
+        ("cluster.name.first", "x", "no 'first' below 'name'"),
+        ("software.lunch.cpu_us_per_kernel", 7, "unknown key 'lunch'; did you mean 'launch'"),
+        ("gpu_model.l2.capacty", "1 MiB", "did you mean 'l2.capacity'"),
+    ],
+)
+def test_unknown_fields_name_the_nearest(tmp_path, field, value, problem):
+    base = {"cluster": "dgx-h100", "software": "megatron-core", "gpu_model": "h100-sxm"}
+    option = field.partition(".")[0]
+    with pytest.raises(InputError, match=problem):
+        check_files({option: base[option], field: value}, tmp_path)
+
+
+def test_a_field_without_its_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"software\.launch\.cpu_us_per_kernel: changes a file: set software too"):
+        check_files({"software.launch.cpu_us_per_kernel": 7}, tmp_path)
+    with pytest.raises(InputError, match="cluster: 'no-such' is neither a preset nor a file"):
+        check_files({"cluster": "no-such", "cluster.fabric.link": "ib-xdr"}, tmp_path)

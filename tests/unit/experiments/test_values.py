@@ -1,0 +1,87 @@
+"""Do lists, ranges and random samples give the values that their texts describe?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trine.errors import InputError
+from trine.experiments.values import RandomValues, parse_values, read_written, written
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1,2,4", (1, 2, 4)),
+        ("1..4", (1, 2, 3, 4)),
+        ("8..64*2", (8, 16, 32, 64)),
+        ("8..30+8", (8, 16, 24)),
+        ("0..1/5", (0, 0.25, 0.5, 0.75, 1)),
+        ("0.1..0.4+0.1", (0.1, 0.2, 0.3, 0.4)),
+        ("200..400+100 GB/s", ("200 GB/s", "300 GB/s", "400 GB/s")),
+        ("1,8..32*2,64M", (1, 8, 16, 32, "64M")),
+        ("true,false", (True, False)),
+        ("a,b;c", ("a,b", "c")),
+        ([1, "1..2", 0.5], None),
+        ([True, "x"], (True, "x")),
+        (7, (7,)),
+    ],
+)  # fmt: skip
+def test_values_of_a_text_or_list(text, values):
+    if values is None:
+        with pytest.raises(InputError, match="twice"):
+            parse_values("f", text)
+    else:
+        assert parse_values("f", text) == values
+        assert list(map(type, parse_values("f", text))) == list(map(type, values))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "1,,2", "4..1", "0..8*2", "1..8*1", "1..2+0", "1..2/1", "1,1", "uniform(2..1)", "log(0..1)", [[1]], [None],
+        "0..1e9",
+    ],
+)  # fmt: skip
+def test_empty_endless_and_repeated_values_are_refused_with_the_field(text):
+    with pytest.raises(InputError, match=r"^tp: "):
+        parse_values("tp", text)
+
+
+@given(st.integers(1, 50), st.integers(0, 60), st.integers(1, 9))
+def test_a_range_with_a_step_is_pythons_range(start, length, step):
+    assert parse_values("f", f"{start}..{start + length}+{step}") == tuple(range(start, start + length + 1, step))
+
+
+@given(st.integers(0, 99), st.integers(0, 10**6))
+def test_draws_depend_on_seed_field_and_sample_and_stay_inside(seed, sample):
+    whole, real = parse_values("f", "log(8..64)"), parse_values("f", "uniform(0.5..2.5 GB/s)")
+    assert isinstance(whole, RandomValues)
+    drawn = whole.draw(seed, "f", sample)
+    assert isinstance(drawn, int)
+    assert 8 <= drawn <= 64
+    assert drawn == whole.draw(seed, "f", sample)
+    number, unit = real.draw(seed, "f", sample).split()
+    assert 0.5 <= float(number) <= 2.5
+    assert unit == "GB/s"
+
+
+def test_uniform_whole_numbers_are_equally_frequent_with_both_ends():
+    axis = parse_values("f", "uniform(1..4)")
+    counts = [sum(axis.draw(0, "f", i) == value for i in range(4000)) for value in (1, 2, 3, 4)]
+    assert sum(counts) == 4000
+    assert all(900 < count < 1100 for count in counts)
+
+
+def test_a_logarithmic_sample_has_as_many_values_in_each_octave():
+    axis = parse_values("f", "log(1.0..16.0)")
+    values = [axis.draw(3, "f", i) for i in range(4000)]
+    octaves = [sum(2**i <= value < 2 ** (i + 1) for value in values) for i in range(4)]
+    assert all(900 < count < 1100 for count in octaves)
+
+
+@pytest.mark.parametrize("text", ["1,2,4", "x;y", "uniform(0.1..0.9)", "log(1..64)"])
+def test_the_resolved_form_reads_back(text):
+    values = parse_values("f", text)
+    assert read_written("f", written(values)) == values
