@@ -28,6 +28,11 @@ _HOMES = {
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
     "trine.decentralised.protocol": "HopProtocol",
+    "trine.decide.compare": "compare",
+    "trine.decide.cost": "run_cost",
+    "trine.decide.sensitivity": "sensitivity",
+    "trine.decide.size": "size",
+    "trine.decide.support": "support",
     "trine.parallel.plan": "Plan",
     "trine.parallel.stragglers": "Stragglers",
     "trine.gpu.replay.options": "EidolonOptions",
@@ -55,6 +60,11 @@ if TYPE_CHECKING:
     from trine.compute import Calibration, calibrate
     from trine.decentralised.protocol import HopProtocol
     from trine.decentralised.study import hop
+    from trine.decide.compare import compare
+    from trine.decide.cost import run_cost
+    from trine.decide.sensitivity import sensitivity
+    from trine.decide.size import size
+    from trine.decide.support import support
     from trine.engine.run import run
     from trine.errors import (
         DeadlockError,
@@ -103,9 +113,10 @@ __all__ = [
     "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions",
     "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
-    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare_fidelity",
-    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range",
-    "run", "run_eidolon", "save", "simulate", "simulate_shared", "sweep", "synthesize",
+    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare", "compare_fidelity",
+    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
+    "overlap_range", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size",
+    "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

@@ -110,7 +110,8 @@ def _step(line: str, asked: list[str], places: Sequence[tuple[str, str]], is_bri
     if done.code == REFUSED:
         found |= {"lines": len(done.stderr.strip().splitlines()), "stdout": bool(done.stdout)}
     if done.stdout.startswith(("{", "[")):
-        found["json"] = answers.short(answers.cleaned(json.loads(done.stdout), places), is_brief=is_brief)
+        content = answers.cleaned(answers.recorded(json.loads(done.stdout)), places)
+        found["json"] = answers.short(content, is_brief=is_brief)
     elif line.startswith("kernel show"):
         found["text"] = answers.of_text(done.stdout)
     return found

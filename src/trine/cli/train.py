@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, group_machine, job_machine
 from trine.cli.options import (
@@ -168,15 +169,15 @@ class TrainAnswer:
         """False if Ctrl-C stopped the repeated runs early."""
         return self._ensemble is None or self._ensemble.runs.finished
 
-    def text(self, result: Result, details: bool) -> str:
-        """Return the result as text, below the range or the ensemble."""
+    def text(self, result: Result, details: bool, reserved: int = 0) -> str:
+        """Return the result as text, below the range or the ensemble. reserved: lines that follow on the screen."""
         from trine.results.summary import screen
 
         studies = [study for study in (self._ensemble, self._range) if study is not None]
         if details:
             return "\n".join([*(study.details() for study in studies), result.details()])
         header = [line for study in studies for line in study.summary().splitlines()]
-        return "\n".join([*header, screen(result).text(MAX_LINES - len(header))])
+        return "\n".join([*header, screen(result).text(MAX_LINES - len(header) - reserved)])
 
     def headline(self, result: Result) -> str:
         """Return the headline of the ensemble or the range, or else of the result."""
@@ -232,6 +233,9 @@ def train(
     chakra_target: Annotated[
         str | None, Option("Choose the reader of --chakra's traces [astra-sim].", "astra-sim|chakra", OUTPUT)
     ] = None,
+    tokens: TOKENS = None,
+    price: PRICE = None,
+    sensitivity: SENSITIVITY = False,
 ) -> None:  # fmt: skip
     """Predict the time of a training step of WORKLOAD on N GPUs, and explain it.
 
@@ -239,6 +243,7 @@ def train(
     """
     from trine.engine.models import is_compiled
 
+    cost, varied = CostAnswer(tokens, price), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
@@ -269,7 +274,7 @@ def train(
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, step_options)
-    if is_recording() and not (answer.is_study or explain_memory or detail):
+    if is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity):
         write_json(result.record(), None, "train", result.SCHEMA)
         return
     step = (workload, job, step_options)
@@ -278,11 +283,14 @@ def train(
         kernel,
         exported,
         NeighbourAnswer(neighbour),
+        cost,
+        varied,
     )
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):
-        show(answer.headline(result) if brief else answer.text(result, details), json)
+        is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
+        show(answer.headline(result) if is_short else answer.text(result, details, cost.num_lines), json)
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)

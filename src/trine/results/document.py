@@ -22,6 +22,7 @@ def document(result: TaskRun) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
     return {
         **_step_numbers(result),
+        "terms": _terms(result),
         "collectives": to_rows(result.collectives, _COLLECTIVE_COLUMNS),
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
@@ -31,6 +32,7 @@ def document(result: TaskRun) -> Row:
             **to_row(result.records, "engine network"),
         },
         "plan": dict(result.plan),
+        "inputs": dict(result.inputs),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
         "folding": folding_row(result),
         **({} if result.repeats is None else {"repeats": result.repeats.document()}),
@@ -41,6 +43,12 @@ def document(result: TaskRun) -> Row:
         "energy": None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS),
         "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
     }
+
+
+def _terms(result: TaskRun) -> Row:
+    """Return the parts of the slowest rank's step by group, in seconds."""
+    parts = result.terms._asdict()
+    return {f"{group}_s": {name: seconds(ps) for name, ps in by_name.items()} for group, by_name in parts.items()}
 
 
 def _step_numbers(result: TaskRun) -> Row:

@@ -16,7 +16,7 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.results import activity, headline, metrics, traffic, waits
+from trine.results import activity, headline, metrics, terms, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
@@ -112,7 +112,7 @@ class TaskRun:
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
     memory_facts: memory settings besides the tensors. repeats: what the run repeats to stand for a longer one; its
-    records are then stretched.
+    records are then stretched. inputs: the resolved inputs of the run, plain data by group.
     """
 
     graph: TaskGraph
@@ -134,6 +134,7 @@ class TaskRun:
     band: headline.Band | None = None
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
     repeats: Repeats | None = None
+    inputs: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w", "gpu_models"):
@@ -292,6 +293,11 @@ class TaskRun:
     def idle_s(self) -> float:
         """Other idle time of the slowest rank."""
         return float(self.rank_times.idle[self.slowest_row] / PS_PER_S)
+
+    @cached_property
+    def terms(self) -> terms.StepTerms:
+        """Parts of the slowest rank's step, ps: compute by phase, exposed communication by axis, idle by cause."""
+        return terms.step_terms(self.graph, self.records, self.window, self.wait_reasons, self.slowest_row)
 
     # Shares of the step
 

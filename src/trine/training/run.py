@@ -43,6 +43,7 @@ from trine.training.headline import (
     step_work,
 )
 from trine.training.options import SimulateOptions, observed
+from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 
 if TYPE_CHECKING:
@@ -261,6 +262,7 @@ class _Run:
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
             "repeats": run.repeats,
+            "inputs": resolved_inputs(setup),
         }
         show = partial(_build_result, setup, shared)
         observation = Observation(

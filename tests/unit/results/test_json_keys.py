@@ -23,6 +23,12 @@ GPT = "model:gpt-2,layers=2,sequence=128"
 HOP = "hop vgg13-h100-b128 --iterations 3 --bandwidth '1 GB/s' --latency '1 us'"
 PLAN = "{data}/mscclpp/v2_HEAD_allreduce_allpairs_4gpu.json --size 1K"
 
+_STEP = """{{"schema": "trine/result/1", "step_time_s": {step}, "compute_s": {compute}, "exposed_communication_s": 1,
+"bubble_s": 0, "idle_s": 0, "plan": {{"dp": {step}}}}}"""
+_COLLECTIVE = (
+    """{{"schema": "trine/collective/1", "num_ranks": {ranks}, "rows": [{{"size_bytes": 8, "time_us": 2.5}}]}}"""
+)
+
 #: Answer -> command lines that have all of its keys between them.
 LINES = {
     "result": [
@@ -33,6 +39,7 @@ LINES = {
         f"train {GPT} --dp 4 --sharding fsdp --shard-ways 2 --prefetch 2 --shard-unit 10MiB --cluster dgx-h100",
         "train resnet50-h100-b128 --dp 4 --steps 2 --sync-every 2 --buffers none --cluster dgx-h100",
         f"train {SMALL} --no-dp-overlap",
+        f"train {GPT} --dp 2 --cluster dgx-h100 --tokens 1B --price 2 --sensitivity",
         "train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --neighbour neighbour.yaml",
         "train model:gpt-2,layers=2,sequence=128 --dp 4 --replica-batches 3,3,1,1 --cluster mixed.yaml",
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
@@ -95,9 +102,16 @@ LINES = {
     "trace-convert": ["trace convert vgg13-h100-b128 c.trine.json"],
     "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml"],
     "study": ["study clos"],
+    "compare": ["compare a.json b.json", "compare c.json d.json"],
+    "size": [f"size {GPT} --tokens 1M --days 9 --budget 9$ --price 2 --cluster dgx-h100 --global-batch 4 --max-gpus 2"],
+    "support": ["support h100-sxm", "support"],
 }
 #: Files that the lines read.
 FILES = {
+    "a.json": _STEP.format(step=2, compute=1),
+    "b.json": _STEP.format(step=3, compute=2),
+    "c.json": _COLLECTIVE.format(ranks=4),
+    "d.json": _COLLECTIVE.format(ranks=8),
     "mixed.yaml": """
 nodes:
 - {preset: dgx-h100, gpus: 2}
@@ -143,6 +157,7 @@ SLOW = {"validate-scaling", "study"}
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
     "detail": "as part of result",
+    "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
 }
 

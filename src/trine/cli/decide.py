@@ -1,0 +1,172 @@
+"""Commands ``compare``, ``size`` and ``support``, and the options ``--tokens``, ``--price`` and ``--sensitivity``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
+from trine.cli.output import Section, show, show_answer, to_terminal, write_json
+from trine.cli.progress import RowsLine
+from trine.common.observer import observing
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cli.output import StepRequest
+    from trine.decide.cost import RunCost
+    from trine.decide.sensitivity import Sensitivity
+    from trine.results import Result
+    from trine.results.report import Row
+
+
+def compare(
+    a: Annotated[str, argument("Answer of train or collective, written with --json.", "A.json")],
+    b: Annotated[str, argument("Another answer of the same command.", "B.json")],
+    brief: Brief = False,
+    details: Details = False,
+    json: Json = None,
+) -> None:
+    """Explain the difference of two answers: terms of the time, and the inputs that differ.
+
+    Example: trine compare tp2.json tp4.json
+    """
+    from trine.decide.compare import compare as compare_answers
+
+    answer = compare_answers(a, b)
+    show_answer(answer, json, brief, details)
+    write_json(answer, json, "compare")
+
+
+def _model_names() -> list[str]:
+    return [f"model:{name}" for name in models()]
+
+
+def size(
+    model: Annotated[str, argument("Model such as model:llama-3-8b.", "MODEL", values=_model_names)],
+    tokens: Annotated[str, Option("Train on this many tokens, such as 1.4T.", "N")],
+    days: Annotated[float | None, Option("Finish within N days.", "N")] = None,
+    budget: Annotated[str | None, Option("Spend at most this, such as 2M$; needs --price.", "AMOUNT")] = None,
+    price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file of prices.", "USD|FILE")] = None,
+    cluster: Annotated[
+        list[str] | None, Option("Try only this machine type; repeat it for several.", "NAME", values=clusters)
+    ] = None,
+    global_batch: Annotated[int | None, Option("Set the samples per step [4 Mi tokens].", "N")] = None,
+    max_gpus: Annotated[int | None, Option("Try at most N GPUs [16384].", "N")] = None,
+    software: Annotated[
+        str | None, Option("Choose the software profile: name or file.", "NAME", values=software_profiles)
+    ] = None,
+    brief: Brief = False,
+    details: Details = False,
+    json: Json = None,
+) -> None:
+    """Find the smallest number of GPUs per machine type that trains MODEL in time: days, dollars, energy.
+
+    Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100
+    """
+    from trine.decide.size import DEFAULT_MAX_GPUS
+    from trine.decide.size import size as size_run
+
+    with RowsLine("machine types") as line, observing(on_stage=line.queue):
+        answer = size_run(
+            model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
+            max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,
+        )  # fmt: skip
+    show_answer(answer, json, brief, details)
+    write_json(answer, json, "size")
+
+
+def _known_things() -> list[str]:
+    from trine.decide.support import support as supported
+
+    return [each.name for each in supported().entries]
+
+
+def support(
+    name: Annotated[
+        str | None, argument("Model, GPU, cluster, software profile or precision.", "NAME", values=_known_things)
+    ] = None,
+    details: Details = False,
+    json: Json = None,
+) -> None:
+    """List known models, GPUs, clusters, software profiles and precisions, with their evidence; or show NAME.
+
+    Example: trine support h100-sxm
+    """
+    from trine.decide.support import support as supported
+
+    answer = supported(name)
+    show_answer(answer, json, False, details)
+    write_json(answer, json, "support")
+
+
+TOKENS = Annotated[str | None, Option("Train on this many tokens, such as 1.4T: days, GPU-hours, energy.", "N", OUTPUT)]
+PRICE = Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file; with --tokens.", "USD|FILE", OUTPUT)]
+SENSITIVITY = Annotated[bool, Option("Rank the inputs by their effect within their likely ranges.", panel=OUTPUT)]
+
+
+class CostAnswer(Section):
+    """Output of ``--tokens`` and ``--price``: the cost of the whole run."""
+
+    def __init__(self, tokens: str | None, price: str | None) -> None:
+        if price is not None and tokens is None:
+            raise InputError("--price is about a whole run: add --tokens N")
+        self._tokens, self._price = tokens, price
+        self._cost: RunCost | None = None
+
+    @property
+    def num_lines(self) -> int:
+        """Lines that the cost takes of the screen."""
+        from trine.decide.cost import COST_LINES
+
+        return 0 if self._tokens is None else COST_LINES
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Compute the cost."""
+        if self._tokens is not None:
+            from trine.decide.cost import run_cost
+
+            self._cost = run_cost(result, self._tokens, self._price)
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Print the cost."""
+        if self._cost is None:
+            return
+        with to_terminal(json):
+            show(self._cost.line() if brief else "\n".join(self._cost.text()), json)
+
+    def document(self) -> Row:
+        """Return ``cost``."""
+        return {} if self._cost is None else {"cost": self._cost.document()}
+
+
+class SensitivityAnswer(Section):
+    """Output of ``--sensitivity``, below the step's headline."""
+
+    def __init__(self, is_wanted: bool, repeat: int | None, overlap: str | None) -> None:
+        if is_wanted and (repeat is not None or overlap == "range"):
+            raise InputError("--sensitivity varies one run: it does not go with --repeat or --overlap range")
+        self._is_wanted = is_wanted
+        self._sensitivity: Sensitivity | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the option was given."""
+        return self._is_wanted
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Run the step at both ends of each input's range."""
+        if self._is_wanted:
+            from trine.decide.sensitivity import sensitivity
+
+            workload, plan, options = step
+            with RowsLine("inputs varied") as line:
+                self._sensitivity = sensitivity(workload, plan, base=result, on_run=line.rows, options=options)
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Print the ranking."""
+        if self._sensitivity is not None:
+            with to_terminal(json):
+                show(self._sensitivity.headline if brief else f"\n{self._sensitivity.summary()}", json)
+
+    def document(self) -> Row:
+        """Return ``sensitivity``."""
+        return {} if self._sensitivity is None else {"sensitivity": self._sensitivity.document()}

@@ -1,0 +1,274 @@
+"""Known models, GPUs, clusters, software profiles and precisions, with their evidence."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from trine.cluster import load_cluster, load_gpu
+from trine.cluster.presets import known_clusters, known_gpus
+from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
+from trine.common.inputs import PRESETS, preset_names
+from trine.common.units import format_bytes
+from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
+from trine.decide.answers import narrowed
+from trine.errors import InputError, as_known, nearest
+from trine.results.headline import BANDS
+from trine.results.report import Report, Row, Table
+from trine.results.screen import Listing, Screen
+from trine.results.text import columns, wrapped_at
+from trine.software import known_software, load_software
+from trine.workload.synthesis.spec import Transformer, known_models, load_model
+
+_MEASURED = PRESETS / "measured"
+#: Kinds of things, in the order of the answer.
+KINDS = ("models", "gpus", "clusters", "software", "precisions")
+_TITLES = {"gpus": "GPUs", "software": "software profiles"}
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """One thing that trine knows.
+
+    kind: of KINDS. evidence: of the numbers that decide its times. rows: published measurements that trine compares
+    with its predictions. words: the measurements, and the basis of other numbers.
+    """
+
+    kind: str
+    name: str
+    facts: str
+    evidence: str
+    rows: int
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Support(Report):
+    """Things that trine knows; one of them if ``name`` is given."""
+
+    SCHEMA: ClassVar[str] = "support"
+
+    entries: tuple[Supported, ...]
+    name: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """The number of things of each kind, or the evidence of one."""
+        if self.name is not None:
+            return "; ".join(f"{each.name} ({each.kind}): {each.evidence}, {each.rows:,} rows" for each in self.entries)
+        counts = Counter(each.kind for each in self.entries)
+        return ", ".join(f"{counts[kind]} {_TITLES.get(kind, kind)}" for kind in KINDS)
+
+    def summary(self) -> str:
+        """Return each kind in one line, or everything about one thing."""
+        if self.name is not None:
+            return self.details()
+        rows = [("", "known", "with measurements", "rows", "most rows"), *map(self._cells, KINDS)]
+        return Screen(
+            question="models, GPUs, clusters, software and precisions that trine knows, and how well",
+            numbers=[("known", f"{len(self.entries)}", self.headline)],
+            listings=(Listing(title="evidence by kind", rows=narrowed(rows, (4,))),),
+            closing=(
+                ("rows", "published measurements that trine compares with its predictions (trine validate)"),
+                ("next", "trine support NAME (one of them, such as h100-sxm); --details (all); --json"),
+            ),
+        ).text()
+
+    def _cells(self, kind: str) -> tuple[str, ...]:
+        entries = [each for each in self.entries if each.kind == kind]
+        best = sorted(entries, key=lambda each: -each.rows)[:3]
+        measured = sum(each.evidence == MEASURED or each.rows > 0 for each in entries)
+        names = ", ".join(each.name for each in best if each.rows)
+        rows = sum(each.rows for each in entries)
+        return _TITLES.get(kind, kind), f"{len(entries)}", f"{measured}", f"{rows:,}", names
+
+    def details(self) -> str:
+        """Return all things, by kind."""
+        if self.name is not None:
+            return "\n".join(line for each in self.entries for line in _one(each))
+        lines: list[str] = []
+        for kind in KINDS:
+            cells = [(each.name, each.evidence, f"{each.rows:,} rows", each.facts)
+                     for each in self.entries if each.kind == kind]  # fmt: skip
+            lines += [_TITLES.get(kind, kind), *(f"  {line}" for line in columns(cells)), ""]
+        return "\n".join(lines[:-1])
+
+    def document(self) -> Row:
+        """Return the things as plain data (docs/reference/decide-json.md)."""
+        return {"name": self.name, **self.tables()}
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``entries``."""
+        names = ("kind", "name", "facts", "evidence", "rows", "words")
+        return {"entries": [{name: getattr(each, name) for name in names} for each in self.entries]}
+
+
+def support(name: str | None = None) -> Support:
+    """Return all known models, GPUs, clusters, software profiles and precisions, or only the named one.
+
+    Raises InputError for an unknown name; it names the nearest.
+    """
+    entries = _all()
+    if name is None:
+        return Support(entries=entries)
+    names = {each.name for each in entries}
+    wanted = as_known(name.removeprefix("model:"), names)
+    if wanted not in names:
+        gpu = _gpu_of_driver(wanted)
+        if gpu is None:
+            raise InputError(f"unknown name {name!r:.60}{nearest(wanted, names)}", field="name")
+        wanted = gpu
+    return Support(entries=tuple(each for each in entries if each.name == wanted), name=wanted)
+
+
+def _gpu_of_driver(name: str) -> str | None:
+    """Return trine's name of a GPU from its driver's name; None for an unknown one."""
+    try:
+        return load_gpu(name).name
+    except InputError:
+        return None
+
+
+def _one(entry: Supported) -> list[str]:
+    facts = (("kind", _TITLES.get(entry.kind, entry.kind)), ("facts", entry.facts), ("evidence", entry.evidence),
+             ("rows", f"{entry.rows:,} published measurements to compare with"), ("basis", entry.words),
+             ("next", _NEXT[entry.kind].format(name=entry.name)))  # fmt: skip
+    return [entry.name, *(line for label, text in facts for line in wrapped_at(label, text, 11))]
+
+
+_NEXT = {
+    "models": "trine train model:{name} --gpus 8 --parallel ddp --cluster dgx-h100",
+    "gpus": "trine train WORKLOAD --gpu {name}; trine cluster list",
+    "clusters": "trine cluster show {name}",
+    "software": "trine software show {name}",
+    "precisions": "trine trace models (a model's dtype: model:NAME,dtype=...)",
+}
+
+
+@cache
+def _all() -> tuple[Supported, ...]:
+    return (*map(_model, known_models()), *map(_gpu, known_gpus()), *map(_cluster, known_clusters()),
+            *map(_software, known_software()), *_precisions())  # fmt: skip
+
+
+@cache
+def _published() -> tuple[Mapping[str, str], ...]:
+    with gzip.open(_MEASURED / "training" / "steps.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(io.StringIO(file.read())))
+
+
+#: Columns of published steps that make a shape, and the attributes of a model.
+_SHAPE = ("layers", "hidden", "heads", "ffn")
+
+
+def _model(name: str) -> Supported:
+    spec: Any = load_model(name)
+    is_dense = isinstance(spec, Transformer) and spec.experts is None
+    shape = [str(getattr(spec, field, "")) for field in _SHAPE]
+    rows = sum([row[field] or value for field, value in zip(_SHAPE, shape, strict=True)] == shape
+               and bool(row["layers"] and row["hidden"]) for row in _published()) if is_dense else 0  # fmt: skip
+    parameters = getattr(spec, "num_parameters", None)
+    facts = "" if parameters is None else f"{parameters / 1e9:.3g}B parameters, "
+    facts += f"sequence {spec.sequence:,}" if getattr(spec, "sequence", None) else "images"
+    words = f"published shapes; operator times come from the GPU's tables; {rows} published steps of this shape"
+    return Supported("models", name, facts, MODELLED, rows, words)
+
+
+@cache
+def _step_rows(field: str) -> Mapping[str, int]:
+    """Return the number of published steps that judge predictions, by GPU or by software profile."""
+    from trine.common.spec import load_mapping
+
+    content: Any = load_mapping(BANDS)
+    counts: Counter[str] = Counter()
+    for level in content["levels"]:
+        if set(level["of"]) == {"gpu", "software"}:
+            counts[level["of"][field]] += level["rows"]
+    return counts
+
+
+@cache
+def _tables_of(gpu: str) -> tuple[str, ...]:
+    """Return the measured tables of a GPU: ``GEMM bfloat16``, ``attention``, ``float32 operators``."""
+    names = []
+    if gpu in known_tables():
+        files = read_arrays(gpu)
+        gemms = [name.removeprefix("gemm_") for name in files if name.startswith("gemm_") and name.count("_") == 1]
+        names += [f"GEMM {dtype}" for dtype in gemms] + (["attention"] if "attention" in files else [])
+    if gpu in _float32_gpus():
+        names.append("float32 operators")
+    return tuple(names)
+
+
+@cache
+def _float32_gpus() -> frozenset[str]:
+    arrays = read_arrays(str(NEUSIGHT.relative_to(FOLDER).with_suffix("")))
+    return frozenset(str(name) for name in arrays["gpus"].tolist())
+
+
+def _gpu(name: str) -> Supported:
+    spec, tables, rows = load_gpu(name), _tables_of(name), _step_rows("gpu").get(name, 0)
+    has_model = name in preset_names(PRESETS / "gpu_models")
+    words = f"measured tables: {', '.join(tables)}" if tables else "no table: times of a sibling, scaled by data sheets"
+    evidence = MEASURED if tables else TRANSFERRED
+    facts = f"{format_bytes(spec.memory_bytes)}, {', '.join(spec.flop_per_s)}"
+    model = "; load-store model" if has_model else "; no load-store model"
+    return Supported("gpus", name, facts, evidence, rows, f"{words}; {rows} published steps{model}")
+
+
+@cache
+def _collective_rows() -> Mapping[str, int]:
+    """Return the number of measured sizes of collectives by cluster preset."""
+    from trine.common.spec import load_mapping
+
+    machines: Any = load_mapping(_MEASURED / "machines.yaml")
+    cluster = {name: (entry.get("cluster") or {}).get("name") for name, entry in machines.items()}
+    with open(_MEASURED / "series.csv", encoding="utf-8", newline="") as file:
+        series = {row["series"]: cluster.get(row["machine"]) for row in csv.DictReader(file)}
+    with open(_MEASURED / "points.csv", encoding="utf-8", newline="") as file:
+        return Counter(series.get(row["series"]) or "" for row in csv.DictReader(file))
+
+
+def _cluster(name: str) -> Supported:
+    cluster, rows = load_cluster(name), _collective_rows().get(name, 0)
+    gpu = cluster.devices[cluster.gpus[0]].gpu
+    fabric = "no usual fabric" if cluster.fabric is None else f"{cluster.fabric.kind} of {cluster.fabric.link}"
+    words = f"links: {cluster.evidence}; {rows:,} measured sizes of collectives"
+    return Supported("clusters", name, f"{len(cluster.gpus)} x {gpu}, {fabric}", MEASURED if rows else cluster.evidence,
+                     rows, words)  # fmt: skip
+
+
+def _software(name: str) -> Supported:
+    profile, rows = load_software(name), _step_rows("software").get(name, 0)
+    factors = ", ".join(factor for factor, _ in profile.fitted_factors()) or "none"
+    words = f"{len(profile.sources)} numbers with sources; fitted factors: {factors}; {rows} published steps"
+    return Supported("software", name, profile.description, MEASURED if rows else MODELLED, rows, words)
+
+
+def _precisions() -> list[Supported]:
+    gpus = {name: load_gpu(name) for name in known_gpus()}
+    tables = {name: _tables_of(name) for name in gpus}
+    dtypes = dict.fromkeys((*(dtype for spec in gpus.values() for dtype in spec.flop_per_s), "float4"))
+    rows = Counter(_DTYPES.get(row["precision"], "") for row in _published())
+    return [_precision(dtype, gpus, tables, rows[dtype]) for dtype in dtypes]
+
+
+#: Precisions of the published steps, by trine's name.
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8", "fp32": "float32"}
+
+
+def _precision(dtype: str, gpus: Mapping[str, Any], tables: Mapping[str, tuple[str, ...]], rows: int) -> Supported:
+    label = "float32 operators" if dtype == "float32" else f"GEMM {dtype}"
+    measured = [name for name in gpus if label in tables[name]]
+    peaks = sum(dtype in spec.flop_per_s for spec in gpus.values())
+    words = f"GEMM tables of {', '.join(measured)}" if measured else "peaks of data sheets"
+    if dtype == "float16":
+        words = "GEMM tables of bfloat16; " + words
+    evidence = MEASURED if measured else ASSUMED
+    return Supported("precisions", dtype, f"peak known for {peaks} GPUs", evidence, rows, words)

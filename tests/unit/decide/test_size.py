@@ -1,0 +1,165 @@
+"""Does the search over numbers of GPUs find the smallest one? Are layouts, goals and errors as documented?"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trine import InputError, load_cluster, simulate, size
+from trine.decide import size as sizing
+from trine.decide.cost import RunStep
+from trine.decide.layout import Layout, ModelShape, best_layout, candidates
+from trine.parallel.plan import Plan
+from trine.training.options import SimulateOptions
+
+SHAPE = ModelShape("model:gpt-2", 124_439_808, 12, 768, 1024, 0)
+
+
+def fake(scaling: float, least_gpus: int) -> Any:
+    """Return a stand-in for best_layout: ``gpus ** scaling`` times the speed of one GPU, from ``least_gpus`` on."""
+
+    def layout(model: ModelShape, cluster: str, gpus: int, batch: int, options: SimulateOptions) -> Layout | None:
+        if gpus < least_gpus:
+            return None
+        step_ps = round(1e12 * batch / gpus**scaling)
+        step = RunStep(step_ps=step_ps, ends_ps=None, tokens=batch * 1024, num_gpus=gpus, gpu="h100-sxm", mean_w=None)
+        return Layout(Plan(dp=gpus), step, None)
+
+    return layout
+
+
+def possible(limit: int, batch: int) -> list[int]:
+    """Return the numbers of GPUs that divide into a layout, by brute force: tp x pp x dp with whole replicas."""
+    counts = [1, 2, 4, *range(8, limit + 1, 8)]
+    axes = list(itertools.product((1, 2, 4, 8), (1, 2, 3, 4, 6, 12)))
+    return [
+        count for count in counts
+        if any(count % (tp * pp) == 0 and batch % (dp := count // (tp * pp)) == 0 and (pp == 1 or batch // dp >= pp)
+               for tp, pp in axes)
+    ]  # fmt: skip
+
+
+@given(st.floats(0.5, 1.0), st.integers(1, 300), st.floats(0.01, 100.0))
+def test_the_search_equals_brute_force(scaling: float, least: int, days: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "best_layout", fake(scaling, least))
+        answer = size("model:gpt-2", 1e9, days=days, clusters=["dgx-h100"], global_batch=128, max_gpus=512).machines[0]
+
+    def needed_days(gpus: int) -> float:
+        steps = -(-(10**9) // (128 * 1024))
+        return steps * round(1e12 * 128 / gpus**scaling) / 1e12 / 86_400
+
+    fitting = [n for n in possible(512, 128) if n >= least and needed_days(n) <= days]
+    assert answer.num_gpus == min(fitting, default=0)
+    assert bool(answer.problem) == (not fitting)
+
+
+@given(st.floats(0.5, 0.95), st.integers(1, 64), st.floats(1.0, 5000.0))
+def test_the_budget_search_equals_brute_force(scaling: float, least: int, budget: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "best_layout", fake(scaling, least))
+        answer = size(
+            "model:gpt-2", 1e9, budget=budget, price=1.0, clusters=["dgx-h100"], global_batch=128, max_gpus=512
+        ).machines[0]
+
+    def dollars(gpus: int) -> float:
+        steps = -(-(10**9) // (128 * 1024))
+        return steps * round(1e12 * 128 / gpus**scaling) / 1e12 / 3600 * gpus
+
+    fitting = [n for n in possible(512, 128) if n >= least and dollars(n) <= budget]
+    assert answer.num_gpus == max(fitting, default=0)
+
+
+def test_a_small_model_by_trying_all_numbers() -> None:
+    """The answer of the search, against the days of each number of GPUs."""
+    arguments: dict[str, Any] = {"clusters": ["dgx-h100"], "global_batch": 16, "max_gpus": 8}
+    model = "model:gpt-2,layers=2,sequence=128"
+    first = size(model, "1B", days=1000, **arguments).machines[0]
+    assert (first.num_gpus, first.tried) == (1, (1,))
+    assert first.cost is not None
+    needed = first.cost.days.value * 0.7  # less than one GPU needs, so more GPUs are needed
+    chosen = size(model, "1B", days=needed, **arguments).machines[0]
+    assert chosen.cost is not None
+    assert chosen.cost.days.value <= needed
+    assert chosen.num_gpus > 1
+
+
+def test_the_best_layout_is_the_fastest_candidate_that_fits() -> None:
+    model = ModelShape("model:gpt-2,layers=4,sequence=256", 50_000_000, 4, 768, 256, 0)
+    layout = best_layout(model, "dgx-h100", 4, 64, SimulateOptions())
+    assert layout is not None
+    machine = load_cluster("dgx-h100", gpus=4)
+    results = [simulate(model.text, plan, cluster=machine) for plan in candidates(model, machine, 4, 64)]
+    fastest = min(results, key=lambda result: result.step_time_ps)
+    assert layout.step.step_ps == fastest.step_time_ps
+    assert layout.mfu == fastest.document()["mfu"]
+
+
+def test_no_layout_of_a_model_that_is_too_large() -> None:
+    model = ModelShape("model:llama-3-405b", 405_853_388_800, 126, 16384, 8192, 0)
+    assert best_layout(model, "dgx-h100", 8, 512, SimulateOptions()) is None
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 24, 64])
+def test_candidates_use_all_gpus_and_the_whole_batch(gpus: int) -> None:
+    machine = load_cluster("dgx-h100", gpus=gpus)
+    plans = list(candidates(SHAPE, machine, gpus, 96))
+    assert plans
+    for plan in plans:
+        assert plan.num_ranks == gpus
+        assert plan.dp * (plan.batch or 0) == 96
+        assert (plan.batch or 0) % (plan.micro_batch or 1) == 0
+
+
+def test_a_large_model_gets_stages_or_recomputation() -> None:
+    model = ModelShape("model:llama-3-70b", 70_553_706_496, 80, 8192, 8192, 0)
+    plans = list(candidates(model, load_cluster("dgx-h100", gpus=64), 64, 512))
+    assert all(plan.tp * plan.pp >= 8 for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "give --days or --budget"),
+        ({"days": 0}, "days: must be above 0"),
+        ({"days": float("nan")}, "days: must be above 0"),
+        ({"budget": "2M$"}, "budget: needs --price"),
+        ({"budget": "much", "price": 2}, "budget: must be an amount"),
+        ({"days": 1, "clusters": ["dgx-h101"]}, "did you mean 'dgx-h100'"),
+        ({"days": 1, "global_batch": 0}, "global_batch"),
+        ({"days": 1, "max_gpus": 0}, "max_gpus"),
+        ({"day": 1}, "did you mean 'days'"),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as error:
+        size("model:gpt-2", "1B", **arguments)
+    assert words in str(error.value)
+
+
+def test_a_price_file_without_a_gpu_leaves_its_machine_without_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("date: 2026-11-20\nusd_per_gpu_hour: {h100-sxm: 2}\n")
+    machines = size(
+        "model:gpt-2,layers=2,sequence=128", "1M", days=1, price=path, clusters=["dgx-a100", "dgx-h100"], max_gpus=1,
+        global_batch=4,
+    ).machines  # fmt: skip
+    assert [each.cluster for each in machines] == ["dgx-h100", "dgx-a100"]
+    assert "no price for 'a100-80gb'" in machines[1].problem
+
+
+@pytest.mark.parametrize("model", ["vgg13-h100-b128", "model:resnet50"])
+def test_refused_models(model: str) -> None:
+    with pytest.raises(InputError, match="has no layers and tokens"):
+        size(model, "1B", days=1)
+
+
+def test_the_machine_types_are_data_centre_presets() -> None:
+    types = sizing.machine_types()
+    assert {"dgx-a100", "dgx-h100", "hgx-b200", "mi300x-node"} <= set(types)
+    assert not {"rtx4090-pcie", "eidola", "astra3-generic", "dgx1-v100"} & set(types)
