@@ -1,0 +1,270 @@
+"""The search: layouts in the order of their lower bounds, simulated until no bound beats the best results.
+
+The order and the size of the rounds depend on the layouts alone, not on the number of workers. So a search gives the
+same answer with any executor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from trine.common.observer import current_observer
+from trine.errors import PlanError
+from trine.parallel.constraints import LayoutFacts, resolve_layout
+from trine.parallel.plan import Plan
+from trine.search.bounds import StageSizes, memory_bound, step_bound
+from trine.search.probe import LayerCosts, can_probe
+from trine.search.space import Family, Layout, Space
+from trine.search.worker import Outcome, PackedJob, SearchJob, probe_all, simulate_layout
+from trine.training.memory import facts_of
+
+#: Layouts simulated in the first round, and most in a later one; each round doubles.
+FIRST_ROUND, MOST_PER_ROUND = 4, 32
+#: Forms of parallelism that one task probes.
+PROBES_PER_TASK = 12
+MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
+SLOWER = "slower than the best ones by its lower bound"
+SAVES_NOTHING = "offload, where the same layout fits without it"
+
+
+class Ranked(NamedTuple):
+    """A simulated layout and its outcome. bound_ps: the lower bound of its time."""
+
+    layout: Layout
+    outcome: Outcome
+    bound_ps: int
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The key of the ranking: time, then the layout."""
+        return (self.outcome.step_ps, self.layout.key)
+
+
+class _Entry(NamedTuple):
+    """An entry of the queue: a family, a layout to refine, or a layout to simulate, by its lower bound in ps."""
+
+    bound: int
+    key: tuple[object, ...]
+    stage: int
+    subject: Any
+
+
+_FAMILY, _LAYOUT, _REFINED = range(3)
+
+
+class Search:
+    """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
+
+    keep: a predicate of (step bound in ps, memory bound in bytes, results so far) that says whether a layout may still
+    matter to the answer.
+    """
+
+    def __init__(self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int) -> None:
+        self._job, self._space, self._capacity = PackedJob(job), space, capacity_bytes
+        self._executor, self._top = executor, top
+        self._workload = job.workload
+        self._has_bounds = can_probe(job.workload)
+        self._layers = space.facts.layers or 1
+        self._sizes = StageSizes(job.workload, self._layers)
+        defaults = {} if space.software is None else space.software.plan_fields()
+        self._balance = str(space.fixed.get("balance", defaults.get("balance", "time")))
+        self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
+        self._queue: list[_Entry] = []
+        self._with_offload: dict[Layout, list[Layout]] = {}
+        self.rejected: Counter[str] = space.rejected
+        self.ranked: list[Ranked] = []
+        self.num_simulated = 0
+        self.num_layouts = 0
+
+    def run(self) -> None:
+        """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits."""
+        families = self._space.families()
+        self.num_layouts = sum(family.num_layouts for family in families) + self.rejected.total()
+        self._probe(families)
+        for family in families:
+            heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
+        size = FIRST_ROUND
+        while batch := self._next_round(size):
+            self._simulate(batch)
+            size = min(2 * size, MOST_PER_ROUND)
+        self._count_rest()
+        if not self.ranked:
+            raise PlanError(self._space.empty())
+
+    # -- lower bounds ------------------------------------------------------------------------------------------------
+
+    def _probe(self, families: Sequence[Family]) -> None:
+        """Measure a layer under every form of parallelism, without recomputation."""
+        if not self._has_bounds:
+            return
+        plans: dict[tuple[object, ...], Plan] = {}
+        for family in families:
+            plans.setdefault(_form(family.layout), self._plan(family.layout))
+        keys = list(plans)
+        parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
+        futures = [self._executor.submit(probe_all, self._job, [plans[key] for key in part]) for part in parts]
+        for number, (part, future) in enumerate(zip(parts, futures, strict=True)):
+            self._costs |= zip(part, future.result(), strict=True)
+            _report(number + 1, 2 * len(parts))
+
+    def _plan(self, layout: Layout) -> Plan:
+        """Return the plan of a layout with the fields that the software fills in."""
+        return resolve_layout(self._space.plan(layout), self._space.software, self._space.facts)[0]
+
+    def _cost(self, layout: Layout) -> LayerCosts | None:
+        key = _form(layout)
+        if key not in self._costs:
+            self._costs[key] = probe_all(self._job, [self._plan(layout)])[0]
+        return self._costs[key]
+
+    def _bounds(self, layout: Layout, costs: LayerCosts | None) -> tuple[int, int]:
+        """Return lower bounds of the step time in ps and the allocated bytes; 0 if none is known."""
+        if costs is None:
+            return 0, 0
+        micro_batches = self._space.global_batch // layout.dp // layout.micro_batch
+        sizes = self._sizes.of(self._balance, layout.pp * layout.virtual_stages)
+        return (
+            step_bound(layout, micro_batches, costs, self._layers, sizes),
+            memory_bound(layout, micro_batches, costs, self._layers, sizes),
+        )
+
+    def _family_bound(self, family: Family) -> int:
+        """Return the least bound of a family; recomputation and offload only add work to the same operators."""
+        layout = family.layout
+        costs = self._costs.get(_form(layout)) if self._has_bounds else None
+        return min((self._bounds(layout._replace(schedule=schedule, virtual_stages=stages), costs)[0]
+                    for schedule, stages in family.pipelines), default=0)  # fmt: skip
+
+    # -- the queue -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _limit(self) -> int | None:
+        """The time that a layout must beat to be among the best."""
+        return None if len(self.ranked) < self._top else self.ranked[self._top - 1].outcome.step_ps
+
+    def _next_round(self, size: int) -> list[_Entry]:
+        """Return the next layouts to simulate: those with the least bounds that have passed all checks."""
+        batch: list[_Entry] = []
+        while self._queue and len(batch) < size:
+            limit = self._limit
+            if limit is not None and self._queue[0].bound > limit:
+                break
+            entry = heapq.heappop(self._queue)
+            if entry.stage == _FAMILY:
+                self._expand(entry.subject)
+            elif entry.stage == _LAYOUT:
+                self._refine(entry.subject)
+            else:
+                batch.append(entry)
+        return batch
+
+    def _expand(self, family: Family) -> None:
+        """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
+        valid: set[Layout] = set()
+        costs = self._costs.get(_form(family.layout)) if self._has_bounds else None
+        for layout in family.layouts():
+            if reason := self._space.reason(layout):
+                self.rejected[reason] += 1
+                continue
+            valid.add(layout)
+            without = layout._replace(offload="none")
+            if layout.offload != "none" and without in valid:
+                self._with_offload.setdefault(without, []).append(layout)
+                continue
+            self._push(layout, self._bounds(layout, costs)[0])
+
+    def _push(self, layout: Layout, bound: int, stage: int = _LAYOUT) -> None:
+        heapq.heappush(self._queue, _Entry(bound, layout.key, stage, layout))
+
+    def _refine(self, layout: Layout) -> None:
+        """Queue a layout for simulation by the bound of its own form, unless its memory does not fit."""
+        costs = self._cost(layout) if self._has_bounds else None
+        time_ps, allocated = self._bounds(layout, costs)
+        outside = facts_of(self._space.software, self._space.plan(layout), self._workload).outside_bytes
+        if self._capacity and allocated + outside > self._capacity:
+            self._reject_for_memory(layout, MEMORY)
+        else:
+            self._push(layout, time_ps, _REFINED)
+
+    def _reject_for_memory(self, layout: Layout, reason: str) -> None:
+        self.rejected[reason] += 1
+        for each in self._with_offload.pop(layout, ()):
+            self._push(each, 0 if not self._has_bounds else self._bounds(each, self._cost(each))[0])
+
+    # -- simulation ----------------------------------------------------------------------------------------------------
+
+    def _simulate(self, batch: Sequence[_Entry]) -> None:
+        """Simulate a round, and rank its layouts; the results are taken in the order of the round."""
+        futures: list[Future[Outcome]] = [
+            self._executor.submit(simulate_layout, self._job, self._space.plan(entry.subject)) for entry in batch
+        ]
+        for entry, future in zip(batch, futures, strict=True):
+            outcome = future.result()
+            self.num_simulated += not outcome.refused
+            if outcome.refused:
+                self.rejected[outcome.refused.partition(" (")[0]] += 1
+            elif not outcome.fits:
+                self._reject_for_memory(entry.subject, MEMORY_SIMULATED)
+            else:
+                self.ranked.append(Ranked(entry.subject, outcome, entry.bound))
+        self.ranked.sort(key=lambda ranked: ranked.order)
+        limit = self._limit
+        waiting = sum(limit is None or entry.bound <= limit for entry in self._queue)
+        _report(self.num_simulated, self.num_simulated + waiting)
+
+    def _count_rest(self) -> None:
+        """Count the layouts that were not simulated by the reason."""
+        for entry in self._queue:
+            self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
+        self.rejected[SAVES_NOTHING] += sum(map(len, self._with_offload.values()))
+        self.rejected += Counter()  # without zeros
+
+
+def _form(layout: Layout) -> tuple[object, ...]:
+    """Return the part of a layout that the costs of a layer depend on."""
+    return (layout.tp, layout.cp, layout.ep, layout.etp, layout.micro_batch, layout.sequence_parallel,
+            layout.recompute, layout.offload == "activations")  # fmt: skip
+
+
+def _report(done: int, total: int) -> None:
+    progress = current_observer().progress
+    if progress is not None:
+        progress(done, max(total, 1), 0)
+
+
+@contextmanager
+def workers(executor: Executor | None, num_workers: int | None) -> Iterator[Executor]:
+    """Give the executor of a search: the caller's, else processes, one per CPU."""
+    if executor is not None:
+        yield executor
+        return
+    count = num_workers or os.cpu_count() or 1
+    if count == 1:
+        yield _Here()
+        return
+    from multiprocessing import get_context
+
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Here(Executor):
+    """An executor that runs every task at once, in this process."""
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run the task, and return its finished future."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - the caller gets it from the future
+            future.set_exception(error)
+        return future
