@@ -33,6 +33,7 @@ _HOMES = {
     "trine.gpu.replay.writes": "WriteTable",
     "trine.results": "Result",
     "trine.results.citations": "cite",
+    "trine.search.plan": "plan",
     "trine.training": "simulate",
     "trine.training.collective": "collective",
     "trine.gpu.detail.detail": "kernel_detail",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
     from trine.results.citations import cite
+    from trine.search.plan import plan
     from trine.training import simulate
     from trine.training.collective import collective
     from trine.training.overlap import overlap_range
@@ -97,7 +99,7 @@ __all__ = [
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
     "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
     "compare_fidelity", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_eidolon", "save", "simulate", "synthesize",
+    "overlap_range", "plan", "run", "run_eidolon", "save", "simulate", "synthesize",
 ]  # fmt: skip
 
 

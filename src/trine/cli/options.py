@@ -195,6 +195,10 @@ def _normalise(algorithm: str) -> str:
     return algorithm.lower() if algorithm.isalpha() else algorithm
 
 
+def _fixed_fields(texts: list[str]) -> dict[str, Any]:
+    return dict(load_target("trine.search.space:parse_fixed")(tuple(texts)))
+
+
 def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
     """Return an option that takes one of a few words, in any case."""
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
@@ -244,6 +248,11 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
         "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
         "gpu_spread": Option(metavar="1.48%", panel=CHANCE, read=_share, kind=str),
+    }),
+    "PlanOptions": (OPTIONS, {
+        "fix": Option(metavar="FIELD=VALUE", read=_fixed_fields),
+        "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "gpu": Option(values=gpus),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),

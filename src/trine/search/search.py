@@ -61,13 +61,15 @@ _FAMILY, _LAYOUT, _REFINED = range(3)
 class Search:
     """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
 
-    keep: a predicate of (step bound in ps, memory bound in bytes, results so far) that says whether a layout may still
-    matter to the answer.
+    pareto: simulate all layouts that no result beats in both time and memory, besides the ``top`` fastest ones.
     """
 
-    def __init__(self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int) -> None:
-        self._job, self._space, self._capacity = PackedJob(job), space, capacity_bytes
-        self._executor, self._top = executor, top
+    def __init__(
+        self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
+        pareto: bool = False,
+    ) -> None:  # fmt: skip
+        self.packed, self._space, self._capacity = PackedJob(job), space, capacity_bytes
+        self._executor, self._top, self._pareto = executor, top, pareto
         self._workload = job.workload
         self._has_bounds = can_probe(job.workload)
         self._layers = space.facts.layers or 1
@@ -108,7 +110,7 @@ class Search:
             plans.setdefault(_form(family.layout), self._plan(family.layout))
         keys = list(plans)
         parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
-        futures = [self._executor.submit(probe_all, self._job, [plans[key] for key in part]) for part in parts]
+        futures = [self._executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for number, (part, future) in enumerate(zip(parts, futures, strict=True)):
             self._costs |= zip(part, future.result(), strict=True)
             _report(number + 1, 2 * len(parts))
@@ -120,7 +122,7 @@ class Search:
     def _cost(self, layout: Layout) -> LayerCosts | None:
         key = _form(layout)
         if key not in self._costs:
-            self._costs[key] = probe_all(self._job, [self._plan(layout)])[0]
+            self._costs[key] = probe_all(self.packed, [self._plan(layout)])[0]
         return self._costs[key]
 
     def _bounds(self, layout: Layout, costs: LayerCosts | None) -> tuple[int, int]:
@@ -153,9 +155,12 @@ class Search:
         batch: list[_Entry] = []
         while self._queue and len(batch) < size:
             limit = self._limit
-            if limit is not None and self._queue[0].bound > limit:
+            if limit is not None and self._queue[0].bound > limit and not self._pareto:
                 break
             entry = heapq.heappop(self._queue)
+            if limit is not None and entry.bound > limit and self._is_beaten(entry):
+                self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
+                continue
             if entry.stage == _FAMILY:
                 self._expand(entry.subject)
             elif entry.stage == _LAYOUT:
@@ -163,6 +168,17 @@ class Search:
             else:
                 batch.append(entry)
         return batch
+
+    def _is_beaten(self, entry: _Entry) -> bool:
+        """Return whether a result has less time and memory than a layout can have at least."""
+        if entry.stage == _FAMILY or not self._has_bounds:
+            return False
+        time_ps, allocated = self._bounds(entry.subject, self._cost(entry.subject))
+        outside = facts_of(self._space.software, self._space.plan(entry.subject), self._workload).outside_bytes
+        return any(
+            each.outcome.step_ps <= time_ps and (each.outcome.memory_bytes or 0) <= allocated + outside
+            for each in self.ranked
+        )
 
     def _expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
@@ -202,7 +218,7 @@ class Search:
     def _simulate(self, batch: Sequence[_Entry]) -> None:
         """Simulate a round, and rank its layouts; the results are taken in the order of the round."""
         futures: list[Future[Outcome]] = [
-            self._executor.submit(simulate_layout, self._job, self._space.plan(entry.subject)) for entry in batch
+            self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
         ]
         for entry, future in zip(batch, futures, strict=True):
             outcome = future.result()
