@@ -85,7 +85,7 @@ class LayoutFacts:
                         readers.setdefault(tensor.storage, set()).add(family_of(kind_of(op)))
         return any({"embedding", "linear"} <= families for families in readers.values())
 
-    @property
+    @cached_property
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self._workload.is_training

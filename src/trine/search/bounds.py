@@ -22,7 +22,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from trine.graph.workload import FORWARD, Workload
+from trine.compute.kinds import layer_of
+from trine.errors import PlanError
+from trine.graph.workload import FORWARD, Operator, Workload
 from trine.parallel.cuts import STARTS
 from trine.parallel.plan import PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
@@ -43,11 +45,11 @@ class StageSizes:
         self._cache: dict[tuple[str | None, int], tuple[int, ...] | None] = {}
 
     @cached_property
-    def _forward(self) -> list[object]:
+    def _forward(self) -> list[Operator]:
         return [op for op in self._workload.operators if op.phase == FORWARD]
 
     def of(self, balance: str | None, chunks: int) -> tuple[int, ...] | None:
-        """Return the layers of each chunk; None if the cuts depend on operator times."""
+        """Return the layers of each chunk; None if the cuts depend on operator times, or the rule refuses them."""
         if chunks == 1:
             return (self._layers,)
         key = (balance, chunks)
@@ -55,14 +57,15 @@ class StageSizes:
             self._cache[key] = self._count(str(balance), chunks) if balance in STARTS else None
         return self._cache[key]
 
-    def _count(self, balance: str, chunks: int) -> tuple[int, ...]:
-        from trine.compute.kinds import layer_of
-
+    def _count(self, balance: str, chunks: int) -> tuple[int, ...] | None:
         forward = self._forward
-        starts = STARTS[balance](self._workload, forward, chunks)  # type: ignore[arg-type]
+        try:
+            starts = STARTS[balance](self._workload, forward, chunks)
+        except PlanError:
+            return None
         ends = [*starts[1:], len(forward)]
         return tuple(
-            len({block for op in forward[a:b] if (block := layer_of(op.layer))})  # type: ignore[attr-defined]
+            len({block for op in forward[a:b] if (block := layer_of(op.layer))})
             for a, b in zip(starts, ends, strict=True)
         )
 
@@ -77,7 +80,7 @@ def step_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: in
         work = (layers - passes) * path + passes * alone + costs.first + costs.last
         if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
             work = layers * alone + costs.first + costs.last
-        return max(micro_batches * work, micro_batches * layers * costs.launch) // layout.pp
+        return micro_batches * work // layout.pp
     if layout.schedule == "zb-h1":
         path = alone
     best, chain = 0, 0
@@ -85,7 +88,8 @@ def step_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: in
         mine = sizes[stage :: layout.pp]
         work = sum((k - 1) * path + alone for k in mine if k)
         work += costs.first * (stage == 0) + costs.last * (stage == layout.pp - 1)
-        best = max(best, micro_batches * max(work, sum(mine) * costs.launch) + chain)
+        work = max(work, (sum(mine) - 2 * len(mine)) * costs.offload)
+        best = max(best, micro_batches * work + chain)
         chain += _way(sizes[stage], costs, layout)
     return best
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trine.common.units import PS_PER_S
 from trine.compute.kinds import layer_of
 from trine.compute.resize import Split
 from trine.compute.roofline import Duration
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
-from trine.graph.program import COMPUTE_STREAM, LAUNCH_STREAM, Collective, Compute, Phase, RankProgram
+from trine.graph.program import COMPUTE_STREAM, Collective, Compute, HostCopy, Phase, RankProgram
 from trine.graph.workload import FORWARD, Operator, Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.job import JobContext
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 LAYERS = 3
 #: Share of a collective's predicted time in a bound: a margin for the rounding of flows to picoseconds.
 MARGIN = 0.99
+#: First words of the keys of collectives that every micro-batch has.
+EACH_MICRO_BATCH = ("tp", "cp", "ep")
 _RESIDENT = tuple(MEMORY_CATEGORIES)
 
 
@@ -45,9 +50,9 @@ class LayerCosts:
     forward, backward: the longest path from a layer's first operator to the next layer's. forward_alone,
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
     and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
-    between the arrival of a message and the next message. launch: launch time of a layer, both passes.
+    between the arrival of a message and the next message.
     kept: bytes that a layer keeps between the passes. peak: bytes beyond those at the peak of the last layer and head.
-    rise: bytes beyond those kept at the start of a layer's backward pass. resident: bytes of a layer by category.
+    offload: time of the copies of a layer's activations to the host, if they are offloaded. rise: bytes beyond those kept at the start of a layer's backward pass. resident: bytes of a layer by category.
     rest: resident bytes of the rest of the model by category.
     """
 
@@ -59,7 +64,7 @@ class LayerCosts:
     last: int
     forward_chain: int
     backward_chain: int
-    launch: int
+    offload: int
     kept: int
     peak: int
     rise: int
@@ -102,8 +107,18 @@ class Probe:
         context = self._context(self._setup.workload, plan)
         program = StageBuilder(context, 0, True).build()
         return _layer_costs(
-            program, context, self._alone(context.plan), program.resident_bytes, self._shorter_resident(plan)
+            program, context, self._alone(context.plan), self._shorter_resident(plan), self._host_bytes_per_s
         )
+
+    @cached_property
+    def _host_bytes_per_s(self) -> float:
+        """Bandwidth between a GPU and its host, without other traffic; infinite if it is unknown."""
+        machine = self._setup.machine
+        host = None if machine is None else machine.host_of(machine.gpus[0])
+        if machine is None or host is None:
+            return inf
+        route = machine.paths(machine.gpus[0], host)[0][0]
+        return float(min((machine.links[link].bytes_per_s for link in route), default=inf))
 
     def _shorter_resident(self, plan: Plan) -> tuple[int, ...]:
         """Return the resident bytes of the model with a layer less; they do not depend on the micro-batch."""
@@ -173,10 +188,11 @@ def _layer_costs(
     program: RankProgram,
     context: JobContext,
     alone: Callable[[Collective], int],
-    resident: Sequence[int],
     shorter: Sequence[int],
+    host_bytes_per_s: float,
 ) -> LayerCosts:
-    marks = _Marks(program, context)
+    marks, resident = _Marks(program, context), program.resident_bytes
+    copies = [step.size_bytes for step in program.steps if isinstance(step, HostCopy) and step.to_host]
     forward = {block: marks.first(block, (Phase.FORWARD,)) for block in range(LAYERS)}
     backward = {block: marks.first(block, (Phase.BACKWARD, Phase.RECOMPUTE)) for block in range(LAYERS)}
     held = _held(program)
@@ -192,7 +208,7 @@ def _layer_costs(
         last=marks.total_of_rest(before_blocks=False),
         forward_chain=marks.total(1, (Phase.FORWARD,), drop=1),
         backward_chain=marks.total(1, (Phase.BACKWARD,), drop=2),
-        launch=marks.launch(1),
+        offload=int(min(copies[1:LAYERS], default=0) / host_bytes_per_s * PS_PER_S),
         kept=kept,
         peak=max(0, max(held[forward[2] : backward[1]]) - (LAYERS - 1) * kept),
         rise=max(held[backward[2] : backward[1]]) - held[backward[2]],
@@ -223,9 +239,9 @@ class _Marks:
         self._early = set(forward[:first])
         self._names = names
 
-    def _is_compute(self, index: int, phases: Sequence[Phase], stream: str = COMPUTE_STREAM) -> bool:
+    def _is_compute(self, index: int, phases: Sequence[Phase]) -> bool:
         step = self._steps[index]
-        return isinstance(step, Compute) and step.stream == stream and step.label.phase in phases
+        return isinstance(step, Compute) and step.stream == COMPUTE_STREAM and step.label.phase in phases
 
     def first(self, block: int, phases: Sequence[Phase]) -> int:
         """Return the first compute step of a block in these phases."""
@@ -248,24 +264,19 @@ class _Marks:
             and step.label.layer >= 0 and (self._names[step.label.layer] in self._early) == before_blocks
         )  # fmt: skip
 
-    def launch(self, block: int) -> int:
-        """Return the time of the launching thread for a block in ps."""
-        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-        return sum(
-            step.duration_ps for i, step in enumerate(self._steps)
-            if self._block[i] == block and isinstance(step, Compute) and self._is_compute(i, phases, LAUNCH_STREAM)
-        )  # fmt: skip
-
     def path(self, source: int, target: int, alone: Callable[[Collective], int]) -> int:
         """Return the longest path in ps from the start of step ``source`` to the start of step ``target``.
 
-        Streams run in order, and so do the collectives of one queue. Messages take no time.
+        Streams run in order, and so do the collectives of one queue. Messages take no time. Collectives that only some
+        micro-batches have (reductions of gradients) are left out.
         """
         end: dict[int, int] = {}
         last: dict[str, int] = {}
         for index in range(source, target + 1):
             step = self._steps[index]
             stream = step.stream if isinstance(step, Compute) else ""
+            if isinstance(step, Collective) and step.key[0] not in EACH_MICRO_BATCH and index != target:
+                continue
             if isinstance(step, Collective):
                 stream = f"queue {step.queue or step.axis}"
             before = [end[i] for i in step.after if i in end]

@@ -26,8 +26,8 @@ from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
 FIRST_ROUND, MOST_PER_ROUND = 4, 32
-#: Forms of parallelism that one task probes.
-PROBES_PER_TASK = 12
+#: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
+PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 200
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
 SLOWER = "slower than the best ones by its lower bound"
 SAVES_NOTHING = "offload, where the same layout fits without it"
@@ -78,7 +78,7 @@ class Search:
         self._balance = str(space.fixed.get("balance", defaults.get("balance", "time")))
         self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
         self._queue: list[_Entry] = []
-        self._with_offload: dict[Layout, list[Layout]] = {}
+        self._num_with_offload = 0
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
         self.num_simulated = 0
@@ -103,17 +103,27 @@ class Search:
 
     def _probe(self, families: Sequence[Family]) -> None:
         """Measure a layer under every form of parallelism, without recomputation."""
-        if not self._has_bounds:
-            return
+        if self._has_bounds:
+            self._measure([family.layout for family in families])
+
+    def _measure(self, layouts: Sequence[Layout]) -> None:
+        """Measure the forms of these layouts that are new, several in one task."""
         plans: dict[tuple[object, ...], Plan] = {}
-        for family in families:
-            plans.setdefault(_form(family.layout), self._plan(family.layout))
+        for layout in layouts:
+            if _form(layout) not in self._costs and _form(layout) not in plans:
+                plans[_form(layout)] = self._plan(layout)
         keys = list(plans)
         parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
         futures = [self._executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
-        for number, (part, future) in enumerate(zip(parts, futures, strict=True)):
+        for part, future in zip(parts, futures, strict=True):
             self._costs |= zip(part, future.result(), strict=True)
-            _report(number + 1, 2 * len(parts))
+
+    def _probe_ahead(self, entry: _Entry) -> None:
+        """Measure the form of the next layout together with those of the layouts behind it, if it is a new one."""
+        if not self._has_bounds or _form(entry.subject) in self._costs:
+            return
+        following = heapq.nsmallest(LAYOUTS_AHEAD, self._queue)
+        self._measure([entry.subject, *(each.subject for each in following if each.stage == _LAYOUT)])
 
     def _plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout with the fields that the software fills in."""
@@ -164,6 +174,7 @@ class Search:
             if entry.stage == _FAMILY:
                 self._expand(entry.subject)
             elif entry.stage == _LAYOUT:
+                self._probe_ahead(entry)
                 self._refine(entry.subject)
             else:
                 batch.append(entry)
@@ -182,18 +193,13 @@ class Search:
 
     def _expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
-        valid: set[Layout] = set()
         costs = self._costs.get(_form(family.layout)) if self._has_bounds else None
         for layout in family.layouts():
             if reason := self._space.reason(layout):
-                self.rejected[reason] += 1
-                continue
-            valid.add(layout)
-            without = layout._replace(offload="none")
-            if layout.offload != "none" and without in valid:
-                self._with_offload.setdefault(without, []).append(layout)
-                continue
-            self._push(layout, self._bounds(layout, costs)[0])
+                self.rejected[reason] += len(family.offload)
+            else:
+                self._num_with_offload += len(family.offload) - 1
+                self._push(layout, self._bounds(layout, costs)[0])
 
     def _push(self, layout: Layout, bound: int, stage: int = _LAYOUT) -> None:
         heapq.heappush(self._queue, _Entry(bound, layout.key, stage, layout))
@@ -209,9 +215,14 @@ class Search:
             self._push(layout, time_ps, _REFINED)
 
     def _reject_for_memory(self, layout: Layout, reason: str) -> None:
+        """Count a layout, and queue the same one with offload."""
         self.rejected[reason] += 1
-        for each in self._with_offload.pop(layout, ()):
-            self._push(each, 0 if not self._has_bounds else self._bounds(each, self._cost(each))[0])
+        for each in self._space.offloading(layout):
+            self._num_with_offload -= 1
+            if why := self._space.reason(each):
+                self.rejected[why] += 1
+            else:
+                self._push(each, self._bounds(each, self._costs.get(_form(layout)))[0])
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -238,7 +249,7 @@ class Search:
         """Count the layouts that were not simulated by the reason."""
         for entry in self._queue:
             self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
-        self.rejected[SAVES_NOTHING] += sum(map(len, self._with_offload.values()))
+        self.rejected[SAVES_NOTHING] += self._num_with_offload
         self.rejected += Counter()  # without zeros
 
 

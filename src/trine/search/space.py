@@ -78,13 +78,10 @@ class Family:
         return len(self.pipelines) * len(self.shardings) * len(self.recompute) * len(self.offload)
 
     def layouts(self) -> Iterator[Layout]:
-        """Yield the layouts; those with offload after the same layout without it."""
-        for offload, recompute, sharding, (schedule, stages) in product(
-            self.offload, self.recompute, self.shardings, self.pipelines
-        ):
-            yield self.layout._replace(
-                offload=offload, recompute=recompute, sharding=sharding, schedule=schedule, virtual_stages=stages
-            )
+        """Yield the layouts with the first offload, by default none; :meth:`Space.offloading` has the others."""
+        for recompute, sharding, (schedule, stages) in product(self.recompute, self.shardings, self.pipelines):
+            yield Layout(*self.layout[:6], sharding, self.layout.shard_ways, schedule, stages, *self.layout[10:12],
+                         recompute, self.offload[0])  # fmt: skip
 
 
 class Space:
@@ -113,6 +110,12 @@ class Space:
     def reason(self, layout: Layout) -> str:
         """Return why a layout cannot run, or an empty string."""
         return self._rules.reason(layout)
+
+    def offloading(self, layout: Layout) -> list[Layout]:
+        """Return the layouts that equal one without offload except for their offload."""
+        if layout.offload != "none" or "offload" in self.fixed or not self.facts.training:
+            return []
+        return [layout._replace(offload=offload) for offload in OFFLOADS[1:]]
 
     def families(self) -> list[Family]:
         """Return the families whose ranks and batches are possible; count the others as rejected.
