@@ -22,7 +22,7 @@ from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
 from trine.search.worker import SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
-from trine.training.setup import setup_machine, setup_workload
+from trine.training.setup import JobMachine, setup_machine, setup_workload
 from trine.training.software import is_model
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
     job = SearchJob(workload=workload, options=settings, gpus=gpus)
     with workers(options.executor, options.workers) as executor:
-        search = Search(job, space, 0 if target is None else target.memory_bytes, executor, options.top, options.pareto)
+        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto)
         given = None if options.given is None else _simulate_given(options.given, search, space)
         search.run()
     name = str(model) if is_model(model) else workload.name
@@ -97,6 +97,12 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options, space, _num_nodes(cluster)),
     )  # fmt: skip
+
+
+def memory_of(machine: JobMachine) -> int:
+    """Return the memory of the machine's GPU in bytes, 0 if it is unknown."""
+    spec = known_gpu(machine.target)
+    return 0 if spec is None else spec.memory_bytes
 
 
 def _check(options: PlanOptions) -> None:

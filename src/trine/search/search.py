@@ -135,6 +135,10 @@ class Search:
             self._costs[key] = probe_all(self.packed, [self._plan(layout)])[0]
         return self._costs[key]
 
+    def bounds(self, layout: Layout) -> tuple[int, int]:
+        """Return lower bounds of a layout's step time in ps and of its allocated bytes."""
+        return self._bounds(layout, self._cost(layout) if self._has_bounds else None)
+
     def _bounds(self, layout: Layout, costs: LayerCosts | None) -> tuple[int, int]:
         """Return lower bounds of the step time in ps and the allocated bytes; 0 if none is known."""
         if costs is None:
