@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from trine.common.evidence import Evidence
 from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.results.report import Report, Row, Table, seconds
-from trine.results.text import aligned, width, wrapped_at
+from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.search import Ranked
 from trine.search.space import VARIED, Layout
 from trine.search.worker import Outcome, per_second
 
-#: Layouts, terms and reasons on one screen; the details have all.
-SHOWN, TERMS, REASONS = 5, 5, 4
+#: Layouts and reasons on one screen; the details have all.
+SHOWN, REASONS = 5, 4
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -83,13 +83,16 @@ class PlanSearch(Report):
         ]  # fmt: skip
 
     def summary(self) -> str:
-        """Return the answer on one screen."""
-        lines = [*wrapped_at("", self._question(), 0), "", *self._table(SHOWN), ""]
-        if rows := self._term_rows()[:TERMS]:
-            lines += [self._terms_title(), *(f"  {line}" for line in aligned(rows, 24)), ""]
+        """Return the answer on one screen; terms and reasons give way to the layouts."""
+        head = [*wrapped_at("", self._question(), 0), "", *self._table(SHOWN), ""]
         reasons = "; ".join(f"{count:,} {reason}" for count, reason in self._reasons()[:REASONS])
-        closing = [*wrapped_at("rejected", reasons, 10)[:3], *wrapped_at("note", self._note(), 10)]
-        lines += [*closing, *wrapped_at("next", f"{self.command}; --details", 10)]
+        note, last = wrapped_at("note", self._note(), 10), wrapped_at("next", f"{self.command}; --details", 10)
+        for num_terms, num_reasons in ((5, 3), (4, 3), (4, 2), (3, 2), (2, 2), (2, 1), (0, 1)):
+            rows = self._term_rows()[:num_terms]
+            terms = [self._terms_title(), *(f"  {line}" for line in aligned(rows, 0)), ""] if rows else []
+            lines = [*head, *terms, *wrapped_at("rejected", reasons, 10)[:num_reasons], *note, *last]
+            if len(lines) <= MAX_LINES:
+                break
         return "\n".join(lines)
 
     def details(self) -> str:
@@ -165,8 +168,9 @@ class PlanSearch(Report):
         """Return the lines of the best layouts and the given one; columns give way on a narrow terminal."""
         given = [] if self.given is None else [("yours", self.given)]
         pairs = [*((str(n), each) for n, each in enumerate(self.ranked[:count], start=1)), *given]
-        rows = [("", "layout", "step", "tokens/s", "MFU", "memory"), *(_cells(name, each) for name, each in pairs)]
-        for spare in ((), (3,), (3, 5), (3, 4, 5)):
+        for spare, is_short in (((), False), ((3,), False), ((3,), True), ((3, 5), True), ((3, 4, 5), True)):
+            rows = [("", "layout", "step", "tokens/s", "MFU", "memory")]
+            rows += [_cells(name, each, is_short) for name, each in pairs]
             kept = [tuple(cell for n, cell in enumerate(row) if n not in spare) for row in rows]
             lines = aligned(kept, 0, 2)
             if max(map(len, lines)) <= width():
@@ -213,33 +217,32 @@ class PlanSearch(Report):
         return figure
 
 
-def words(layout: Layout) -> str:
-    """Return a layout in short words, such as ``dp 8 x tp 4 x pp 4, 1f1b, micro-batch 1, zero1``."""
+def words(layout: Layout, is_short: bool = False) -> str:
+    """Return a layout in a few words, such as ``dp 8 x tp 4 x pp 4, 1f1b, mb 1, zero1``; short: ``dp8 tp4 pp4 v2``."""
     degrees = [("dp", layout.dp), ("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)]
-    text = " x ".join(f"{name} {ways}" for name, ways in degrees if ways > 1) or "1 GPU"
-    parts = [text]
-    if layout.ep > 1:
-        parts.append(f"ep {layout.ep}")
-    if layout.etp is not None and layout.etp != layout.tp:
-        parts.append(f"etp {layout.etp}")
+    parts = [" x ".join(f"{name} {ways}" for name, ways in degrees if ways > 1) or "1 GPU"]
+    parts += [f"ep {layout.ep}"] if layout.ep > 1 else []
+    parts += [f"etp {layout.etp}"] if layout.etp is not None and layout.etp != layout.tp else []
     if layout.pp > 1 and layout.schedule is not None:
-        stages = f" {layout.virtual_stages}" if layout.virtual_stages > 1 else ""
-        parts.append(f"{layout.schedule}{stages}")
+        parts.append(layout.schedule + (f" {layout.virtual_stages}" if layout.virtual_stages > 1 else ""))
     parts.append(f"mb {layout.micro_batch}")
     parts += [layout.sharding] if layout.sharding != "none" else []
     parts += ["sp"] if layout.sequence_parallel else []
     parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     parts += [f"offload {layout.offload}"] if layout.offload != "none" else []
-    return ", ".join(parts)
+    if not is_short:
+        return ", ".join(parts)
+    text = " ".join(part.replace(" x ", "_").replace(" ", "").replace("_", " ") for part in parts)
+    return text.replace("interleaved", "v").replace("recompute", "").replace("offload", "")
 
 
-def _cells(name: str, each: Ranked) -> tuple[str, ...]:
+def _cells(name: str, each: Ranked, is_short: bool = False) -> tuple[str, ...]:
     outcome = each.outcome
     if outcome.refused:
-        return (name, words(each.layout), "refused", "", "", "")
+        return (name, words(each.layout, is_short), "refused", "", "", "")
     rate = "" if outcome.tokens is None else f"{per_second(outcome.tokens, outcome.step_ps):,.0f}"
     share = "" if outcome.mfu is None else f"{outcome.mfu:.1%}"
-    return (name, words(each.layout), format_time(outcome.step_ps), rate, share, _memory(outcome))
+    return (name, words(each.layout, is_short), format_time(outcome.step_ps), rate, share, _memory(outcome))
 
 
 def _row(number: int, each: Ranked) -> Row:
