@@ -105,7 +105,9 @@ def _way(layers: int, costs: LayerCosts, layout: Layout) -> int:
     return forward + (layers - 1) * back + costs.backward_chain
 
 
-def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None) -> int:
+def memory_bound(
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None
+) -> int:
     """Return a lower bound of the bytes that the fullest rank allocates."""
     resident = _resident(costs.resident, layout)
     kept = 0 if layout.offload == "activations" else costs.kept
@@ -130,7 +132,8 @@ def _resident(sizes: Mapping[str, int], layout: Layout) -> int:
         gradients = 0 if layout.offload == "optimizer" else sizes.get("gradients", 0)
         return sizes.get("weights", 0) + gradients + state
     weights = 0 if layout.sharding in PARAMETERS_SHARDED else sizes.get("weights", 0)
-    ways *= layout.tp if layout.ep > 1 or layout.etp is not None else 1  # the replicas of dense weights and of experts differ
+    if layout.ep > 1 or layout.etp is not None:  # experts may have more replicas than dense weights
+        ways *= layout.tp
     return weights + state // ways
 
 

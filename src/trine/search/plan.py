@@ -92,7 +92,8 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     return PlanSearch(
         model=name.removeprefix("model:"), gpus=gpus, gpu=target.name if target else machine.target or "GPU",
         cluster=cluster.name, software=software.name, global_batch=options.global_batch,
-        sequence=space.facts.sequence, layers=space.facts.layers, num_layouts=search.num_layouts, num_simulated=search.num_simulated,
+        sequence=space.facts.sequence, layers=space.facts.layers,
+        num_layouts=search.num_layouts, num_simulated=search.num_simulated,
         ranked=tuple(search.ranked[: options.top]), given=given, rejected=dict(search.rejected),
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options, space, _num_nodes(cluster)),

@@ -51,9 +51,10 @@ class LayerCosts:
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
     and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
     between the arrival of a message and the next message.
-    kept: bytes that a layer keeps between the passes. peak: bytes beyond those at the peak of the last layer and head.
-    offload: time of the copies of a layer's activations to the host, if they are offloaded. rise: bytes beyond those kept at the start of a layer's backward pass. resident: bytes of a layer by category.
-    rest: resident bytes of the rest of the model by category.
+    offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
+    keeps between the passes. peak: bytes beyond those at the peak of the last layer and head. rise: bytes beyond those
+    kept at the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
+    rest of the model by category.
     """
 
     forward: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trine.common.evidence import Evidence
-from trine.common.units import PS_PER_S, format_bytes, format_time
+from trine.common.units import format_bytes, format_time
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.search import Ranked
@@ -70,17 +70,22 @@ class PlanSearch(Report):
             f"{_range(second)}): measure both"
         )
 
-    def terms(self) -> list[Row]:
-        """Return the parts of the step of the first and the second layout (or the given one), and their difference."""
+    def differences(self) -> list[tuple[str, int, int]]:
+        """Return (part of the step, ps of the first layout, ps of the second or given one), without empty parts."""
         other = self.given or (self.ranked[1] if len(self.ranked) > 1 else None)
         if other is None:
             return []
         first, second = dict(_terms(self.best.outcome)), dict(_terms(other.outcome))
-        pairs = [(name, first.get(name, 0), second.get(name, 0)) for name in dict.fromkeys((*first, *second))]
+        names = dict.fromkeys((*first, *second))
+        rows = [(name, first.get(name, 0), second.get(name, 0)) for name in names]
+        return [row for row in rows if row[1] or row[2]]
+
+    def terms(self) -> list[Row]:
+        """Return :meth:`differences` in seconds, with the difference."""
         return [
             {"term": name, "first_s": seconds(a), "second_s": seconds(b), "difference_s": seconds(b - a)}
-            for name, a, b in pairs if a or b
-        ]  # fmt: skip
+            for name, a, b in self.differences()
+        ]
 
     def summary(self) -> str:
         """Return the answer on one screen; terms and reasons give way to the layouts."""
@@ -169,7 +174,7 @@ class PlanSearch(Report):
         given = [] if self.given is None else [("yours", self.given)]
         pairs = [*((str(n), each) for n, each in enumerate(self.ranked[:count], start=1)), *given]
         for spare, is_short in (((), False), ((3,), False), ((3,), True), ((3, 5), True), ((3, 4, 5), True)):
-            rows = [("", "layout", "step", "tokens/s", "MFU", "memory")]
+            rows: list[tuple[str, ...]] = [("", "layout", "step", "tokens/s", "MFU", "memory")]
             rows += [_cells(name, each, is_short) for name, each in pairs]
             kept = [tuple(cell for n, cell in enumerate(row) if n not in spare) for row in rows]
             lines = aligned(kept, 0, 2)
@@ -190,12 +195,8 @@ class PlanSearch(Report):
         return "parts of the step of the first and yours" if self.given else "parts of the step of the first and second"
 
     def _term_rows(self) -> list[tuple[str, ...]]:
-        rows = sorted(self.terms(), key=lambda row: -abs(row["difference_s"]))
-        return [
-            (row["term"], *(format_time(round(row[key] * PS_PER_S)) for key in ("first_s", "second_s")),
-             _signed(row["difference_s"]))
-            for row in rows
-        ]  # fmt: skip
+        rows = sorted(self.differences(), key=lambda row: -abs(row[2] - row[1]))
+        return [(name, format_time(a), format_time(b), _signed(b - a)) for name, a, b in rows]
 
     def _reasons(self) -> list[tuple[int, str]]:
         """Return the numbers of rejected layouts with their reasons, the most frequent first."""
@@ -255,7 +256,8 @@ def _row(number: int, each: Ranked) -> Row:
         "step_time_s": seconds(outcome.step_ps), "step_time_low_s": low, "step_time_high_s": high,
         "bound_s": seconds(each.bound_ps), "tokens_per_s": rate,
         "samples_per_s": per_second(outcome.samples, outcome.step_ps) if outcome.step_ps else None,
-        "mfu": outcome.mfu, "compute_s": seconds(outcome.compute_ps), "exposed_communication_s": seconds(outcome.exposed_ps),
+        "mfu": outcome.mfu, "compute_s": seconds(outcome.compute_ps),
+        "exposed_communication_s": seconds(outcome.exposed_ps),
         "bubble_s": seconds(outcome.bubble_ps), "idle_s": seconds(outcome.idle_ps),
         "communication_s": {axis: seconds(ps) for axis, ps in sorted(outcome.communication.items())},
         "memory_bytes": outcome.memory_bytes, "memory_capacity_bytes": outcome.capacity_bytes,
@@ -288,8 +290,8 @@ def _range(outcome: Outcome) -> str:
     return f"{format_time(outcome.low_ps or 0)} to {format_time(outcome.high_ps or 0)}"
 
 
-def _signed(value_s: float) -> str:
-    return ("+" if value_s >= 0 else "-") + format_time(round(abs(value_s) * PS_PER_S))
+def _signed(ps: int) -> str:
+    return ("+" if ps >= 0 else "-") + format_time(abs(ps))
 
 
 def pareto(ranked: Iterable[Ranked]) -> tuple[Ranked, ...]:
@@ -300,4 +302,3 @@ def pareto(ranked: Iterable[Ranked]) -> tuple[Ranked, ...]:
         if memory is not None and (not frontier or memory < (frontier[-1].outcome.memory_bytes or 0)):
             frontier.append(each)
     return tuple(frontier)
-

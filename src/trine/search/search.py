@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from trine.common.observer import current_observer
 from trine.errors import PlanError
-from trine.parallel.constraints import LayoutFacts, resolve_layout
+from trine.parallel.constraints import resolve_layout
 from trine.parallel.plan import Plan
 from trine.search.bounds import StageSizes, memory_bound, step_bound
 from trine.search.probe import LayerCosts, can_probe
@@ -111,7 +111,10 @@ class Search:
         plans: dict[tuple[object, ...], Plan] = {}
         for layout in layouts:
             if _form(layout) not in self._costs and _form(layout) not in plans:
-                plans[_form(layout)] = self._plan(layout)
+                try:
+                    plans[_form(layout)] = self._plan(layout)
+                except PlanError:  # no plan; the layouts of this form are rejected one by one
+                    self._costs[_form(layout)] = None
         keys = list(plans)
         parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
         futures = [self._executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
@@ -132,7 +135,7 @@ class Search:
     def _cost(self, layout: Layout) -> LayerCosts | None:
         key = _form(layout)
         if key not in self._costs:
-            self._costs[key] = probe_all(self.packed, [self._plan(layout)])[0]
+            self._measure([layout])
         return self._costs[key]
 
     def bounds(self, layout: Layout) -> tuple[int, int]:
@@ -210,8 +213,12 @@ class Search:
 
     def _refine(self, layout: Layout) -> None:
         """Queue a layout for simulation by the bound of its own form, unless its memory does not fit."""
-        costs = self._cost(layout) if self._has_bounds else None
-        time_ps, allocated = self._bounds(layout, costs)
+        try:
+            self._plan(layout)
+        except PlanError as error:
+            self.rejected[str(error)] += 1
+            return
+        time_ps, allocated = self.bounds(layout)
         outside = facts_of(self._space.software, self._space.plan(layout), self._workload).outside_bytes
         if self._capacity and allocated + outside > self._capacity:
             self._reject_for_memory(layout, MEMORY)
@@ -296,6 +303,6 @@ class _Here(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(task(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - the caller gets it from the future
+        except Exception as error:
             future.set_exception(error)
         return future

@@ -265,7 +265,7 @@ class _Rules:
             "tp_overlap": 1, "data": "ddp", "order": DEFAULT_ORDER, "cut": False, "local_sgd": False,
             **{name: space.fixed[name] for name in names if name in space.fixed},
         }  # fmt: skip
-        self._etp = defaults.get("etp")
+        self._etp: Any = defaults.get("etp")
         self.pipelines: dict[int, tuple[tuple[str | None, int], ...]] = {}
         self._heads: dict[int, str] = {}
         self._schedules: dict[tuple[object, ...], str] = {}
@@ -287,12 +287,15 @@ class _Rules:
 
     def reason(self, layout: Layout) -> str:
         """Return why a layout of a possible family cannot run, or an empty string."""
+        if layout.pp == 1 and layout.virtual_stages > 1:
+            return "virtual stages need a pipeline"
         if layout.offload == "activations" and layout.recompute == "full":
             return "full recomputation leaves next to no activations to offload"
         return self._schedule_reason(layout) or self._software_reason(layout, self._etp_of(layout))
 
     def _etp_of(self, layout: Layout) -> int:
-        return int(layout.etp or self._etp or layout.tp)
+        etp: int = layout.etp or self._etp or layout.tp
+        return etp
 
     def _head_reason(self, tp: int) -> str:
         if tp not in self._heads:

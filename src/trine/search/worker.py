@@ -83,7 +83,7 @@ class PackedJob:
         """Return the job, unpickled on first use in this process."""
         if self.digest not in _JOBS:
             _JOBS.clear()
-            _JOBS[self.digest] = pickle.loads(self.content)  # noqa: S301 - written by this class
+            _JOBS[self.digest] = pickle.loads(self.content)  # written by this class
         return _JOBS[self.digest]
 
 
@@ -92,7 +92,8 @@ _JOBS: dict[str, SearchJob] = {}
 
 def probe_all(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
     """Return the costs of a layer under each plan; None for a plan that cannot be built."""
-    probe, costs = packed.job().probe, []
+    probe = packed.job().probe
+    costs: list[LayerCosts | None] = []
     for plan in plans:
         try:
             costs.append(probe.costs(plan))
