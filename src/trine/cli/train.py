@@ -51,8 +51,9 @@ RANGE = "range"
 class RankOptions:
     """The rank options as given; None, False or () if not given."""
 
-    no_fold: bool = option(False, "Simulate every rank, also identical ones.")
+    no_fold: bool = option(False, "Simulate every rank and micro-batch, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
+    exact: bool = option(False, "Refuse estimates, and simulate all micro-batches unless they repeat exactly.")
     show_rank: tuple[int, ...] = option((), "Report these ranks.")
     slow: tuple[str, ...] = option((), "Slow ranks down.")
     jitter: str | None = option(None, "Randomise the durations of operators.")
@@ -60,25 +61,26 @@ class RankOptions:
     seed: int | None = option(None, "Set the random seed [0].")
     repeat: int | None = option(None, "Run N seeds; report the spread of times.")
 
-    def checked(self, num_ranks: int) -> str:
-        """Check the options and return the folding mode: ``on``, ``off`` or ``verify``.
+    def checked(self, plan: Plan) -> str:
+        """Check the options and return the folding mode: ``on``, ``exact``, ``off`` or ``verify``.
 
         Raises InputError for options that contradict each other, name unknown ranks, or have no effect.
         """
         self.stragglers()
-        self._check_repeat(num_ranks)
-        self._check_shown(num_ranks)
-        return self._fold(num_ranks)
+        self._check_repeat(plan.num_ranks)
+        self._check_shown(plan.num_ranks)
+        return self._fold(plan)
 
-    def _fold(self, num_ranks: int) -> str:
-        if self.no_fold and self.verify_fold:
-            raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
-        if (self.no_fold or self.verify_fold) and num_ranks == 1:
-            flag = "--no-fold" if self.no_fold else "--verify-fold"
-            raise InputError(f"{flag} is about several ranks, and there is one")
+    def _fold(self, plan: Plan) -> str:
+        modes = {"--no-fold": self.no_fold, "--verify-fold": self.verify_fold, "--exact": self.exact}
+        flags = [flag for flag, is_given in modes.items() if is_given]
+        if len(flags) > 1:
+            raise InputError(f"{' and '.join(flags)} contradict each other: give one of them")
+        if flags and plan.num_ranks == 1 and plan.micro_batch is None:
+            raise InputError(f"{flags[0]} is about several ranks or micro-batches, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
-        return "off" if self.no_fold else "verify" if self.verify_fold else "on"
+        return {"--no-fold": "off", "--verify-fold": "verify", "--exact": "exact"}[flags[0]] if flags else "on"
 
     def stragglers(self) -> Stragglers | None:
         """Return slow ranks and jitter, or None without either. Raise InputError for options without effect."""
@@ -234,7 +236,7 @@ def train(
     names = ("network", "collective_costs", "placement")
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
     refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
-    fold = ranks.checked(job.num_ranks)
+    fold = ranks.checked(job)
     exported = load_target(_CHAKRA)(chakra, chakra_target)
     if exported.leaves_launches_out and choices["cpu"] is None and choices["launch_cost_ps"] is None:
         choices.values["cpu"] = False

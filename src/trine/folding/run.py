@@ -29,6 +29,7 @@ from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result
 from trine.results.memory import memory_timeline
 from trine.results.records import Ends
+from trine.results.repeats import Repeats
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
@@ -167,7 +168,8 @@ class JobRun:
     """Result of a run: the graph of the shown ranks, and their records.
 
     ranks: of each row of the graph. folded: None if trine did not try to fold; why: the reason. sentence: the result
-    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`.
+    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`. repeats: what the run repeats to
+    stand for a longer one.
     """
 
     graph: TaskGraph
@@ -180,6 +182,7 @@ class JobRun:
     sentence: str = ""
     ends: Ends | None = None
     reasons: Callable[[], Int8] | None = None
+    repeats: Repeats | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -361,21 +364,22 @@ def scope_of(
     folded = job_run.folded
     if folded is None:
         return None
-    step_ends = folded.step_ends()
+    repeats = job_run.repeats
+    step_ends = folded.step_ends() if repeats is None else repeats.stretch(folded.step_ends())
     shows_all = len(job_run.ranks) == job_run.num_ranks
     step = None if len(step_ends) == 1 else len(step_ends) - 1
     step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
 
     @cache
     def carried() -> Int64:
-        return link_bytes(folded.job, job_run.placement, folded.table, step)
+        return link_bytes(folded.job, job_run.placement, folded.table, step, repeats)
 
     @cache
     def uses() -> tuple[LinkUse, ...]:
         return link_uses(carried(), job_run.placement, step_ps)
 
     def of_ranks(ranks: Sequence[int]) -> Result:
-        shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step))
+        shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step, repeats))
         return observed(observe(folded, job_run.placement, ranks), ranks, shown)
 
     def spread() -> tuple[Result, npt.NDArray[np.float64]]:
@@ -400,7 +404,7 @@ def scope_of(
         notes=(*_why_so_many(folded.job, folded), *([job_run.sentence] if job_run.sentence else [])),
         links=None if shows_all else uses(),
         link_bytes=carried(),
-        totals=None if shows_all else collective_totals(folded.job, step),
+        totals=None if shows_all else collective_totals(folded.job, step, repeats),
         observe=lambda ranks: judged(of_ranks(ranks)),
         class_of=lambda rank: folded.class_of(rank)[0],
         class_size=lambda rank: folded.class_of(rank)[1],

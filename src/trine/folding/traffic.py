@@ -13,15 +13,25 @@ from trine.folding.neighbourhood import RouteTable
 from trine.folding.pattern import HOSTS, JobPatterns, Pattern
 from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
+from trine.graph.program import Label
 from trine.graph.taskgraph import TRANSFER, Records
+from trine.parallel.instantiate import LABEL_FIELDS
+from trine.results.repeats import Repeats
 from trine.results.traffic import LinkUse
 
+_MICROBATCH, _PHASE = LABEL_FIELDS.index("microbatch"), LABEL_FIELDS.index("phase")
 
-def link_bytes(job: JobPatterns, placement: Placement, table: RouteTable, step: int | None) -> Int64:
-    """Return the bytes that each link of the cluster carries in a step (None: in all): int64[links]."""
+
+def link_bytes(
+    job: JobPatterns, placement: Placement, table: RouteTable, step: int | None, repeats: Repeats | None = None
+) -> Int64:
+    """Return the bytes that each link of the cluster carries in a step (None: in all): int64[links].
+
+    repeats: of the run, if it stands for a longer one.
+    """
     carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
     for pattern in job.patterns:
-        for role, size in _bytes_by_role(pattern, step).items():
+        for role, size in _bytes_by_role(pattern, step, repeats).items():
             _, links = table.of_role(pattern, role)
             np.add.at(carried, links, size)
     return carried
@@ -62,18 +72,31 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
     )
 
 
-def _bytes_by_role(pattern: Pattern, step: int | None) -> dict[int, int]:
+def _bytes_by_role(pattern: Pattern, step: int | None, repeats: Repeats | None) -> dict[int, int]:
     is_sent = (pattern.kind == TRANSFER) & ((pattern.role >= 0) | np.isin(pattern.role, HOSTS))
     if step is not None:
         is_sent &= pattern.labels[5] == step
     roles = pattern.role[is_sent].astype(np.int64) - min(HOSTS)
     exact = np.zeros(int(roles.max(initial=-1)) + 1, np.int64)
-    np.add.at(exact, roles, pattern.size_bytes[is_sent])
+    np.add.at(exact, roles, _weighed_bytes(pattern, repeats)[is_sent])
     return {int(role) + min(HOSTS): int(exact[role]) for role in np.flatnonzero(exact)}
 
 
-def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int, int], int]:
+def _weighed_bytes(pattern: Pattern, repeats: Repeats | None) -> Int64:
+    """Return the bytes of each task of a pattern, and of the tasks that it stands for: int64[tasks]."""
+    if repeats is None:
+        return pattern.size_bytes
+    return pattern.size_bytes * repeats.weights(pattern.labels[_MICROBATCH], pattern.labels[_PHASE])
+
+
+def collective_totals(
+    job: JobPatterns, step: int | None, repeats: Repeats | None = None
+) -> dict[tuple[str, int, int], int]:
     """Return the number of collectives of each (kind, bytes, group size) in a step (None: in all), over the system."""
+
+    def times(label: Label) -> int:
+        return 1 if repeats is None or label.microbatch not in repeats.repeated else 1 + repeats.count
+
     members: dict[tuple[str, int, int], int] = {}
     for pattern in job.patterns:
         steps = job.templates[pattern.program].collectives
@@ -82,13 +105,13 @@ def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int
             collective = steps[name][1]
             if step is None or collective.label.step == step:
                 kind = (collective.kind, collective.size_bytes, job.grid.size(axis))
-                members[kind] = members.get(kind, 0) + len(pattern.ranks)
+                members[kind] = members.get(kind, 0) + len(pattern.ranks) * times(collective.label)
     totals = {kind: count // kind[2] for kind, count in members.items()}
     for pattern in job.patterns:
         for _, send in job.templates[pattern.program].sends:
             if step is None or send.label.step == step:
                 kind = ("send_recv", send.size_bytes, 2)
-                totals[kind] = totals.get(kind, 0) + len(pattern.ranks)
+                totals[kind] = totals.get(kind, 0) + len(pattern.ranks) * times(send.label)
     return totals
 
 
@@ -96,17 +119,18 @@ def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int
 WORTH_A_WORD = 2e-3
 
 
-def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
+def sensitivity_warning(run: FoldedRun, placement: Placement, repeats: Repeats | None = None) -> str:
     """Return a warning if ranks of one program behave differently and share links, else "".
 
     The effect is possible but not certain: such ranks need not send at the same time.
     """
     programs = len(run.job.job.programs)
     finest = max((stage.partition for stage in run.stages), key=lambda partition: partition.num_classes)
-    least_ps = WORTH_A_WORD * int(run.step_ends()[-1])
+    ends = run.step_ends() if repeats is None else repeats.stretch(run.step_ends())
+    least_ps = WORTH_A_WORD * int(ends[-1])
     if finest.num_classes <= programs or class_skew_ps(run) < least_ps:
         return ""
-    if shared_s(run.job, placement, finest) * PS_PER_S < least_ps:
+    if shared_s(run.job, placement, finest, repeats) * PS_PER_S < least_ps:
         return ""
     kinds = "one program" if programs == 1 else f"{programs} programs"
     return (
@@ -144,7 +168,7 @@ def rank_skew_ps(extraction: Extraction, records: Records) -> int:
     return skew_ps
 
 
-def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> float:
+def shared_s(job: JobPatterns, placement: Placement, partition: Partition, repeats: Repeats | None = None) -> float:
     """Return the maximum time in s that a link spends on traffic from several classes to several, per collective kind.
 
     Excludes links with a single receiver, which waits for all its data in any order, and copies to and from the host,
@@ -153,7 +177,7 @@ def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> fl
     crossing: dict[object, _Crossing] = {}
     table = RouteTable(placement.routes)
     for pattern in job.patterns:
-        for (kind, role), size_bytes in _sent(job, pattern).items():
+        for (kind, role), size_bytes in _sent(job, pattern, repeats).items():
             if kind not in crossing:
                 crossing[kind] = _Crossing(len(placement.link_bytes_per_s), partition.num_classes)
             ptr, links = table.of_role(pattern, role)
@@ -182,12 +206,12 @@ class _Crossing:
         return float((self.carried[shared] / bytes_per_s[shared]).max(initial=0.0))
 
 
-def _sent(job: JobPatterns, pattern: Pattern) -> dict[tuple[object, int], int]:
+def _sent(job: JobPatterns, pattern: Pattern, repeats: Repeats | None) -> dict[tuple[object, int], int]:
     """Return a rank's bytes to each role: in collectives of one axis and algorithm, and in messages of one axis."""
     sends = (pattern.kind == TRANSFER) & ~np.isin(pattern.role, HOSTS)
     pairs, inverse = np.unique(np.stack([pattern.key[sends], pattern.role[sends]]), axis=1, return_inverse=True)
     sizes = np.zeros(pairs.shape[1], np.int64)
-    np.add.at(sizes, inverse.ravel(), pattern.size_bytes[sends])
+    np.add.at(sizes, inverse.ravel(), _weighed_bytes(pattern, repeats)[sends])
     bytes_to: dict[tuple[object, int], int] = {}
     for (key, role), size_bytes in zip(pairs.T.tolist(), sizes.tolist(), strict=True):
         kind = (job.keys[key][0], pattern.algorithm_of[key]) if key >= 0 else pattern.role_axes[role]

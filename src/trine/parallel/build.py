@@ -68,21 +68,22 @@ class BuildReport:
 def build_job(
     workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
     host_bytes_per_s: float | None = None, software: Software | None = None, mixed: MixedGpus | None = None,
+    simulated: int | None = None,
 ) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``, which has no open fields (:meth:`Plan.filled`).
 
     software: the profile that determines memory. has_host: whether ranks have host memory; host_bytes_per_s: its
     bandwidth per rank, for offload of the optimizer. mixed: the GPU models of the ranks if there are several;
-    ``compute`` is then for the first of its models.
+    ``compute`` is then for the first of its models. simulated: micro-batches that the programs contain; None: all.
 
     Raises PlanError for a layout, batch or cuts that cannot run, and ValueError for a plan with open fields.
     """
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
             known_name(kind, algorithm)
-    context = JobContext(workload, plan, compute, launch, software, mixed, host_bytes_per_s)
+    context = JobContext(workload, plan, compute, launch, software, mixed, host_bytes_per_s, simulated)
     check_offload(context, has_host)
-    if plan.sync == "each" and len(context.micro_batches) == 1:
+    if plan.sync == "each" and len(context.all_micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(workload.operators) * len(context.micro_batches) * plan.steps
     if steps > MAX_STEPS:
@@ -107,7 +108,7 @@ def build_job(
     report = BuildReport(
         batch=context.batch,
         replica_batches=context.replica_batches,
-        micro_batches=context.micro_batches,
+        micro_batches=context.all_micro_batches,
         cuts=context.stages.cuts,
         buckets=buckets,
         num_split_operators=len(context.splits),
@@ -204,7 +205,7 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
 
 
 def _warnings(context: JobContext) -> tuple[str, ...]:
-    plan, sizes = context.plan, context.micro_batches
+    plan, sizes = context.plan, context.all_micro_batches
     notes = [*context.tensor.warnings, *recompute_notes(plan, context.rerun_segments)]
     if plan.sharding in PARAMETERS_SHARDED:
         notes += unit_notes(context)

@@ -42,6 +42,7 @@ class JobFacts:
 
     compute: operator times on the first GPU model. mixed: the GPU models of the ranks if there are several.
     software: the profile, or None. host_bytes_per_s: host memory bandwidth per rank, for offload of the optimizer.
+    simulated: the number of micro-batches that programs contain; None: all.
     """
 
     workload: Workload
@@ -51,6 +52,7 @@ class JobFacts:
     software: Software | None = None
     mixed: MixedGpus | None = None
     host_bytes_per_s: float | None = None
+    simulated: int | None = None
 
     def __post_init__(self) -> None:
         """Compute the facts that may raise PlanError, in the order of their errors."""
@@ -429,21 +431,24 @@ class RankWork:
 class JobContext(JobFacts):
     """The facts of a job, for ranks of one kind; at first, of the largest replicas, on the first GPU model.
 
-    kind: the name of the kind. batch: samples of one replica. micro_batches: their sizes. pipeline: its shape.
-    work: operator times and tensor sizes. evidence_ps: operator time by evidence, over all programs.
+    kind: the name of the kind. batch: samples of one replica. micro_batches: sizes of those in programs, and
+    all_micro_batches of all. pipeline: the shape of the programs. work: operator times and tensor sizes. once_ps,
+    repeated_ps: operator time by evidence, over all programs, outside and inside micro-batches.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kind = ""
         self.work = self.works[0]
-        self.evidence_ps: dict[str, int] = {}
+        self.once_ps: dict[str, int] = {}
+        self.repeated_ps: dict[str, int] = {}
         self._set_batch(max(self.batches, default=self.requested_batch))
 
     def _set_batch(self, batch: int) -> None:
         self.batch = batch
-        self.micro_batches = micro_batches(batch, self.plan.micro_batch)
-        self.pipeline = self.pipeline_of(batch)
+        self.all_micro_batches = micro_batches(batch, self.plan.micro_batch)
+        self.micro_batches = self.all_micro_batches[: self.simulated]
+        self.pipeline = self.pipeline_of(batch)._replace(num_microbatches=len(self.micro_batches))
 
     def for_ranks(self, kind: str = "", *, gpu: int = 0, batch: int = 0, load: Fraction = WHOLE) -> JobContext:
         """Return the context of another kind of ranks. gpu: an index in ``mixed``; batch 0: unchanged."""
@@ -460,11 +465,24 @@ class JobContext(JobFacts):
         context.work = self.work.under(load)
         return context
 
-    def duration(self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH) -> int:
-        """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence."""
+    def duration(
+        self, op: Operator, batch: int, share: Fraction = WHOLE, *, part: str = BOTH, repeats: bool = False
+    ) -> int:
+        """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence.
+
+        repeats: whether each micro-batch runs it.
+        """
         ps, evidence = self.work.duration(op, batch, share, part)
-        self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
+        total = self.repeated_ps if repeats else self.once_ps
+        total[evidence] = total.get(evidence, 0) + ps
         return ps
+
+    @property
+    def evidence_ps(self) -> dict[str, int]:
+        """Operator time by evidence, over all programs and micro-batches."""
+        built, wanted = len(self.micro_batches), len(self.all_micro_batches)
+        repeated = {evidence: ps * wanted // built for evidence, ps in self.repeated_ps.items()}
+        return {name: self.once_ps.get(name, 0) + repeated.get(name, 0) for name in {**repeated, **self.once_ps}}
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

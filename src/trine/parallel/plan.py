@@ -473,6 +473,28 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
+#: Fewer micro-batches than this are simulated one by one.
+FEW_MICRO_BATCHES = 16
+#: Numbers of micro-batches that are tried, each twice the one before.
+MOST_ATTEMPTS = 4
+
+
+def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
+    """Return numbers of micro-batches to simulate, one after the other, until a run repeats and stands for ``total``.
+
+    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
+    """
+    is_interleaved = plan.virtual_stages > 1
+    count, counts = max(2 * plan.pp * (1 + is_interleaved) + 4, FEW_MICRO_BATCHES // 2), []
+    while len(counts) < MOST_ATTEMPTS:
+        count += (total - count) % (plan.pp if is_interleaved else 2)
+        if 2 * count > total:
+            break
+        counts.append(count)
+        count *= 2
+    return tuple(counts)
+
+
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
     """Split ``batch`` samples into micro-batches of at most ``micro_batch``, with sizes that differ by at most one.
 

@@ -217,17 +217,22 @@ class StageBuilder(StageProgram):
         return next((extension.buckets for extension in self.extensions if isinstance(extension, BucketReductions)), ())
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
-        """Copy the inputs of each forward pass, one after the other, from the end of the previous step on."""
+        """Copy the inputs of each forward pass, one after the other, from the end of the previous step on.
+
+        Micro-batches that the program leaves out are copied too, since copies do not wait for their passes.
+        """
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
-        for action in self.actions.passes:
+        waiting = [(action.chunk, action.microbatch) for action in self.actions.passes if action.kind == FORWARD_PASS]
+        for action in self.actions.all_passes:
             if action.kind == FORWARD_PASS:
                 label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=action.microbatch, step=step)
                 chunk = self.context.chunks[action.chunk]
-                size = self.context.input_bytes(chunk.forward, self.context.micro_batches[action.microbatch])
+                size = self.context.input_bytes(chunk.forward, self.context.all_micro_batches[action.microbatch])
+                reader = waiting.pop(0) if waiting else (-1, -1)
                 if size:
-                    copies[action.chunk, action.microbatch] = self.writer.add(HostCopy(size, after, label))
-                    after = (copies[action.chunk, action.microbatch],)
+                    after = (self.writer.add(HostCopy(size, after, label)),)
+                    copies[reader] = after[0]
         return copies
 
     def _optimizer_step(self, step: int) -> None:
@@ -347,7 +352,7 @@ class StageBuilder(StageProgram):
             before(op, place)
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
-        duration_ps = context.duration(op, batch, share, part=run.part)
+        duration_ps = context.duration(op, batch, share, part=run.part, repeats=place.microbatch >= 0)
         pieces = (write(run, duration_ps, label, batch, place) for write in self._write)
         done = next((step for step in pieces if step is not None), None)
         if done is None:

@@ -38,6 +38,7 @@ def document(result: TaskRun) -> Row:
         "plan": dict(result.plan),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
         "folding": folding_row(result),
+        **({} if result.repeats is None else {"repeats": result.repeats.document()}),
         "ranks": rank_rows(result),
         **_shares(result),
         "links": to_rows(result.links, _LINK_COLUMNS),

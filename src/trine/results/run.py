@@ -21,6 +21,7 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.records import Ends, RecordTable, record_table
+from trine.results.repeats import Repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class TaskRun:
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
-    memory_facts: memory settings besides the tensors.
+    memory_facts: memory settings besides the tensors. repeats: what the run repeats to stand for a longer one; its
+    records are then stretched.
     """
 
     graph: TaskGraph
@@ -129,6 +131,7 @@ class TaskRun:
     work: headline.StepWork | None = None
     band: headline.Band | None = None
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
+    repeats: Repeats | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w", "gpu_models"):
@@ -141,6 +144,29 @@ class TaskRun:
         changed = replace(self, warnings=warnings, evidence=evidence, band=band)
         changed.__dict__.update({name: value for name, value in self.__dict__.items() if name not in changed.__dict__})
         return changed
+
+    # Micro-batches
+
+    @cached_property
+    def shown_records(self) -> Records:
+        """The simulated tasks at their times in the run, which has further tasks if it repeats."""
+        return self.records if self.repeats is None else self.repeats.shown(self.records)
+
+    @cached_property
+    def excerpt(self) -> Self:
+        """The run as simulated: without the repetitions."""
+        if self.repeats is None:
+            return self
+        part = self.part
+        if part is not None:
+            part = replace(part, step_ends_ps=self.repeats.simulated_ps(part.step_ends_ps))
+        return replace(self, records=self.repeats.unstretched(self.records), part=part, repeats=None)
+
+    @property
+    def weights(self) -> Int64 | None:
+        """How many tasks each task stands for: int64[tasks]; None: one each."""
+        labels = self.graph.labels
+        return None if self.repeats is None else self.repeats.weights(labels.microbatch, labels.phase)
 
     # Ranks
 
@@ -291,7 +317,7 @@ class TaskRun:
         totals: traffic.Totals | None = None if self.part is None else {}
         if self.scope is not None:
             totals = self.scope.totals
-        return traffic.collective_uses(self.graph, self.records, self.window, totals)
+        return traffic.collective_uses(self.graph, self.records, self.window, totals, self.weights)
 
     @cached_property
     def links(self) -> tuple[traffic.LinkUse, ...]:
@@ -299,12 +325,12 @@ class TaskRun:
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
         tasks = activity.in_step(self.graph, self.window)
-        return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers)
+        return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers, self.weights)
 
     @cached_property
     def memory_timeline(self) -> memory_use.MemoryTimeline | None:
         """Memory of each rank over time; None if the run has no memory events."""
-        return None if self.memory is None else memory_use.memory_timeline(self.memory, self.records)
+        return None if self.memory is None else memory_use.memory_timeline(self.memory, self.shown_records)
 
     @cached_property
     def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
@@ -371,4 +397,9 @@ class TaskRun:
     def record_table(self) -> RecordTable:
         """One row per task: its description, its ready, start and end times, and its wait reason."""
         ends = None if self.part is None else self.part.ends
-        return record_table(self.graph, self.records, self.wait_reasons, ends)
+        table = record_table(self.graph, self.shown_records, self.wait_reasons, ends)
+        if self.repeats is None:
+            return table
+        columns = table.columns
+        number = self.repeats.shown_microbatch(columns["microbatch"], columns["phase"], columns["start_ps"])
+        return table._replace(columns={**columns, "microbatch": number})

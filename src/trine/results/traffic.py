@@ -67,27 +67,40 @@ Totals = Mapping[tuple[str, int, int], int]
 
 
 def collective_uses(
-    graph: TaskGraph, records: Records, window: Window, totals: Totals | None = None
+    graph: TaskGraph, records: Records, window: Window, totals: Totals | None = None, weights: Int64 | None = None
 ) -> tuple[CollectiveUse, ...]:
     """Return the collectives of the window's step, longest transfer time first.
 
     Messages between two ranks outside collectives (between pipeline stages, DataParallel's outputs and their gradients)
-    are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
+    are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not. weights: int64[tasks], how
+    often each task counts (None: once).
     """
+    weights = np.ones(graph.num_tasks, np.int64) if weights is None else weights
     durations_ps, waiting_ps = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}
     for index, label in enumerate(graph.collectives):
         if window.step == 0 or label.step == window.step:
             groups.setdefault((label.kind, label.size_bytes, label.num_ranks), []).append(index)
-    uses = [_use(graph, members, durations_ps, waiting_ps) for members in groups.values()] + _messages(
-        graph, records, window, totals is not None
+    times = _times_of_collectives(graph, weights)
+    uses = [_use(graph, members, durations_ps, waiting_ps, times) for members in groups.values()] + _messages(
+        graph, records, window, totals is not None, weights
     )
     if totals is not None:
         uses = [replace(use, total=totals.get((use.kind, use.size_bytes, use.group_size), use.total)) for use in uses]
     return tuple(sorted(uses, key=lambda use: (-use.transfer_ps, use.kind, -use.size_bytes, use.group_size)))
 
 
-def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool) -> list[CollectiveUse]:
+def _times_of_collectives(graph: TaskGraph, weights: Int64) -> Int64:
+    """Return how often each collective counts: int64[collectives]."""
+    times = np.ones(len(graph.collectives), np.int64)
+    inside = np.flatnonzero(graph.labels.collective >= 0)
+    times[graph.labels.collective[inside]] = weights[inside]
+    return times
+
+
+def _messages(
+    graph: TaskGraph, records: Records, window: Window, partial: bool, weights: Int64
+) -> list[CollectiveUse]:
     """Return messages outside collectives, by size; a ``partial`` graph keeps those to ranks that it does not show."""
     labels = graph.labels
     is_message = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
@@ -110,8 +123,8 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
                 kind="send_recv",
                 size_bytes=size,
                 group_size=2,
-                count=int(np.bincount(ends, minlength=ranks).max()),
-                total=len(members),
+                count=int(sum_by_group(ends, weights[ends_task], ranks).max()),
+                total=int(weights[members].sum()),
                 time_ps=int(sum_by_group(ends, durations, ranks).max()),
                 axes=(),
                 algorithms=("direct",),
@@ -120,11 +133,14 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
     return uses
 
 
-def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
-    """Return the traffic of each link in the given tasks, in the order of the links."""
+def link_uses(
+    graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | None = None, weights: Int64 | None = None
+) -> tuple[LinkUse, ...]:
+    """Return the traffic of each link in the given tasks, in the order of the links. weights: how often each counts."""
     transfers = np.flatnonzero(tasks & (graph.kind == TRANSFER))
+    sizes = graph.size_bytes[transfers] * (1 if weights is None else weights[transfers])
     num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)
-    by_route = sum_by_group(graph.route[transfers].astype(np.int64), graph.size_bytes[transfers], num_routes)
+    by_route = sum_by_group(graph.route[transfers].astype(np.int64), sizes, num_routes)
     crossings = np.repeat(by_route, np.diff(graph.route_ptr))
     by_link = sum_by_group(graph.route_links.astype(np.int64), crossings, num_links).tolist()
     rates = graph.link_bytes_per_s.tolist()
@@ -167,13 +183,13 @@ def _last_entries(graph: TaskGraph, records: Records) -> Int64:
     return latest
 
 
-def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64) -> CollectiveUse:
+def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64, times: Int64) -> CollectiveUse:
     num_ranks = len(graph.rank_names)
     count, time_by_rank, waiting_by_rank = (np.zeros(num_ranks, np.int64) for _ in range(3))
     labels: list[CollectiveLabel] = [graph.collectives[index] for index in members]
     for index, label in zip(members, labels, strict=True):
         ranks = np.array(label.ranks, np.int64)
-        count[ranks] += 1
+        count[ranks] += times[index]
         time_by_rank[ranks] += durations[index]
         waiting_by_rank[ranks] += waiting[index]
     return CollectiveUse(
@@ -181,7 +197,7 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64)
         size_bytes=labels[0].size_bytes,
         group_size=labels[0].num_ranks,
         count=int(count.max(initial=0)),
-        total=len(members),
+        total=int(times[members].sum()),
         time_ps=int(time_by_rank.max(initial=0)),
         axes=tuple(dict.fromkeys(label.axis for label in labels)),
         algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),

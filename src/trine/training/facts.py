@@ -241,7 +241,7 @@ def fold_warnings(run: JobRun) -> list[str]:
     warnings = []
     if run.why:
         warnings.append(f"trine simulated every rank: {run.why}")
-    if run.folded is not None and (sensitive := sensitivity_warning(run.folded, run.placement)):
+    if run.folded is not None and (sensitive := sensitivity_warning(run.folded, run.placement, run.repeats)):
         warnings.append(sensitive)
     return warnings
 

@@ -15,11 +15,12 @@ from trine.cluster.select import Evened, evened
 from trine.common._version import __version__
 from trine.common.arguments import takes
 from trine.common.arrays import Int64
-from trine.common.observer import announce_job, ignore, observing, unobserved
+from trine.common.evidence import Evidence
+from trine.common.observer import announce_job, current_observer, ignore, observing, unobserved
 from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.errors import InputError, SpecError, TooManyTasksError
 from trine.graph.workload import Workload
-from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan, first_counts, micro_batches
 from trine.software.profile import NO_SOFTWARE
 from trine.training.facts import (
     crowded_uplinks,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
+    from trine.results.repeats import Repeats
     from trine.results.run import Scope
 
 
@@ -106,7 +108,73 @@ def _why_not_compared(options: SimulateOptions) -> str:
 
 
 def _run(setup: Setup) -> _Run:
-    """Build the job and run it."""
+    """Build the job and run it: few of its micro-batches if they repeat, else all."""
+    from trine.folding.period import check_repeats
+
+    total = _num_micro_batches(setup)
+    counts = first_counts(setup.plan, total)
+    why = counts and _why_each_microbatch(setup)
+    run = None
+    for simulated in () if why else counts:
+        is_last = simulated == counts[-1] and setup.options.fold != "exact"
+        few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
+        if run := _repeated(few, total, simulated, (True, False) if is_last else (True,)):
+            break
+    if run is None:
+        whole = _run_micro_batches(setup, None)
+        return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole
+    if setup.options.fold == "verify":
+        fold = "off" if setup.plan.num_ranks == 1 or run.job_run.why else "verify"
+        every = _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None)
+        repeats = run.job_run.repeats
+        assert repeats is not None
+        verified = check_repeats(run.job_run, every.job_run, repeats)
+        job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.job_run.sentence)
+        return replace(run, job_run=job_run)
+    return run
+
+
+def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool]) -> _Run | None:
+    """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat."""
+    from trine.folding.period import find_repeats
+
+    run = _run_micro_batches(setup, simulated)
+    for exact in exactness:
+        repeats = find_repeats(run.job_run, total, simulated, exact=exact)
+        if repeats is not None and repeats.left_out:
+            further = simulated + repeats.left_out
+            return _repeated(setup, total, further, exactness) if 2 * further <= total else None
+        if repeats is not None:
+            return replace(run, job_run=replace(run.job_run, repeats=repeats))
+    return None
+
+
+def _num_micro_batches(setup: Setup) -> int:
+    plan = setup.plan
+    return len(micro_batches(plan.batch or setup.workload.batch, plan.micro_batch))
+
+
+def _why_each_microbatch(setup: Setup) -> str:
+    """Return why every micro-batch must be simulated, or an empty string if few of them may stand for all."""
+    from trine.engine.models import NetworkModel, is_compiled, network_model
+
+    plan, stragglers, size = setup.plan, setup.options.stragglers, setup.plan.micro_batch
+    model = network_model(setup.network)
+    reasons = (
+        (setup.options.fold == "off", "folding is off"),
+        (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
+        (plan.data == "dp" or plan.sync_every is not None, "replicas do not synchronise in each step"),
+        (bool(plan.replica_batches), "replicas have different batches"),
+        (size is None or (plan.batch or setup.workload.batch) % size > 0, "micro-batches have different sizes"),
+        (stragglers is not None and stragglers.jitter is not None, "jitter makes every operator different"),
+        (not isinstance(model, NetworkModel) or not is_compiled(setup.network) or model.name == "circuit",
+         f"the network {model.name!r} has a state besides its flows"),
+    )  # fmt: skip
+    return next((reason for applies, reason in reasons if applies), "")
+
+
+def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
+    """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
     from trine.parallel.build import build_job
     from trine.parallel.contention import under_pressure
@@ -116,7 +184,7 @@ def _run(setup: Setup) -> _Run:
     options, profile = setup.options, setup.software.profile
     job, report = build_job(
         setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
-        host_bytes_per_s=setup.host_bytes_per_s, software=profile, mixed=setup.mixed,
+        host_bytes_per_s=setup.host_bytes_per_s, software=profile, mixed=setup.mixed, simulated=simulated,
     )  # fmt: skip
     announce_job(job)
     if options.stragglers is not None:
@@ -143,7 +211,7 @@ def _run(setup: Setup) -> _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A finished run of a job. advice: sentences about options that do not pay."""
+    """A finished run of a job. advice: sentences about options that do not pay. why: each micro-batch was simulated."""
 
     setup: Setup
     report: BuildReport
@@ -151,6 +219,7 @@ class _Run:
     kernels: tuple[CommunicationKernels, ...]
     job_run: JobRun
     advice: tuple[str, ...] = ()
+    why: str = ""
 
     def result(self, simulator: Simulator) -> Result:
         """Return the result, with the ranks that the run shows."""
@@ -158,7 +227,7 @@ class _Run:
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
-        support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers)
+        support = (*evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers), *self._repetition())
         shared = {
             "plan": facts(setup, self.report),
             "evidence": support,
@@ -168,6 +237,7 @@ class _Run:
             "work": work,
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
+            "repeats": run.repeats,
         }
         show = partial(_build_result, setup, shared)
         observation = Observation(
@@ -180,6 +250,13 @@ class _Run:
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
         return result.with_words(warnings, support, band_on_shared_fabric(result, setup))
+
+    def _repetition(self) -> tuple[Evidence, ...]:
+        """Return how many of many micro-batches the run simulated, and why."""
+        repeats = self.job_run.repeats
+        if repeats is not None:
+            return (Evidence("micro-batches", "modelled", repeats.sentence),)
+        return (Evidence("micro-batches", "modelled", f"all are simulated: {self.why}"),) if self.why else ()
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs
@@ -215,6 +292,7 @@ def _build_result(
     from trine.results.run import Part
 
     part = tiers = None
+    repeats: Repeats | None = shared["repeats"]
     if scope is not None and observation.ends is not None:
         part = Part(
             ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=observation.ends, step_ends_ps=scope.step_ends_ps,
@@ -225,7 +303,7 @@ def _build_result(
         tiers = machine.link_tiers.names, machine.link_tiers.tier
     return Result(
         graph=observation.graph,
-        records=observation.records,
+        records=observation.records if repeats is None else repeats.stretched(observation.records),
         memory=observation.memory,
         memory_capacity_bytes=capacity if any(capacity) else (),
         scope=scope,

@@ -1,0 +1,432 @@
+"""Folding in time: a run of few micro-batches whose state repeats stands for one of many.
+
+A micro-batch's tasks of one rank, step and phase are a *list*. Lists with the same tasks, in order of micro-batch, form
+a *sequence*. If all tasks that start in some interval have an equal task one period later, and ready, start and end
+differ by exactly the period, then the interval contains a window that the longer run repeats, see :func:`_windows`.
+
+Why it is exact: the rates of flows depend on the set of flows in progress alone (:mod:`trine.engine`), so a flow's
+remaining bytes, a float, follow from the starts and ends of all flows since its start. If these repeat after one period,
+so does the complete state, bit for bit, and with it the future, as long as the programs continue alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.common.arrays import Bool, Int64
+from trine.common.units import format_time
+from trine.errors import SimulationError
+from trine.folding.run import JobRun, one_of_each_class
+from trine.graph.program import Phase
+from trine.parallel.instantiate import LABEL_FIELDS
+from trine.results.repeats import Repeat, Repeats
+
+_PHASE, _MICROBATCH, _STEP = (LABEL_FIELDS.index(name) for name in ("phase", "microbatch", "step"))
+#: Passes in the backward direction are one list, with the operators that they recompute.
+_SAME_LIST = {int(Phase.RECOMPUTE): int(Phase.BACKWARD), int(Phase.OPTIMIZER): int(Phase.BACKWARD)}
+PASS_KINDS = len(Phase) + 1
+#: Numbers of micro-batches after which a run may repeat, in the order of trial.
+DISTANCES = (*range(1, 13), 16, 24, 32)
+#: Periods may differ by this fraction, if exact repetition is not found: flows that share links are rounded to
+#: picoseconds, and imbalanced experts let these errors add up.
+MAX_DRIFT = 1e-7
+
+
+class Tasks(NamedTuple):
+    """Tasks whose times are compared. columns: int64[facts, n], equal for equal tasks; labels: int32[fields, n]."""
+
+    owner: Int64
+    labels: npt.NDArray[np.int32]
+    columns: Int64
+
+
+class Times(NamedTuple):
+    """Ready, start and end of tasks, in ps: int64[n]; -1 if not simulated."""
+
+    ready: Int64
+    start: Int64
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """The lists of some tasks, sorted by owner, step, phase, content and micro-batch.
+
+    tasks: int64, the tasks of all lists, one list after the other; position: of each in its list; of_task: the list
+    of each entry; keys: its place in its sequence. sequence, passes, microbatch, begin: of each list; passes numbers
+    (owner, step, phase). first_key, length: of each sequence.
+    """
+
+    tasks: Int64
+    position: Int64
+    of_task: Int64
+    sequence: Int64
+    passes: Int64
+    microbatch: Int64
+    begin: Int64
+    first_key: Int64
+    length: Int64
+
+    @staticmethod
+    def of(tasks: Tasks) -> Lists:
+        """Divide tasks into lists; leaves out copies of inputs, which run ahead of the micro-batches."""
+        labels = tasks.labels.astype(np.int64)
+        phase = labels[_PHASE].copy()
+        for other, same in _SAME_LIST.items():
+            phase[labels[_PHASE] == other] = same
+        listed = np.flatnonzero((labels[_MICROBATCH] >= 0) & (phase != Phase.INPUT))
+        owner, step, microbatch = tasks.owner[listed], labels[_STEP][listed], labels[_MICROBATCH][listed]
+        phase = phase[listed]
+        passes = (owner * (step.max(initial=-1) + 2) + step + 1) * PASS_KINDS + phase + 1
+        order = np.lexsort((listed, microbatch, passes))
+        listed, passes, microbatch = listed[order], passes[order], microbatch[order]
+        is_first = np.ones(len(listed), np.bool_)
+        is_first[1:] = (passes[1:] != passes[:-1]) | (microbatch[1:] != microbatch[:-1])
+        begin = np.flatnonzero(is_first)
+        of_task = np.cumsum(is_first) - 1
+        position = np.arange(len(listed)) - begin[of_task]
+        content = _content(tasks.columns[:, listed], position, begin)
+        _, first, sequence = np.unique(
+            np.stack([passes[begin].astype(np.uint64), content]), axis=1, return_index=True, return_inverse=True
+        )
+        length = np.diff(np.append(begin, len(listed)))[first]
+        return Lists(
+            tasks=listed, position=position, of_task=of_task, sequence=sequence.ravel().astype(np.int64),
+            passes=passes[begin], microbatch=microbatch[begin], begin=begin, first_key=np.cumsum(length) - length,
+            length=length,
+        )  # fmt: skip
+
+    @property
+    def keys(self) -> Int64:
+        keys: Int64 = self.first_key[self.sequence[self.of_task]] + self.position
+        return keys
+
+    @property
+    def num_keys(self) -> int:
+        return int(self.length.sum())
+
+    def later(self, period: int) -> Int64:
+        """Return for each list the one ``period`` places later in its sequence, or -1: int64[lists]."""
+        order = np.lexsort((self.microbatch, self.sequence))
+        later = np.full(len(order), -1, np.int64)
+        if len(order) > period:
+            same = self.sequence[order[period:]] == self.sequence[order[:-period]]
+            later[order[:-period][same]] = order[period:][same]
+        return later
+
+
+def _content(columns: Int64, position: Int64, begin: Int64) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit hash of each list's tasks, in order; equal lists have equal hashes."""
+    mixed = np.zeros(columns.shape[1], np.uint64)
+    for column in columns:
+        mixed = _mix(mixed ^ column.astype(np.uint64))
+    mixed *= _mix(position.astype(np.uint64) + np.uint64(1)) | np.uint64(1)
+    return np.add.reduceat(mixed, begin) if len(begin) else mixed
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014) of each value."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class _Track(NamedTuple):
+    """The tasks of one rank (or of all, in a complete graph): their lists, and their times."""
+
+    lists: Lists
+    times: Times
+
+
+def tracks_of(run: JobRun) -> list[_Track]:
+    """Return the simulated tasks of a run: of one rank of each class, or of all ranks if none was folded."""
+    if run.folded is None:
+        graph, records = run.graph, run.records
+        labels = np.stack([getattr(graph.labels, name) for name in LABEL_FIELDS]).astype(np.int32)
+        columns = _columns(labels, graph.kind, graph.size_bytes)
+        tasks = Tasks(graph.rank.astype(np.int64), labels, columns)
+        return [_Track(Lists.of(tasks), Times(records.ready_ps, records.start_ps, records.end_ps))]
+    tracks = []
+    for pattern in run.folded.job.patterns:
+        owner = np.zeros(pattern.num_tasks, np.int64)
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, pattern.role, pattern.stream)
+        lists = Lists.of(Tasks(owner, pattern.labels, columns))
+        ranks = one_of_each_class(run.folded, pattern.ranks)
+        tracks += [_Track(lists, Times(*run.folded.times(rank))) for rank in ranks.tolist()]
+    return tracks
+
+
+def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -> Int64:
+    rows = [row for field, row in enumerate(labels) if field not in (_MICROBATCH, _STEP)]
+    return np.stack([*rows, *columns]).astype(np.int64)
+
+
+class _Sorted(NamedTuple):
+    """All tasks in order of start, for one length of the period. start, end: ps.
+
+    shift: ps to the equal task one period later, -1 without one. drift: by how much the shifts of start and end differ.
+    ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1. key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
+    """
+
+    start: Int64
+    end: Int64
+    shift: Int64
+    drift: Int64
+    ready: Int64
+    key: Int64
+    phase: Int64
+
+
+def find_repeats(run: JobRun, micro_batches: int, simulated: int, *, exact: bool = True) -> Repeats | None:
+    """Return what a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``; None if nothing repeats.
+
+    If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
+    :attr:`Repeats.left_out` more. exact: False accepts periods that differ by the fraction MAX_DRIFT.
+    """
+    tracks = tracks_of(run)
+    for distance in DISTANCES:
+        if 2 * distance > simulated:
+            break
+        table = _sorted(tracks, distance)
+        windows, keys, drift_ps = _windows(table, distance, exact)
+        numbers = _repeated(tracks, keys, distance) if windows else ()
+        if numbers:
+            return Repeats(
+                windows=tuple(windows), count=(micro_batches - simulated) // len(numbers), repeated=numbers,
+                micro_batches=micro_batches, simulated=simulated, drift_ps=drift_ps,
+            )  # fmt: skip
+    return None
+
+
+def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
+    parts, keys = [], 0
+    for lists, times in tracks:
+        later = lists.later(distance)[lists.of_task]
+        has_later = np.flatnonzero(later >= 0)
+        now = lists.tasks[has_later]
+        then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
+        ready, start, end = (column[then] - column[now] for column in times)
+        shift, early, key, phase = np.full((4, len(times.start)), -1)
+        drift = np.zeros(len(shift), np.int64)
+        shift[now] = start
+        drift[now] = np.abs(end - start)
+        early[now] = np.where(ready == start, -1, times.ready[then])
+        key[lists.tasks] = keys + lists.keys
+        phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
+        keys += lists.num_keys
+        done = np.flatnonzero(times.start >= 0)
+        parts.append([column[done] for column in (times.start, times.end, shift, drift, early, key, phase)])
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return _Sorted(*(column[order] for column in columns))
+
+
+def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], Int64, int]:
+    """Return windows that cover each place of a sequence at most ``distance`` times, their keys, and the largest drift.
+
+    A window ends where the tasks stop repeating, and is one period long. Let h be the start of the earliest task that
+    runs when it begins. Every task that starts, or still runs, from h on is one that repeats.
+    """
+    latest_end = np.maximum.accumulate(table.end)
+    covered: set[int] = set()
+    windows, keys, drift_ps = [], [], 0
+    for first, last, period in _runs(table, exact):
+        end_ps = int(table.start[last]) if last < len(table.start) else int(table.start[-1]) + 1
+        start_ps = end_ps - period
+        begins, ends = np.searchsorted(table.start, [start_ps, end_ps])
+        first = int(np.searchsorted(table.start, table.start[first - 1], "right")) if first else 0
+        if begins < first or ends <= begins:
+            continue
+        running = np.flatnonzero(table.end[:begins] > start_ps)
+        oldest_ps = int(table.start[running[0]]) if len(running) else start_ps
+        if (first and latest_end[first - 1] > oldest_ps) or table.ready[first:last].max() > oldest_ps:
+            continue
+        places, counts = np.unique(table.key[begins:ends], return_counts=True)
+        if (counts != distance).any() or not covered.isdisjoint(places.tolist()):
+            continue
+        covered.update(places.tolist())
+        keys.append(places)
+        windows.append(Repeat(start_ps, end_ps, frozenset(table.phase[begins:ends].tolist())))
+        off = np.abs(table.shift[first:last] - period) + table.drift[first:last]
+        drift_ps = max(drift_ps, int(off.max()))
+    return sorted(windows), np.concatenate(keys) if keys else np.zeros(0, np.int64), drift_ps
+
+
+def _runs(table: _Sorted, exact: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield stretches of tasks (first, behind the last) with one shift, and the shift; those of most tasks first."""
+    shift = np.where(table.drift == 0, table.shift, -1)
+    if not exact:
+        usual = np.median(table.shift[table.shift > 0]) if (table.shift > 0).any() else 0
+        near = np.abs(table.shift - usual) + table.drift <= usual * MAX_DRIFT
+        shift = np.where(near, int(usual), -1)
+    bounds = np.flatnonzero(np.diff(shift)) + 1
+    first, last = np.append(0, bounds), np.append(bounds, len(shift))
+    is_long = shift[first] > 0
+    first, last = first[is_long], last[is_long]
+    for i in np.argsort(first - last, kind="stable").tolist():
+        yield int(first[i]), int(last[i]), int(shift[first[i]])
+
+
+def _repeated(tracks: Sequence[_Track], keys: Int64, distance: int) -> tuple[int, ...]:
+    """Return the micro-batches that windows with these keys repeat, or () if they are not whole micro-batches.
+
+    Each rank must repeat as many lists of each kind. A micro-batch belongs to the repeated sequences of all its lists.
+    """
+    is_covered = np.zeros(sum(track.lists.num_keys for track in tracks), np.bool_)
+    is_covered[keys[keys >= 0]] = True
+    base, rows = 0, []
+    for lists, _ in tracks:
+        of_sequence = is_covered[base : base + lists.num_keys]
+        base += lists.num_keys
+        whole = np.add.reduceat(of_sequence.astype(np.int64), lists.first_key)
+        if ((whole != 0) & (whole != lists.length)).any():
+            return ()
+        rows.append((lists, whole > 0))
+    paths = {_paths(lists, repeats) for lists, repeats in rows}
+    if len(paths) != 1 or len(next(iter(paths))) != 1:
+        return ()
+    number = next(iter(next(iter(paths))))
+    return _micro_batches(rows, number, distance) if number else ()
+
+
+def _paths(lists: Lists, repeats: Bool) -> frozenset[int]:
+    """Return the numbers of repeated sequences, over all passes of a rank."""
+    first = np.unique(lists.sequence, return_index=True)[1]
+    passes, number = np.unique(lists.passes[first], return_inverse=True)
+    return frozenset(np.bincount(number.ravel(), weights=repeats, minlength=len(passes)).astype(int).tolist())
+
+
+def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int) -> tuple[int, ...]:
+    """Return ``distance`` successive micro-batches of each path: of those with the same repeated sequences."""
+    total = 1 + max(int(lists.microbatch.max()) for lists, _ in rows)
+    seen = np.zeros(total, np.int64)
+    wanted, path = 0, np.zeros(total, np.int64)
+    for lists, repeats in rows:
+        inside = repeats[lists.sequence]
+        np.add.at(seen, lists.microbatch[inside], 1)
+        wanted += len(np.unique(lists.passes))
+        for passes in np.unique(lists.passes):
+            of_pass = inside & (lists.passes == passes)
+            column = np.zeros(total, np.int64)
+            column[lists.microbatch[of_pass]] = 1 + lists.sequence[of_pass]
+            path = np.unique(np.stack([path, column]), axis=1, return_inverse=True)[1].ravel()
+    chosen: list[int] = []
+    whole = np.flatnonzero(seen == wanted)
+    for number in np.unique(path[whole]).tolist():
+        members = whole[path[whole] == number]
+        if len(members) >= distance:
+            middle = (len(members) - distance) // 2
+            chosen += members[middle : middle + distance].tolist()
+    return tuple(sorted(chosen)) if len(chosen) == paths * distance else ()
+
+
+# Comparison with the run of all micro-batches.
+
+
+class _RankTasks(NamedTuple):
+    """All tasks of one rank, those outside lists in order of number, and the start and end of all."""
+
+    lists: Lists
+    others: Int64
+    start: Int64
+    end: Int64
+
+
+def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
+    """Compare each task of the run of all micro-batches with its prediction from the run of few; return a sentence.
+
+    Raises SimulationError with the first difference larger than the stated bound.
+    """
+    num_tasks, largest = 0, 0
+    for rank in _ranks_to_compare(every):
+        expected = _expected(_tasks_of(few, rank), repeats)
+        found = _tasks_of(every, rank)
+        for name, wanted, actual in zip(("start", "end"), expected, (found.start, found.end), strict=True):
+            actual = np.concatenate([actual[found.others], actual[_in_sequence(found.lists)]])
+            if len(wanted) != len(actual):
+                raise SimulationError(
+                    f"rank {rank} has {len(actual)} tasks, and its run of few micro-batches stands for {len(wanted)}. "
+                    "This is a bug of trine: please report it; --no-fold gives the right times"
+                )
+            off = np.abs(wanted - actual)
+            largest, num_tasks = max(largest, int(off.max(initial=0))), num_tasks + len(off)
+            if largest > repeats.bound_ps:
+                task = int(off.argmax())
+                raise SimulationError(
+                    f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
+                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches. This is a bug of "
+                    "trine: please report it; --no-fold gives the right times"
+                )
+    how = "equal to the picosecond" if not largest else f"at most {format_time(largest)} off"
+    return f"verified: {num_tasks // 2:,} tasks are {how} in a run of all micro-batches"
+
+
+def _ranks_to_compare(run: JobRun) -> list[int]:
+    if run.folded is None:
+        return list(run.ranks)
+    return [rank for p in run.folded.job.patterns for rank in one_of_each_class(run.folded, p.ranks).tolist()]
+
+
+def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
+    if run.folded is not None:
+        pattern = run.folded.job.patterns[int(run.folded.job.pattern_of[rank])]
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, pattern.role, pattern.stream)
+        labels, (_, start, end) = pattern.labels, run.folded.times(rank)
+    else:
+        graph, own = run.graph, np.flatnonzero(run.graph.rank == rank)
+        labels = np.stack([getattr(graph.labels, name)[own] for name in LABEL_FIELDS]).astype(np.int32)
+        columns = _columns(labels, graph.kind[own], graph.size_bytes[own])
+        start, end = run.records.start_ps[own], run.records.end_ps[own]
+    lists = Lists.of(Tasks(np.zeros(len(start), np.int64), labels, columns))
+    outside = np.ones(len(start), np.bool_)
+    outside[lists.tasks] = False
+    return _RankTasks(lists, np.flatnonzero(outside), start, end)
+
+
+def _in_sequence(lists: Lists) -> Int64:
+    """Return the tasks of all lists, by place in the sequence, then by micro-batch."""
+    passes = lists.sequence[lists.of_task]
+    order = np.lexsort((lists.microbatch[lists.of_task], lists.position, passes))
+    return lists.tasks[order]
+
+
+def _expected(few: _RankTasks, repeats: Repeats) -> tuple[Int64, Int64]:
+    """Return start and end of the tasks in the longer run: those outside lists, then as :func:`_in_sequence`."""
+    tasks = _in_sequence(few.lists)
+    copies = np.zeros(len(tasks), np.int64)  # how often a task is repeated, after all tasks of its window
+    start, period_ps = few.start[tasks], np.zeros(len(tasks), np.int64)
+    for window in repeats.windows:
+        inside = (start >= window.start_ps) & (start < window.end_ps)
+        copies[inside], period_ps[inside] = repeats.count, window.end_ps - window.start_ps
+    inside = np.append(copies > 0, False)
+    place = np.arange(len(tasks))
+    block_end = np.where(copies > 0, _next_outside(inside)[place], place + 1)
+    repeated, number = np.repeat(place, copies + 1), _numbers(copies + 1)
+    order = np.lexsort((repeated, number, block_end[repeated]))
+    repeated, number = repeated[order], number[order]
+    shift = repeats.later_ps(start)[repeated] + number * period_ps[repeated]
+    others = few.others
+    outside = repeats.later_ps(few.start[others])
+    return (
+        np.concatenate([few.start[others] + outside, start[repeated] + shift]),
+        np.concatenate([few.end[others] + outside, few.end[tasks][repeated] + shift]),
+    )
+
+
+def _next_outside(inside: Bool) -> Int64:
+    """Return for each place the first later place that is False: int64[n]."""
+    outside = np.where(inside, len(inside), np.arange(len(inside)))
+    following: Int64 = np.minimum.accumulate(outside[::-1])[::-1]
+    return following
+
+
+def _numbers(counts: Int64) -> Int64:
+    """Return 0 to n - 1 for each of ``counts``, one after the other."""
+    numbers: Int64 = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers

@@ -1,0 +1,149 @@
+"""A run that stands for a longer one: windows of its time that the longer run repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.common.arrays import Int64
+from trine.common.units import format_time
+from trine.graph.program import Phase
+from trine.graph.taskgraph import Records
+
+
+class Repeat(NamedTuple):
+    """A window of the simulated run, in ps, and the phases of its tasks. The longer run repeats it."""
+
+    start_ps: int
+    end_ps: int
+    phases: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repeats:
+    """The windows that a longer run repeats ``count`` more times each, in order of time.
+
+    micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
+    micro-batches that do what those in the windows do. drift_ps: largest difference between
+    two periods (0: the state of the run repeats exactly), so that times deviate by at most ``bound_ps``. verified: the
+    result of --verify-fold.
+
+    A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
+    counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
+    metrics of stretched records are exactly those of the longer run.
+    """
+
+    windows: tuple[Repeat, ...]
+    count: int
+    repeated: tuple[int, ...]
+    micro_batches: int
+    simulated: int
+    drift_ps: int = 0
+    verified: str = ""
+
+    @property
+    def period(self) -> int:
+        """Number of micro-batches that a window repeats."""
+        return len(self.repeated)
+
+    @property
+    def left_out(self) -> int:
+        """Number of micro-batches that are neither simulated nor repetitions."""
+        return self.micro_batches - self.simulated - self.count * self.period
+
+    @property
+    def bound_ps(self) -> int:
+        """Largest error of a time of the longer run; 0 if it is exact."""
+        return 2 * self.drift_ps * self.count * len(self.windows)
+
+    @property
+    def sentence(self) -> str:
+        """What was repeated, in words."""
+        micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
+        lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
+        return (
+            f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
+            f"({lengths}), {'to the picosecond' if not self.drift_ps else f'within {format_time(self.bound_ps)} in all'}"
+            f"{self.verified and f'; {self.verified}'}"
+        )
+
+    def stretch(self, times_ps: Int64) -> Int64:
+        """Return the stretched times of instants of the simulated run: int64[n], ps."""
+        stretched = times_ps.copy()
+        for window in self.windows:
+            inside = np.clip(times_ps - window.start_ps, 0, window.end_ps - window.start_ps)
+            stretched += self.count * inside
+        return stretched
+
+    def stretched(self, records: Records) -> Records:
+        """Return the records with stretched times."""
+        return self._mapped(records, self.stretch)
+
+    def later_ps(self, start_ps: Int64) -> Int64:
+        """Return by how much later tasks with these starts, after the windows, start in the longer run: int64[n]."""
+        skipped = np.zeros(len(start_ps), np.int64)
+        for window in self.windows:
+            skipped[start_ps >= window.end_ps] += self.count * (window.end_ps - window.start_ps)
+        return skipped
+
+    def unstretched(self, records: Records) -> Records:
+        """Return stretched records with the simulated times."""
+        return self._mapped(records, self.simulated_ps)
+
+    def shown(self, records: Records) -> Records:
+        """Return stretched records at their times in the longer run: its further tasks leave a gap.
+
+        Each task keeps its duration; ready and end move with its start.
+        """
+        simulated = self.unstretched(records)
+        skipped = self.later_ps(simulated.start_ps)
+        return self._mapped(simulated, lambda times_ps: times_ps + skipped)
+
+    def shown_microbatch(
+        self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer], start_ps: Int64
+    ) -> npt.NDArray[np.integer]:
+        """Return the micro-batch of each task of the longer run; start_ps: as shown, in the longer run."""
+        number, inserted = microbatch.copy(), 0
+        for window in self.windows:
+            inserted += self.count * (window.end_ps - window.start_ps)
+            later = (start_ps >= window.end_ps + inserted) & np.isin(phase, list(window.phases)) & (microbatch >= 0)
+            number[later] += self.count * self.period
+        return number
+
+    def weights(self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer]) -> Int64:
+        """Return how many tasks of the longer run each task stands for, by its micro-batch (-1: none) and phase.
+
+        The simulated run copies the inputs of all micro-batches.
+        """
+        return 1 + self.count * (np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)).astype(np.int64)
+
+    def document(self) -> dict[str, object]:
+        """Return the repetition as plain data."""
+        return {
+            "micro_batches": self.micro_batches,
+            "micro_batches_simulated": self.simulated,
+            "micro_batches_per_period": self.period,
+            "periods_skipped": self.count,
+            "period_ps": [window.end_ps - window.start_ps for window in self.windows],
+            "error_bound_ps": self.bound_ps,
+        }
+
+    def _mapped(self, records: Records, times: Callable[[Int64], Int64]) -> Records:
+        return replace(
+            records, ready_ps=times(records.ready_ps), start_ps=times(records.start_ps), end_ps=times(records.end_ps)
+        )
+
+    def simulated_ps(self, stretched_ps: Int64) -> Int64:
+        """Return the times before they were stretched."""
+        times, inserted = stretched_ps.copy(), 0
+        for window in self.windows:
+            period = window.end_ps - window.start_ps
+            begin = window.start_ps + inserted
+            inside = np.clip(stretched_ps - begin, 0, period * (self.count + 1))
+            times -= inside - inside // (self.count + 1)
+            inserted += period * self.count
+        return times
