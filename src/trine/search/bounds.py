@@ -9,8 +9,12 @@ its ``v`` chunks therefore works at least ``v ((k - 1) (F + B) + F' + B')`` per 
 paths of a layer and F' and B' its compute time alone; the last layer of a pass counts without its communication.
 Before its first operator, a micro-batch has passed the stages before it, and after its last backward operator a
 gradient passes them back: at least ``F (k - 1) + F''`` and ``B (k - 1) + B''`` each, where F'' and B'' leave out
-operators that may run after the message. Schedules that divide the backward pass end with weight gradients, for
-which no stage waits: only the way forward counts. Contention, launches, messages and gradients only add to this.
+operators that may run after the message. If the software waits for the GPU after each pass, the message and the first
+launch lie between two passes. Offloaded activations leave the GPU layer by layer in the forward pass, which waits for
+all but the last two copies, and return in the backward pass. Schedules that divide the backward pass end with weight
+gradients, for which no stage waits: only the way forward counts. Contention, other launches and gradients only add to
+this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer and
+micro-batch (:meth:`trine.search.probe.Probe.gather_ps`).
 
 Memory. Weights, gradients and optimizer states of a rank's layers stay allocated; each micro-batch between its
 forward and its backward pass keeps the tensors that the layers saved.
@@ -70,8 +74,13 @@ class StageSizes:
         )
 
 
-def step_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None) -> int:
-    """Return a lower bound of the step time in ps. sizes: layers of each chunk; None: unknown."""
+def step_bound(
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None, message_ps: int = 0
+) -> int:
+    """Return a lower bound of the step time in ps.
+
+    sizes: layers of each chunk; None: unknown. message_ps: time of a message that every pass waits for, or 0.
+    """
     path, alone = costs.forward + costs.backward, costs.forward_alone + costs.backward_alone
     chunks = layout.pp * layout.virtual_stages
     if sizes is None or layout.schedule == "dualpipe":
@@ -81,17 +90,33 @@ def step_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: in
         if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
             work = layers * alone + costs.first + costs.last
         return micro_batches * work // layout.pp
-    if layout.schedule == "zb-h1":
-        path = alone
+    forward_pass = (costs.forward, costs.forward_alone)
+    backward_pass = (costs.backward, costs.backward_alone)
+    if layout.schedule == "zb-h1":  # weight gradients may run between an input gradient and its communication
+        forward_pass, backward_pass = (costs.forward_alone,) * 2, (costs.backward_alone,) * 2
     best, chain = 0, 0
     for stage in range(layout.pp):
         mine = sizes[stage :: layout.pp]
-        work = sum((k - 1) * path + alone for k in mine if k)
-        work += costs.first * (stage == 0) + costs.last * (stage == layout.pp - 1)
-        work = max(work, (sum(mine) - 2 * len(mine)) * costs.offload)
-        best = max(best, micro_batches * work + chain)
+        copies = (sum(mine) - 2 * len(mine)) * costs.offload
+        forward, backward = (
+            max(sum((k - 1) * path + alone for k in mine if k), copies) for path, alone in (forward_pass, backward_pass)
+        )
+        work = forward + backward + costs.first * (stage == 0) + costs.last * (stage == layout.pp - 1)
+        best = max(best, micro_batches * work + chain + _waits(layout, stage, micro_batches, costs, message_ps))
         chain += _way(sizes[stage], costs, layout)
     return best
+
+
+def _waits(layout: Layout, stage: int, micro_batches: int, costs: LayerCosts, message_ps: int) -> int:
+    """Return the time between the passes of a rank: messages that the next pass waits for, and its first launch.
+
+    The last message has no pass behind it. The first chunk sends no gradients, the last no activations.
+    """
+    if not message_ps or layout.schedule not in _RETURNING:
+        return 0
+    chunks = layout.virtual_stages
+    messages = 2 * chunks - (stage == 0) - (stage == layout.pp - 1)
+    return max(0, micro_batches * messages - 1) * message_ps + micro_batches * chunks * costs.launch
 
 
 def _way(layers: int, costs: LayerCosts, layout: Layout) -> int:

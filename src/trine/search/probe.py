@@ -22,16 +22,17 @@ from trine.compute.roofline import Duration
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, HostCopy, Phase, RankProgram
-from trine.graph.workload import FORWARD, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.job import JobContext
-from trine.parallel.plan import Plan
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.stage import StageBuilder
 from trine.training.setup import Setup, costs_on, setup_of
 from trine.workload.synthesis.model import ModelRecipe
 from trine.workload.synthesis.spec import Transformer
 
 if TYPE_CHECKING:
+    from trine.search.space import Layout
     from trine.training.options import SimulateOptions
 
 #: Layers of the probed model: the middle one has neighbours on both sides.
@@ -50,7 +51,9 @@ class LayerCosts:
     forward, backward: the longest path from a layer's first operator to the next layer's. forward_alone,
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
     and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
-    between the arrival of a message and the next message.
+    between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
+    of a layer's weights on a rank. launch: launch
+    time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
     offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
     keeps between the passes. peak: bytes beyond those at the peak of the last layer and head. rise: bytes beyond those
     kept at the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
@@ -65,6 +68,9 @@ class LayerCosts:
     last: int
     forward_chain: int
     backward_chain: int
+    message: int
+    weights: int
+    launch: int
     offload: int
     kept: int
     peak: int
@@ -86,6 +92,9 @@ class Probe:
         costs = options.collective_costs if isinstance(options.collective_costs, str) else "auto"
         self._costs = costs_on(costs, self._setup.machine, network=self._setup.network, factors=factors)
         self._facts = LayoutFacts(self._setup.workload)
+        self._gpus = gpus
+        self._messages: dict[tuple[int, int], int] = {}
+        self._gathers: dict[tuple[int, int, int], int] = {}
         self._by_key: dict[tuple[object, ...], LayerCosts] = {}
         self._resident: dict[tuple[object, ...], tuple[int, ...]] = {}
 
@@ -96,6 +105,40 @@ class Probe:
         if key not in self._by_key:
             self._by_key[key] = self._measure(_on_one_stage(plan))
         return self._by_key[key]
+
+    def message_ps(self, layout: Layout, size_bytes: int) -> int:
+        """Return the time of a message to the next stage, alone on the network, if each pass waits for it; else 0.
+
+        The launching thread waits for the message before it launches the next pass (``synchronises: pass``).
+        """
+        launch, costs = self._setup.launch, self._costs
+        if launch is None or costs is None or launch.synchronises not in ("pass", "forward") or layout.pp == 1:
+            return 0
+        key = (layout.pp, size_bytes)
+        if key not in self._messages:
+            ranks = self._gpus // layout.pp * np.arange(layout.pp, dtype=np.int64)
+            pairs = self._setup.places[np.stack([ranks[:-1], ranks[1:]], axis=1)]
+            times = costs.predicted("send_recv", size_bytes, pairs)
+            self._messages[key] = int(min((time.time_ps for time in times), default=0) * MARGIN)
+        return self._messages[key]
+
+    def gather_ps(self, layout: Layout, size_bytes: int) -> int:
+        """Return the time of two gathers of a layer's sharded parameters and one reduction of its gradients; else 0.
+
+        They share a queue, and every micro-batch has them. Known for dense models without a pipeline in the usual order
+        of axes; a pipeline may keep gathered parameters for the next micro-batch.
+        """
+        ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
+        is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
+        if costs is None or layout.sharding not in PARAMETERS_SHARDED or ways == 1 or not is_known:
+            return 0
+        key = (layout.tp, ways, size_bytes)
+        if key not in self._gathers:
+            group = self._setup.places[layout.tp * np.arange(ways, dtype=np.int64)][None, :]
+            kinds = ("all_gather", "all_gather", "reduce_scatter")
+            times = [min((t.time_ps for t in costs.predicted(k, size_bytes, group)), default=0) for k in kinds]
+            self._gathers[key] = int(sum(times) * MARGIN)
+        return self._gathers[key]
 
     def _context(self, workload: Workload, plan: Plan) -> JobContext:
         filled, _ = resolve_layout(plan, self.software, self._facts)
@@ -209,6 +252,12 @@ def _layer_costs(
         last=marks.total_of_rest(before_blocks=False),
         forward_chain=marks.total(1, (Phase.FORWARD,), drop=1),
         backward_chain=marks.total(1, (Phase.BACKWARD,), drop=2),
+        message=context.rank_bytes(marks.operators(1, FORWARD)[-1].outputs[0], context.micro_batches[0]),
+        weights=sum(
+            context.local_bytes[t]
+            for t in {t for op in marks.operators(1, FORWARD) for t in op.inputs if t in context.local_bytes}
+        ),
+        launch=sum(context.launches.get(marks.operators(1, phase)[0].id, (0,))[0] for phase in (FORWARD, BACKWARD)),
         offload=int(min(copies[1:LAYERS], default=0) / host_bytes_per_s * PS_PER_S),
         kept=kept,
         peak=max(0, max(held[forward[2] : backward[1]]) - (LAYERS - 1) * kept),
@@ -239,6 +288,11 @@ class _Marks:
         first = next((i for i, layer in enumerate(forward) if layer_of(layer)), 0)
         self._early = set(forward[:first])
         self._names = names
+        self._operators, self._blocks = context.workload.operators, blocks
+
+    def operators(self, block: int, phase: str) -> list[Operator]:
+        """Return the operators of a block in a phase, in order."""
+        return [op for op in self._operators if op.phase == phase and layer_of(op.layer) == self._blocks[block]]
 
     def _is_compute(self, index: int, phases: Sequence[Phase]) -> bool:
         step = self._steps[index]

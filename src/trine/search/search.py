@@ -71,6 +71,8 @@ class Search:
         self.packed, self._space, self._capacity = PackedJob(job), space, capacity_bytes
         self._executor, self._top, self._pareto = executor, top, pareto
         self._workload = job.workload
+        self._probe_of = job
+        self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch"} & space.fixed.keys()
         self._has_bounds = can_probe(job.workload)
         self._layers = space.facts.layers or 1
         self._sizes = StageSizes(job.workload, self._layers)
@@ -148,8 +150,13 @@ class Search:
             return 0, 0
         micro_batches = self._space.global_batch // layout.dp // layout.micro_batch
         sizes = self._sizes.of(self._balance, layout.pp * layout.virtual_stages)
+        probe = self._probe_of.probe
+        time_ps = step_bound(layout, micro_batches, costs, self._layers, sizes, probe.message_ps(layout, costs.message))
+        if self._gathers_each:
+            gathers = micro_batches * (self._layers - 2) * probe.gather_ps(layout, costs.weights)
+            time_ps = max(time_ps, gathers)
         return (
-            step_bound(layout, micro_batches, costs, self._layers, sizes),
+            time_ps,
             memory_bound(layout, micro_batches, costs, self._layers, sizes),
         )
 
