@@ -14,7 +14,8 @@ launch lie between two passes. Offloaded activations leave the GPU layer by laye
 all but the last two copies, and return in the backward pass. Schedules that divide the backward pass end with weight
 gradients, for which no stage waits: only the way forward counts. Contention, other launches and gradients only add to
 this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer and
-micro-batch (:meth:`trine.search.probe.Probe.gather_ps`).
+micro-batch (:meth:`trine.search.probe.Probe.gathers`). While they run, their kernels slow compute by a pressure p, so
+that a rank needs its compute time alone plus at least p times theirs, whether they run beside compute or not.
 
 Memory. Weights, gradients and optimizer states of a rank's layers stay allocated; each micro-batch between its
 forward and its backward pass keeps the tensors that the layers saved.

@@ -41,7 +41,8 @@ class PlanOptions:
     a preset or a file; a preset or file gets as many nodes as ``gpus`` need. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
     :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
-    time against memory, too. executor: runs the simulations; None: one process per CPU (``workers``: their number).
+    time against memory, too. exact: do not stop after 64 layouts in a row that are not among the best; small spaces are
+    always searched exactly. executor: runs the simulations; None: one process per CPU (``workers``: their number).
     given: a layout to compare with the best one, with the fields of :class:`trine.Plan`.
     """
 
@@ -55,6 +56,7 @@ class PlanOptions:
     )
     gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
     pareto: bool = option(False, "Search the frontier of time against memory, too.")
+    exact: bool = option(False, "Simulate until lower bounds exclude all other layouts.")
     executor: Executor | None = None
     workers: int | None = option(None, "Simulate in N processes [one per CPU].")
     given: Mapping[str, Any] | None = None
@@ -85,7 +87,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
     job = SearchJob(workload=workload, options=settings, gpus=gpus)
     with workers(options.executor, options.workers) as executor:
-        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto)
+        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact)
         given = None if options.given is None else _simulate_given(options.given, search, space)
         search.run()
     name = str(model) if is_model(model) else workload.name

@@ -32,6 +32,7 @@ from trine.workload.synthesis.model import ModelRecipe
 from trine.workload.synthesis.spec import Transformer
 
 if TYPE_CHECKING:
+    from trine.parallel.contention import CommunicationKernels
     from trine.search.space import Layout
     from trine.training.options import SimulateOptions
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 LAYERS = 3
 #: Share of a collective's predicted time in a bound: a margin for the rounding of flows to picoseconds.
 MARGIN = 0.99
+#: Parts of a whole in a pressure.
+PPM = 1_000_000
 #: First words of the keys of collectives that every micro-batch has.
 EACH_MICRO_BATCH = ("tp", "cp", "ep")
 _RESIDENT = tuple(MEMORY_CATEGORIES)
@@ -94,7 +97,7 @@ class Probe:
         self._facts = LayoutFacts(self._setup.workload)
         self._gpus = gpus
         self._messages: dict[tuple[int, int], int] = {}
-        self._gathers: dict[tuple[int, int, int], int] = {}
+        self._gathers: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._by_key: dict[tuple[object, ...], LayerCosts] = {}
         self._resident: dict[tuple[object, ...], tuple[int, ...]] = {}
 
@@ -122,23 +125,35 @@ class Probe:
             self._messages[key] = int(min((time.time_ps for time in times), default=0) * MARGIN)
         return self._messages[key]
 
-    def gather_ps(self, layout: Layout, size_bytes: int) -> int:
-        """Return the time of two gathers of a layer's sharded parameters and one reduction of its gradients; else 0.
+    def gathers(self, layout: Layout, size_bytes: int) -> tuple[int, int]:
+        """Return the time of two gathers of a layer's sharded parameters and one reduction of its gradients, in ps.
 
-        They share a queue, and every micro-batch has them. Known for dense models without a pipeline in the usual order
-        of axes; a pipeline may keep gathered parameters for the next micro-batch.
+        The second number is the compute time that they cost beside them, as the pressure of their kernels. They share a
+        queue, and every micro-batch has them. (0, 0) with a pipeline, which may keep gathered parameters for the next
+        micro-batch, and with experts, which have groups of their own.
         """
         ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
         is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
         if costs is None or layout.sharding not in PARAMETERS_SHARDED or ways == 1 or not is_known:
-            return 0
+            return 0, 0
         key = (layout.tp, ways, size_bytes)
         if key not in self._gathers:
-            group = self._setup.places[layout.tp * np.arange(ways, dtype=np.int64)][None, :]
-            kinds = ("all_gather", "all_gather", "reduce_scatter")
-            times = [min((t.time_ps for t in costs.predicted(k, size_bytes, group)), default=0) for k in kinds]
-            self._gathers[key] = int(sum(times) * MARGIN)
+            group = layout.tp * np.arange(ways, dtype=np.int64)[None, :]
+            total = slowed = 0
+            for kind, count in (("all_gather", 2), ("reduce_scatter", 1)):
+                times = costs.predicted(kind, size_bytes, self._setup.places[group])
+                time_ps = int(min((t.time_ps for t in times), default=0) * MARGIN)
+                ppm = [k.ppm(k.of_groups(kind, size_bytes, group), 0) for k in self._kernels]
+                total, slowed = (
+                    total + count * time_ps,
+                    slowed + count * time_ps * min(*ppm, PPM // 2) // PPM if ppm else slowed,
+                )
+            self._gathers[key] = total, slowed
         return self._gathers[key]
+
+    @cached_property
+    def _kernels(self) -> tuple[CommunicationKernels, ...]:
+        return self._setup.kernels(self._costs)
 
     def _context(self, workload: Workload, plan: Plan) -> JobContext:
         filled, _ = resolve_layout(plan, self.software, self._facts)

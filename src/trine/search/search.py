@@ -26,10 +26,14 @@ from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
 FIRST_ROUND, MOST_PER_ROUND = 4, 32
+#: A search that is not exact ends after this many layouts in a row that are not among the best. In each round it
+#: simulates the most promising of this many times the round's layouts.
+PATIENCE, CHOICE = 64, 4
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 200
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
 SLOWER = "slower than the best ones by its lower bound"
+UNPROMISING = "not simulated: 64 layouts with similar bounds were slower (--exact simulates them)"
 SAVES_NOTHING = "offload, where the same layout fits without it"
 
 
@@ -66,13 +70,16 @@ class Search:
 
     def __init__(
         self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
-        pareto: bool = False,
+        pareto: bool = False, exact: bool = False,
     ) -> None:  # fmt: skip
         self.packed, self._space, self._capacity = PackedJob(job), space, capacity_bytes
         self._executor, self._top, self._pareto = executor, top, pareto
+        self._exact = exact or pareto
+        self._since_best = 0
+        self._ratios: dict[tuple[object, ...], float] = {}
         self._workload = job.workload
         self._probe_of = job
-        self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch"} & space.fixed.keys()
+        self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch", "overlap"} & space.fixed.keys()
         self._has_bounds = can_probe(job.workload)
         self._layers = space.facts.layers or 1
         self._sizes = StageSizes(job.workload, self._layers)
@@ -94,7 +101,7 @@ class Search:
         for family in families:
             heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
         size = FIRST_ROUND
-        while batch := self._next_round(size):
+        while (self._exact or self._since_best < PATIENCE) and (batch := self._next_round(size)):
             self._simulate(batch)
             size = min(2 * size, MOST_PER_ROUND)
         self._count_rest()
@@ -153,8 +160,9 @@ class Search:
         probe = self._probe_of.probe
         time_ps = step_bound(layout, micro_batches, costs, self._layers, sizes, probe.message_ps(layout, costs.message))
         if self._gathers_each:
-            gathers = micro_batches * (self._layers - 2) * probe.gather_ps(layout, costs.weights)
-            time_ps = max(time_ps, gathers)
+            gathers, slowed = (micro_batches * (self._layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
+            alone = micro_batches * self._layers * (costs.forward_alone + costs.backward_alone)
+            time_ps = max(time_ps, gathers, alone + slowed if slowed else 0)
         return (
             time_ps,
             memory_bound(layout, micro_batches, costs, self._layers, sizes),
@@ -175,9 +183,9 @@ class Search:
         return None if len(self.ranked) < self._top else self.ranked[self._top - 1].outcome.step_ps
 
     def _next_round(self, size: int) -> list[_Entry]:
-        """Return the next layouts to simulate: those with the least bounds that have passed all checks."""
-        batch: list[_Entry] = []
-        while self._queue and len(batch) < size:
+        """Return the next layouts to simulate: the most promising of those with the least bounds."""
+        pool: list[_Entry] = []
+        while self._queue and len(pool) < CHOICE * size:
             limit = self._limit
             if limit is not None and self._queue[0].bound > limit and not self._pareto:
                 break
@@ -191,8 +199,17 @@ class Search:
                 self._probe_ahead(entry)
                 self._refine(entry.subject)
             else:
-                batch.append(entry)
-        return batch
+                pool.append(entry)
+        pool.sort(key=lambda entry: (self._estimate(entry), entry.key))
+        for entry in pool[size:]:
+            heapq.heappush(self._queue, entry)
+        return pool[:size]
+
+    def _estimate(self, entry: _Entry) -> float:
+        """Return the likely time of a layout: its bound times the ratio found for the most similar simulated ones."""
+        layout = entry.subject
+        keys = (_kin(layout), _kin(layout)[:3], ())
+        return entry.bound * next((self._ratios[key] for key in keys if key in self._ratios), 1.0)
 
     def _is_beaten(self, entry: _Entry) -> bool:
         """Return whether a result has less time and memory than a layout can have at least."""
@@ -249,9 +266,14 @@ class Search:
         futures: list[Future[Outcome]] = [
             self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
         ]
+        best = self.ranked[: self._top]
         for entry, future in zip(batch, futures, strict=True):
             outcome = future.result()
             self.num_simulated += not outcome.refused
+            self._since_best += 1
+            if entry.bound and outcome.step_ps:
+                kin, ratio = _kin(entry.subject), outcome.step_ps / entry.bound
+                self._ratios |= {kin: ratio, kin[:3]: ratio, (): ratio}
             if outcome.refused:
                 self.rejected[outcome.refused.partition(" (")[0]] += 1
             elif not outcome.fits:
@@ -259,16 +281,26 @@ class Search:
             else:
                 self.ranked.append(Ranked(entry.subject, outcome, entry.bound))
         self.ranked.sort(key=lambda ranked: ranked.order)
+        if self.ranked[: self._top] != best:
+            self._since_best = 0
         limit = self._limit
         waiting = sum(limit is None or entry.bound <= limit for entry in self._queue)
         _report(self.num_simulated, self.num_simulated + waiting)
 
     def _count_rest(self) -> None:
         """Count the layouts that were not simulated by the reason."""
+        limit = self._limit
         for entry in self._queue:
-            self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
+            is_slower = limit is not None and entry.bound > limit
+            count = entry.subject.num_layouts if entry.stage == _FAMILY else 1
+            self.rejected[SLOWER if is_slower else UNPROMISING] += count
         self.rejected[SAVES_NOTHING] += self._num_with_offload
         self.rejected += Counter()  # without zeros
+
+
+def _kin(layout: Layout) -> tuple[object, ...]:
+    """Return the part of a layout by which ratios of time and bound are similar."""
+    return (layout.pp > 1, layout.sharding, layout.tp, layout.pp, layout.cp, layout.virtual_stages)
 
 
 def _form(layout: Layout) -> tuple[object, ...]:

@@ -40,6 +40,10 @@ LINES = {
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
+    "plan": [
+        "plan llama-3.2-1b,layers=3,sequence=512 --gpus 2 --cluster dgx-h100 --global-batch 2 --workers 1 --pareto "
+        "--fix recompute=none --fix offload=none --fix cp=1 --from {data}/launch/megatron.sh",
+    ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",
