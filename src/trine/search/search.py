@@ -285,6 +285,8 @@ class Search:
             self._since_best = 0
         limit = self._limit
         waiting = sum(limit is None or entry.bound <= limit for entry in self._queue)
+        if not self._exact:
+            waiting = min(waiting, max(0, PATIENCE - self._since_best))
         _report(self.num_simulated, self.num_simulated + waiting)
 
     def _count_rest(self) -> None:

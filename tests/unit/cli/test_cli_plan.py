@@ -61,7 +61,7 @@ def test_the_frontier_is_a_table_and_a_picture(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("--fix", "tpp=2"), "did you mean 'tp'"), (("--fix", "tp=3"), "tp 3 cannot make 4 GPUs"),
+    [(("--fix", "tpp=2"), "did you mean 'tp'"), (("--fix", "tp=3"), "tp 3 x cp 1 cannot make 4 GPUs"),
      (("--emit", "megatro"), "did you mean 'megatron'"), (("--top", "0"), "from 1 to"),
      (("--software", "megatron"), "megatron")],
 )  # fmt: skip
