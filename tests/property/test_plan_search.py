@@ -3,6 +3,7 @@
 import pytest
 from plan_spaces import is_empty, outcomes, random_space
 
+import trine
 from trine.errors import PlanError
 
 #: Larger spaces take too long to simulate exhaustively.
@@ -39,3 +40,10 @@ def test_pruning_never_loses_the_best_layout():
 @pytest.mark.slow
 def test_pruning_never_loses_the_best_layout_of_many_spaces():
     assert sum(assert_best_is_found(seed) for seed in range(100, 200)) >= 20
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_does_not_change_the_answer():
+    options = {"gpus": 4, "cluster": "dgx-h100", "global_batch": 8, "fix": {"cp": 1, "offload": "none"}}
+    one, two = (trine.plan("llama-3.2-1b,layers=4,sequence=1024", workers=count, **options) for count in (1, 2))
+    assert one.document() == two.document()
