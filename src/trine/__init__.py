@@ -40,6 +40,7 @@ _HOMES = {
     "trine.gpu.replay.writes": "WriteTable",
     "trine.results": "Result",
     "trine.results.citations": "cite",
+    "trine.search.plan": "plan",
     "trine.training": "simulate",
     "trine.training.collective": "collective",
     "trine.gpu.detail.detail": "kernel_detail",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
     from trine.results.citations import cite
+    from trine.search.plan import plan
     from trine.training import simulate
     from trine.training.collective import collective
     from trine.training.neighbour import simulate_shared
@@ -114,9 +116,9 @@ __all__ = [
     "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
     "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
     "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare", "compare_fidelity",
-    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective",
-    "overlap_range", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size",
-    "support", "sweep", "synthesize",
+    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range",
+    "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size", "support",
+    "sweep", "synthesize",
 ]  # fmt: skip
 
 

@@ -43,6 +43,8 @@ GROUPS = {
 COMMANDS = (
     Command("train", "cli.train:train", QUESTIONS,
             "Predict the time of a training step of WORKLOAD on N GPUs, and explain it."),
+    Command("plan", "cli.plan:plan", QUESTIONS,
+            "Find the fastest parallel layouts of MODEL that fit in memory, and explain the difference of the best."),
     Command("collective", "gpu.cli.collective:collective", QUESTIONS,
             "Predict the time of a collective for each size, and the algorithm the library picks."),
     Command("compare", "cli.decide:compare", QUESTIONS,

@@ -195,6 +195,10 @@ def _normalise(algorithm: str) -> str:
     return algorithm.lower() if algorithm.isalpha() else algorithm
 
 
+def _fixed_fields(texts: list[str]) -> dict[str, Any]:
+    return dict(load_target("trine.search.space:parse_fixed")(tuple(texts)))
+
+
 def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
     """Return an option that takes one of a few words, in any case."""
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
@@ -246,6 +250,11 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "power_cap_w": Option(metavar="500W", panel=CHANCE),
         "gpu_spread": Option(metavar="1.48%", panel=CHANCE, read=_share, kind=str),
         "compare": Option(word="advice", panel=OUTPUT),
+    }),
+    "PlanOptions": (OPTIONS, {
+        "fix": Option(metavar="FIELD=VALUE", read=_fixed_fields),
+        "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "gpu": Option(values=gpus),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),

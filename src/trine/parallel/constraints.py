@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,10 +85,47 @@ class LayoutFacts:
                         readers.setdefault(tensor.storage, set()).add(family_of(kind_of(op)))
         return any({"embedding", "linear"} <= families for families in readers.values())
 
-    @property
+    @cached_property
     def training(self) -> bool:
         """Whether there is a backward pass."""
         return self._workload.is_training
+
+
+class LayoutChecker:
+    """Rules of one profile for many layouts of one workload: each rule is evaluated once for the names in it.
+
+    Raises nothing; a layout that passes may still be refused by :func:`check_layout` or by the build.
+    """
+
+    def __init__(self, software: Software | None, facts: LayoutFacts) -> None:
+        rules = () if software is None else software.constraints.rules
+        self._facts: dict[str, Value] = {}
+        self._kinds: Sequence[Heads | None] = facts.attention.heads or (None,)
+        self._rules = []
+        for rule in (rule for rule in rules if rule.effect == "refuse"):
+            names = tuple(dict.fromkeys((*names_of(rule.when), *names_of(rule.require))))
+            cache: dict[tuple[Value, ...], bool] = {}
+            self._rules.append((rule, names, cache))
+            workload_names = ("experts", "layers", "sequence", "tied", "training")
+            self._facts |= {name: getattr(facts, name) for name in workload_names if name in names}
+
+    def violated(self, values: Mapping[str, Value]) -> LayoutRule | None:
+        """Return the first rule that a layout violates. values: of all names in conditions that are about the plan."""
+        for rule, names, cache in self._rules:
+            key = tuple([values.get(name) for name in names])
+            if key not in cache:
+                cache[key] = self._is_met(rule, values)
+            if not cache[key]:
+                return rule
+        return None
+
+    def _is_met(self, rule: LayoutRule, values: Mapping[str, Value]) -> bool:
+        for heads in self._kinds:
+            numbers = {} if heads is None else {"heads": heads.queries, "kv_heads": heads.keys}
+            known = {**self._facts, **values, **numbers}
+            if evaluate(rule.when, known) and evaluate(rule.require, known) in (False, 0):
+                return False
+        return True
 
 
 class _Values(dict[str, Value]):

@@ -231,9 +231,10 @@ def step_ensemble(
     Raises the errors of simulate, and InputError for impossible repeats.
     """
     from trine.training import simulate
+    from trine.training.software import is_model
     from trine.workload import load
 
-    if not isinstance(workload, str) or not workload.startswith("model:"):
+    if not is_model(workload):
         workload = load(workload) if isinstance(workload, str | os.PathLike) else workload
     stragglers = options.stragglers
     has_jitter = stragglers is not None and stragglers.jitter is not None

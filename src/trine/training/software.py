@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
+from trine.workload.load import is_model_name
 
 if TYPE_CHECKING:
     from trine.compute import LaunchCosts
@@ -32,7 +33,7 @@ class ChosenSoftware:
 
 def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
     """Return whether ``workload`` is the name of a model still to be synthesised."""
-    return isinstance(workload, str) and workload.startswith(_PREFIX)
+    return is_model_name(workload)
 
 
 def as_software(software: Software | str | os.PathLike[str]) -> Software | None:

@@ -11,6 +11,9 @@ from trine.errors import TraceError, nearest
 from trine.graph.workload import Workload
 from trine.workload.readers import READERS, bundled, load_bundled, read_trace
 
+#: Same as :data:`trine.workload.synthesis.model.PREFIX`, whose module imports all models.
+_PREFIX = "model:"
+
 
 @named_arguments
 def load(
@@ -24,8 +27,8 @@ def load(
 
     Parameters
     ----------
-    path: a file or folder, the name of a bundled trace (:func:`bundled`), or ``model:NAME[,option=value...]``, which
-        :func:`trine.synthesize` then writes.
+    path: a file or folder, the name of a bundled trace (:func:`bundled`), or a model, ``NAME[,option=value...]`` with
+        or without the prefix ``model:``, which :func:`trine.synthesize` then writes.
     kineto, execution_trace: the two halves of a PyTorch pair, in place of ``path``.
     batch: the batch size of the traced step, where dimension 0 of the first input is not it.
 
@@ -42,7 +45,7 @@ def load(
         return READERS.get("pytorch").read(files, batch)
     if path is None:
         raise TraceError("give a path, the name of a bundled trace, or kineto and execution_trace")
-    if str(path).startswith("model:"):
+    if is_model_name(path):
         if batch is not None:
             raise TraceError(f"a model has its batch in its name: {str(path)[:80]},batch={batch}", field="batch")
         from trine.workload.synthesis.model import from_text
@@ -54,13 +57,20 @@ def load(
     if not exists(place) and str(path) in bundled():
         return load_bundled(str(path), batch)
     if not exists(place):
-        _refuse_bare_model(str(path))
-        raise TraceError(f"no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
+        hint = nearest(str(path), [*bundled(), *_models()])
+        raise TraceError(f"no such file, folder, bundled trace or model{hint}", file=path)
     return read_trace(place, batch)
 
 
-def _refuse_bare_model(path: str) -> None:
+def is_model_name(workload: object) -> bool:
+    """Return whether ``workload`` is ``model:NAME``, or a model's bare name that no file or bundled trace has."""
+    if not isinstance(workload, str) or workload.startswith(_PREFIX):
+        return isinstance(workload, str)
+    name = workload.partition(",")[0]
+    return name in _models() and not exists(Path(name)) and name not in bundled()
+
+
+def _models() -> tuple[str, ...]:
     from trine.workload.synthesis.spec import known_models
 
-    if path in known_models():
-        raise TraceError(f"there is no trace of it; model:{path} predicts one from its published shapes", file=path)
+    return known_models()

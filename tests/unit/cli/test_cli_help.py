@@ -73,7 +73,7 @@ def test_help_lists_the_options_that_are_used_most():
 
 def test_commands_stand_in_the_order_of_use_and_groups_are_whole():
     names = [name for name, _, _ in below("")]
-    assert names[:2] == ["train", "collective"]
+    assert names[:3] == ["train", "plan", "collective"]
     assert set(GROUPS) <= set(names)
     text = group_page()
     assert all(f" {name} " in text for name in names)

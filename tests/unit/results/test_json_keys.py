@@ -53,6 +53,10 @@ LINES = {
         "--vary library=nccl,no-such"
     ],
     "experiment-progress": ["sweep experiment.yaml --processes 1 --shard 0/2"],
+    "plan": [
+        "plan llama-3.2-1b,layers=3,sequence=512 --gpus 2 --cluster dgx-h100 --global-batch 2 --workers 1 --pareto "
+        "--fix recompute=none --fix offload=none --fix cp=1 --from {data}/launch/megatron.sh",
+    ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",

@@ -98,9 +98,10 @@ def test_what_it_cannot_write_is_refused_with_the_nearest_name(text, message):
         trine.load(text)
 
 
-def test_a_bare_model_name_says_how_models_are_named():
-    with pytest.raises(TraceError, match="model:vgg19 predicts one"):
-        trine.load("vgg19")
+def test_a_bare_model_name_is_the_model():
+    assert trine.load("vgg19").operators == trine.load("model:vgg19").operators
+    with pytest.raises(TraceError, match="did you mean 'vgg19'"):
+        trine.load("vgg-19")
     with pytest.raises(TraceError, match="model:vgg19,batch=4"):
         trine.load("model:vgg19", batch=4)
 

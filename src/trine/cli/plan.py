@@ -1,0 +1,69 @@
+"""``trine plan``: search the parallel layouts of a model for the fastest that fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from trine.cli.machine import MachineOptions, group_machine
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, workloads
+from trine.cli.output import drawn, show, show_answer, write_json, written
+from trine.cli.parameters import Fields, Given
+from trine.cli.progress import RowsLine
+from trine.common.observer import observing
+from trine.errors import InputError
+from trine.search.plan import PlanOptions
+
+if TYPE_CHECKING:
+    from trine.search.report import PlanSearch
+
+
+def plan(
+    model: Annotated[str, argument("Model such as llama-3-70b, or a trace.", "MODEL", values=workloads)],
+    search: Given[PlanOptions],
+    machine: Annotated[MachineOptions, Fields(only=("cluster", "nodes", "fabric"))],
+    from_file: Annotated[
+        str | None, Option("Compare with the layout of this configuration.", "FILE", names=("--from",))
+    ] = None,
+    emit: Annotated[
+        str | None, Option("Print the best layout as flags.", "megatron|torchtitan|deepspeed|nanotron", OUTPUT)
+    ] = None,
+    brief: Brief = False,
+    details: Details = False,
+    plot: Annotated[str | None, Option("Draw time against memory; needs trine[plot].", "FILE", OUTPUT)] = None,
+    json: Json = None,
+    parquet: Annotated[str | None, Option("Write the tables to this folder.", "DIR", OUTPUT)] = None,
+) -> None:
+    """Find the fastest parallel layouts of MODEL that fit in memory, and explain the difference of the best.
+
+    Example: trine plan llama-3-70b --gpus 256 --cluster dgx-h100 --global-batch 1024
+    """
+    from trine.search.flags import check_dialect, emit_flags, read_flags
+    from trine.search.plan import plan as search_plan
+
+    if "global_batch" not in search:
+        raise InputError("a search needs the batch: --global-batch N")
+    if emit is not None:
+        check_dialect(emit)
+    given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
+    cluster, text = _machine(machine, search["gpus"])
+    with RowsLine("layouts simulated") as line, observing(progress=line, on_compile=line.compiling):
+        answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given))
+    answer = replace(answer, command=f"{answer.command} {text}")
+    show_answer(answer, json, brief, details)
+    if emit is not None:
+        show("\n" + emit_flags(emit, answer), json)
+    write_json(answer, json, "plan")
+    written(parquet, answer.to_parquet, "tables written to {}")
+    drawn(plot, answer)
+
+
+def _machine(machine: MachineOptions, gpus: int | None) -> tuple[Any, str]:
+    """Return the cluster of a search, and its options for ``trine train``."""
+    if machine.cluster is None:
+        raise InputError("a search needs a machine: --cluster NAME or FILE, such as --cluster dgx-h100")
+    cluster, _ = group_machine(replace(machine, gpus=gpus))
+    nodes = len(set(cluster.node_of[list(cluster.gpus)].tolist()))
+    text = f"--cluster {machine.cluster}"
+    text += f" --nodes {nodes}" if nodes > 1 or machine.nodes else ""
+    return cluster, text + (f" --fabric {machine.fabric}" if machine.fabric else "")

@@ -1,0 +1,1 @@
+"""Search over the parallel layouts of a job (``trine plan``)."""

@@ -1,0 +1,182 @@
+"""Lower bounds of the step time and of the memory of a layout, from the costs of one layer.
+
+No bound exceeds the simulated value (tests/property/test_plan_bounds.py checks random layouts).
+
+Step time. A rank's compute stream runs its operators one after the other. Within a pass, the longest path from the
+first operator of a layer to the first of the next one includes the collectives that the next operator waits for; each
+takes at least its time alone. Paths of consecutive layers add up. A rank of stage ``s`` with ``k`` layers in each of
+its ``v`` chunks therefore works at least ``v ((k - 1) (F + B) + F' + B')`` per micro-batch, where F and B are the
+paths of a layer and F' and B' its compute time alone; the last layer of a pass counts without its communication.
+Before its first operator, a micro-batch has passed the stages before it, and after its last backward operator a
+gradient passes them back: at least ``F (k - 1) + F''`` and ``B (k - 1) + B''`` each, where F'' and B'' leave out
+operators that may run after the message. If the software waits for the GPU after each pass, the message and the first
+launch lie between two passes. Offloaded activations leave the GPU layer by layer in the forward pass, which waits for
+all but the last two copies, and return in the backward pass. Schedules that divide the backward pass end with weight
+gradients, for which no stage waits: only the way forward counts. Contention, other launches and gradients only add to
+this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer and
+micro-batch (:meth:`trine.search.probe.Probe.gathers`). While they run, their kernels slow compute by a pressure p, so
+that a rank needs its compute time alone plus at least p times theirs, whether they run beside compute or not.
+
+Memory. Weights, gradients and optimizer states of a rank's layers stay allocated; each micro-batch between its
+forward and its backward pass keeps the tensors that the layers saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+from trine.compute.kinds import layer_of
+from trine.errors import PlanError
+from trine.graph.workload import FORWARD, Operator, Workload
+from trine.parallel.cuts import STARTS
+from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
+
+if TYPE_CHECKING:
+    from trine.search.probe import LayerCosts
+    from trine.search.space import Layout
+
+#: Schedules whose last operator on a rank is a backward operator that earlier stages wait for.
+_RETURNING = ("1f1b", "interleaved", "gpipe")
+
+
+class StageSizes:
+    """Layers of each pipeline chunk, by the profile's rule for cuts."""
+
+    def __init__(self, workload: Workload, layers: int) -> None:
+        self._workload, self._layers = workload, layers
+        self._cache: dict[tuple[str | None, int], tuple[int, ...] | None] = {}
+
+    @cached_property
+    def _forward(self) -> list[Operator]:
+        return [op for op in self._workload.operators if op.phase == FORWARD]
+
+    def of(self, balance: str | None, chunks: int) -> tuple[int, ...] | None:
+        """Return the layers of each chunk; None if the cuts depend on operator times, or the rule refuses them."""
+        if chunks == 1:
+            return (self._layers,)
+        key = (balance, chunks)
+        if key not in self._cache:
+            self._cache[key] = self._count(str(balance), chunks) if balance in STARTS else None
+        return self._cache[key]
+
+    def _count(self, balance: str, chunks: int) -> tuple[int, ...] | None:
+        forward = self._forward
+        try:
+            starts = STARTS[balance](self._workload, forward, chunks)
+        except PlanError:
+            return None
+        ends = [*starts[1:], len(forward)]
+        return tuple(
+            len({block for op in forward[a:b] if (block := layer_of(op.layer))})
+            for a, b in zip(starts, ends, strict=True)
+        )
+
+
+def step_bound(
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None, message_ps: int = 0
+) -> int:
+    """Return a lower bound of the step time in ps.
+
+    sizes: layers of each chunk; None: unknown. message_ps: time of a message that every pass waits for, or 0.
+    """
+    path, alone = costs.forward + costs.backward, costs.forward_alone + costs.backward_alone
+    chunks = layout.pp * layout.virtual_stages
+    if sizes is None or layout.schedule == "dualpipe":
+        # The mean over the stages: the slowest takes at least as long.
+        passes = min(layers, 2 * chunks if layout.schedule == "dualpipe" else chunks)
+        work = (layers - passes) * path + passes * alone + costs.first + costs.last
+        if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
+            work = layers * alone + costs.first + costs.last
+        return micro_batches * work // layout.pp
+    forward_pass = (costs.forward, costs.forward_alone)
+    backward_pass = (costs.backward, costs.backward_alone)
+    if layout.schedule == "zb-h1":  # weight gradients may run between an input gradient and its communication
+        forward_pass, backward_pass = (costs.forward_alone,) * 2, (costs.backward_alone,) * 2
+    best, chain = 0, 0
+    for stage in range(layout.pp):
+        mine = sizes[stage :: layout.pp]
+        copies = (sum(mine) - 2 * len(mine)) * costs.offload
+        forward, backward = (
+            max(sum((k - 1) * path + alone for k in mine if k), copies) for path, alone in (forward_pass, backward_pass)
+        )
+        work = forward + backward + costs.first * (stage == 0) + costs.last * (stage == layout.pp - 1)
+        best = max(best, micro_batches * work + chain + _waits(layout, stage, micro_batches, costs, message_ps))
+        chain += _way(sizes[stage], costs, layout)
+    return best
+
+
+def _waits(layout: Layout, stage: int, micro_batches: int, costs: LayerCosts, message_ps: int) -> int:
+    """Return the time between the passes of a rank: messages that the next pass waits for, and its first launch.
+
+    The last message has no pass behind it. The first chunk sends no gradients, the last no activations.
+    """
+    if not message_ps or layout.schedule not in _RETURNING:
+        return 0
+    chunks = layout.virtual_stages
+    messages = 2 * chunks - (stage == 0) - (stage == layout.pp - 1)
+    return max(0, micro_batches * messages - 1) * message_ps + micro_batches * chunks * costs.launch
+
+
+def _way(layers: int, costs: LayerCosts, layout: Layout) -> int:
+    """Return the time of a micro-batch through a chunk, forward and backward, without the ends of the passes."""
+    if layers < 1:
+        return 0
+    forward = (layers - 1) * costs.forward + costs.forward_chain
+    if layout.schedule not in _RETURNING:
+        return forward
+    back = costs.backward if layout.recompute == "none" else costs.backward_alone
+    return forward + (layers - 1) * back + costs.backward_chain
+
+
+def memory_bound(
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None
+) -> int:
+    """Return a lower bound of the bytes that the fullest rank allocates."""
+    resident = _resident(costs.resident, layout)
+    kept = 0 if layout.offload == "activations" else costs.kept
+    if layout.pp == 1:
+        return layers * resident + _resident(costs.rest, layout) + (layers - 1) * kept + (costs.peak if kept else 0)
+    if sizes is None or layout.schedule == "dualpipe":
+        return -(-layers * resident // layout.pp)
+    best = 0
+    for stage in (0, layout.pp - 1):
+        mine = sizes[stage :: layout.pp]
+        most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
+        most += costs.peak - kept if stage and layout.virtual_stages == 1 and mine[0] and kept else costs.rise
+        best = max(best, sum(mine) * resident + most)
+    return best
+
+
+def _resident(sizes: Mapping[str, int], layout: Layout) -> int:
+    """Return the bytes of weights, gradients and optimizer states that stay on a rank."""
+    ways = (layout.shard_ways or layout.dp) * layout.cp
+    state = 0 if layout.offload == "optimizer" else sizes.get("optimizer_state", 0)
+    if layout.sharding == "none":
+        gradients = 0 if layout.offload == "optimizer" else sizes.get("gradients", 0)
+        return sizes.get("weights", 0) + gradients + state
+    weights = 0 if layout.sharding in PARAMETERS_SHARDED else sizes.get("weights", 0)
+    if layout.ep > 1 or layout.etp is not None:  # experts may have more replicas than dense weights
+        ways *= layout.tp
+    return weights + state // ways
+
+
+@cache
+def in_flight(schedule: str, stage: int, pp: int, chunks: int, micro_batches: int, layers: tuple[int, ...]) -> int:
+    """Return the most layers whose tensors a rank keeps at a time, each counted once per micro-batch in flight.
+
+    layers: of each chunk of the rank. Later micro-batches repeat, so only the first rounds of the pipeline are counted.
+    """
+    if schedule not in ("gpipe", *_RETURNING, "zb-h1"):
+        return 0
+    if schedule == "gpipe":
+        return micro_batches * sum(layers)
+    shown = min(micro_batches, 4 * pp)
+    held = most = 0
+    for action in SCHEDULES.get(schedule).passes(stage, Pipeline(pp, shown, chunks)):
+        size = layers[action.chunk // pp]
+        held += size if action.kind == FORWARD_PASS else -size if action.kind in (BACKWARD_PASS, INPUT_PASS) else 0
+        most = max(most, held)
+    return most

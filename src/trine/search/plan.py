@@ -1,0 +1,188 @@
+"""``trine.plan``: the best parallel layouts of a model on a machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from trine.cluster import load_cluster
+from trine.cluster.parts import SCALE_OUT
+from trine.common.arguments import check_whole, option, takes
+from trine.common.units import MAX_GPUS
+from trine.compute.origin import known_gpu
+from trine.errors import InputError
+from trine.graph.workload import Workload
+from trine.parallel.constraints import LayoutFacts
+from trine.parallel.plan import MAX_BATCH, Plan
+from trine.search.report import PlanSearch, pareto
+from trine.search.search import Ranked, Search, workers
+from trine.search.space import Layout, Space
+from trine.search.worker import SearchJob, simulate_layout
+from trine.training.options import SimulateOptions
+from trine.training.setup import JobMachine, setup_machine, setup_workload
+from trine.training.software import is_model
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.software.profile import Software
+
+#: Most layouts of an answer.
+MAX_TOP = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """Options of a search.
+
+    gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
+    a preset or a file; a preset or file gets as many nodes as ``gpus`` need. fix: fields of :class:`trine.Plan` that
+    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
+    :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
+    time against memory, too. exact: do not stop after 64 layouts in a row that are not among the best; small spaces are
+    always searched exactly. executor: runs the simulations; None: one process per CPU (``workers``: their number).
+    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`.
+    """
+
+    global_batch: int = option(help="Set the samples per step of all replicas.")
+    gpus: int | None = option(None, "Use N GPUs, filling nodes in order [the cluster's].")
+    cluster: Cluster | str | os.PathLike[str] | None = None
+    fix: Mapping[str, Any] = option(factory=dict, help="Fix a field of all layouts, such as tp=8; repeatable.")
+    top: int = option(5, "Rank the N best layouts.")
+    software: Software | str | os.PathLike[str] | None = option(
+        None, "Choose the software profile of all layouts: name or file [by workload]."
+    )
+    gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
+    pareto: bool = option(False, "Search the frontier of time against memory, too.")
+    exact: bool = option(False, "Simulate until lower bounds exclude all other layouts.")
+    executor: Executor | None = None
+    workers: int | None = option(None, "Simulate in N processes [one per CPU].")
+    given: Mapping[str, Any] | None = None
+
+
+@takes(PlanOptions)
+def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> PlanSearch:
+    """Search the parallel layouts of a model for the fastest that fit in memory.
+
+    Parameters
+    ----------
+    model: the name of a model (``llama-3-70b``), or any workload of :func:`trine.simulate`.
+    options: fields of :class:`PlanOptions` as keywords, or one instance of it.
+
+    ``.to_frame()`` of the result is a pandas data frame with one row per layout.
+
+    Raises
+    ------
+    InputError for wrong options; PlanError, naming the constraint, if no layout is valid or none fits.
+    """
+    _check(options)
+    cluster = _cluster(options)
+    gpus = options.gpus or len(cluster.gpus)
+    settings = SimulateOptions(cluster=cluster, gpu=options.gpu, software=options.software, compare=False)
+    machine = setup_machine(Plan(dp=gpus), settings)
+    workload, software = setup_workload(model, machine, settings)
+    target = known_gpu(machine.target)
+    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
+    job = SearchJob(workload=workload, options=settings, gpus=gpus)
+    with workers(options.executor, options.workers) as executor:
+        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact)
+        given = None if options.given is None else _simulate_given(options.given, search, space)
+        search.run()
+    name = str(model) if is_model(model) else workload.name
+    return PlanSearch(
+        model=name.removeprefix("model:"), gpus=gpus, gpu=target.name if target else machine.target or "GPU",
+        cluster=cluster.name, software=software.name, global_batch=options.global_batch,
+        sequence=space.facts.sequence, layers=space.facts.layers,
+        num_layouts=search.num_layouts, num_simulated=search.num_simulated,
+        ranked=tuple(search.ranked[: options.top]), given=given, rejected=dict(search.rejected),
+        frontier=pareto(search.ranked) if options.pareto else (),
+        command=train_command(name, search.ranked[0].layout, options, space, _num_nodes(cluster)),
+    )  # fmt: skip
+
+
+def memory_of(machine: JobMachine) -> int:
+    """Return the memory of the machine's GPU in bytes, 0 if it is unknown."""
+    spec = known_gpu(machine.target)
+    return 0 if spec is None else spec.memory_bytes
+
+
+def _check(options: PlanOptions) -> None:
+    check_whole("global_batch", options.global_batch, 1, MAX_BATCH)
+    check_whole("top", options.top, 1, MAX_TOP)
+    for name in ("gpus", "workers"):
+        if getattr(options, name) is not None:
+            check_whole(name, getattr(options, name), 1, MAX_GPUS)
+    if options.cluster is None:
+        raise InputError("a search needs a machine: a preset such as dgx-h100, or a file", field="cluster")
+
+
+def _cluster(options: PlanOptions) -> Cluster:
+    from trine.cluster import Cluster
+
+    cluster = options.cluster
+    if isinstance(cluster, Cluster):
+        if options.gpus is not None and options.gpus > len(cluster.gpus):
+            raise InputError(f"the cluster has {len(cluster.gpus)} GPUs, got {options.gpus}", field="gpus")
+        return cluster
+    assert cluster is not None
+    return load_cluster(cluster, gpus=options.gpus)
+
+
+def _num_nodes(cluster: Cluster) -> int:
+    return len(set(cluster.node_of[list(cluster.gpus)].tolist()))
+
+
+def _domain(cluster: Cluster) -> int:
+    """Return the most GPUs that links inside of nodes (or racks) join; all of a cluster without a fabric."""
+    if not any(link.link_class == SCALE_OUT for link in cluster.link_table.numbers):
+        return len(cluster.gpus)
+    counts: dict[int, int] = {}
+    for node in cluster.node_of[list(cluster.gpus)].tolist():
+        counts[node] = counts.get(node, 0) + 1
+    return max(counts.values())
+
+
+def _simulate_given(values: Mapping[str, Any], search: Search, space: Space) -> Ranked:
+    """Simulate the layout of a configuration file. Raises InputError if it is for another job."""
+    if values.get("global_batch", space.global_batch) != space.global_batch:
+        raise InputError(f"the configuration has a global batch of {values['global_batch']}, not {space.global_batch}")
+    stages = values.get("virtual_stages") or _stages_of(values, space)
+    names = {each: values[each] for each in Layout._fields if each in values} | {"virtual_stages": stages}
+    if names.get("pp", 1) > 1 and "schedule" not in names:
+        names["schedule"] = "interleaved" if stages > 1 else "1f1b"
+    degrees = {name: names.get(name, 1) for name in ("tp", "pp", "cp", "ep")}
+    ranks = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    dp, rest = divmod(space.gpus, ranks)
+    if rest or names.get("dp", dp) != dp:
+        raise InputError(f"the configuration has tp x pp x cp = {ranks}, which does not make {space.gpus} GPUs")
+    if space.global_batch % dp:
+        raise InputError(f"the configuration has {dp} replicas, which do not divide the batch {space.global_batch}")
+    defaults: dict[str, Any] = {
+        "etp": None, "sharding": "none", "shard_ways": None, "schedule": None, "virtual_stages": 1,
+        "micro_batch": 1, "sequence_parallel": None, "recompute": "none", "offload": "none",
+    }  # fmt: skip
+    layout = Layout(**{**defaults, **degrees, **names, "dp": dp})
+    return Ranked(layout, simulate_layout(search.packed, space.plan(layout)), 0)
+
+
+def _stages_of(values: Mapping[str, Any], space: Space) -> int:
+    """Return the virtual stages of a configuration that gives layers per stage."""
+    layers, pp = values.get("layers_per_stage"), values.get("pp", 1)
+    return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
+
+
+def train_command(model: str, layout: Layout, options: PlanOptions, space: Space, nodes: int) -> str:
+    """Return the ``trine train`` command that simulates a layout in detail."""
+    plan_fields = {each.name: each.default for each in fields(Plan)}
+    values = {**layout._asdict(), **{n: v for n, v in space.fixed.items() if n in plan_fields}}
+    parts = ["trine", "train", model, "--global-batch", str(space.global_batch)]
+    for name, value in values.items():
+        if value in (None, plan_fields[name]) or value is False or (name == "schedule" and layout.pp == 1):
+            continue
+        flag = f"--{name.removesuffix('_bytes').replace('_', '-')}"
+        parts += [flag] if value is True else [flag, str(value)]
+    if isinstance(options.cluster, str):
+        parts += ["--cluster", options.cluster, *(["--nodes", str(nodes)] if nodes > 1 else [])]
+    return " ".join(parts)

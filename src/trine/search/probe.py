@@ -1,0 +1,367 @@
+"""Costs of one layer under a form of parallelism, from the rank program of a model with three layers.
+
+All layers of a decoder-only transformer are equal. So trine writes the program of a three-layer model on one stage
+(no simulation), and measures the middle layer: longest paths through the program, and bytes kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trine.common.units import PS_PER_S
+from trine.compute.kinds import layer_of
+from trine.compute.resize import Split
+from trine.compute.roofline import Duration
+from trine.graph.grid import RankGrid
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import COMPUTE_STREAM, Collective, Compute, HostCopy, Phase, RankProgram
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Workload
+from trine.parallel.constraints import LayoutFacts, resolve_layout
+from trine.parallel.job import JobContext
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.stage import StageBuilder
+from trine.training.setup import Setup, costs_on, setup_of
+from trine.workload.synthesis.model import ModelRecipe
+from trine.workload.synthesis.spec import Transformer
+
+if TYPE_CHECKING:
+    from trine.parallel.contention import CommunicationKernels
+    from trine.search.space import Layout
+    from trine.training.options import SimulateOptions
+
+#: Layers of the probed model: the middle one has neighbours on both sides.
+LAYERS = 3
+#: Share of a collective's predicted time in a bound: a margin for the rounding of flows to picoseconds.
+MARGIN = 0.99
+#: Parts of a whole in a pressure.
+PPM = 1_000_000
+#: First words of the keys of collectives that every micro-batch has.
+EACH_MICRO_BATCH = ("tp", "cp", "ep")
+_RESIDENT = tuple(MEMORY_CATEGORIES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerCosts:
+    """Costs of one layer, and of the rest of the model, on one rank for one micro-batch. Times in ps, sizes in bytes.
+
+    forward, backward: the longest path from a layer's first operator to the next layer's. forward_alone,
+    backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
+    and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
+    between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
+    of a layer's weights on a rank. launch: launch
+    time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
+    offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
+    keeps between the passes. peak: bytes beyond those at the peak of the last layer and head. rise: bytes beyond those
+    kept at the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
+    rest of the model by category.
+    """
+
+    forward: int
+    backward: int
+    forward_alone: int
+    backward_alone: int
+    first: int
+    last: int
+    forward_chain: int
+    backward_chain: int
+    message: int
+    weights: int
+    launch: int
+    offload: int
+    kept: int
+    peak: int
+    rise: int
+    resident: Mapping[str, int]
+    rest: Mapping[str, int]
+
+
+class Probe:
+    """Writer of three-layer programs for one search; costs are cached by the form of parallelism."""
+
+    def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
+        recipe: Any = workload.recipe
+        short = _with_layers(recipe, LAYERS)
+        self._setup: Setup = setup_of(short, Plan(dp=gpus), options)
+        self._shorter = setup_of(_with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
+        self.software = self._setup.software.profile
+        factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
+        costs = options.collective_costs if isinstance(options.collective_costs, str) else "auto"
+        self._costs = costs_on(costs, self._setup.machine, network=self._setup.network, factors=factors)
+        self._facts = LayoutFacts(self._setup.workload)
+        self._gpus = gpus
+        self._messages: dict[tuple[int, int], int] = {}
+        self._gathers: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._by_key: dict[tuple[object, ...], LayerCosts] = {}
+        self._resident: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+    def costs(self, plan: Plan) -> LayerCosts:
+        """Return the costs of a layer under ``plan``; its pipeline, replicas and batch do not matter."""
+        key = (plan.tp, plan.cp, plan.ep, plan.etp, plan.micro_batch, plan.sequence_parallel, plan.recompute,
+               plan.offload == "activations", plan.tp_overlap, plan.cp_style, plan.order)  # fmt: skip
+        if key not in self._by_key:
+            self._by_key[key] = self._measure(_on_one_stage(plan))
+        return self._by_key[key]
+
+    def message_ps(self, layout: Layout, size_bytes: int) -> int:
+        """Return the time of a message to the next stage, alone on the network, if each pass waits for it; else 0.
+
+        The launching thread waits for the message before it launches the next pass (``synchronises: pass``).
+        """
+        launch, costs = self._setup.launch, self._costs
+        if launch is None or costs is None or launch.synchronises not in ("pass", "forward") or layout.pp == 1:
+            return 0
+        key = (layout.pp, size_bytes)
+        if key not in self._messages:
+            ranks = self._gpus // layout.pp * np.arange(layout.pp, dtype=np.int64)
+            pairs = self._setup.places[np.stack([ranks[:-1], ranks[1:]], axis=1)]
+            times = costs.predicted("send_recv", size_bytes, pairs)
+            self._messages[key] = int(min((time.time_ps for time in times), default=0) * MARGIN)
+        return self._messages[key]
+
+    def gathers(self, layout: Layout, size_bytes: int) -> tuple[int, int]:
+        """Return the time of two gathers of a layer's sharded parameters and one reduction of its gradients, in ps.
+
+        The second number is the compute time that they cost beside them, as the pressure of their kernels. They share a
+        queue, and every micro-batch has them. (0, 0) with a pipeline, which may keep gathered parameters for the next
+        micro-batch, and with experts, which have groups of their own.
+        """
+        ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
+        is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
+        if costs is None or layout.sharding not in PARAMETERS_SHARDED or ways == 1 or not is_known:
+            return 0, 0
+        key = (layout.tp, ways, size_bytes)
+        if key not in self._gathers:
+            group = layout.tp * np.arange(ways, dtype=np.int64)[None, :]
+            total = slowed = 0
+            for kind, count in (("all_gather", 2), ("reduce_scatter", 1)):
+                times = costs.predicted(kind, size_bytes, self._setup.places[group])
+                time_ps = int(min((t.time_ps for t in times), default=0) * MARGIN)
+                ppm = [k.ppm(k.of_groups(kind, size_bytes, group), 0) for k in self._kernels]
+                total, slowed = (
+                    total + count * time_ps,
+                    slowed + count * time_ps * min(*ppm, PPM // 2) // PPM if ppm else slowed,
+                )
+            self._gathers[key] = total, slowed
+        return self._gathers[key]
+
+    @cached_property
+    def _kernels(self) -> tuple[CommunicationKernels, ...]:
+        return self._setup.kernels(self._costs)
+
+    def _context(self, workload: Workload, plan: Plan) -> JobContext:
+        filled, _ = resolve_layout(plan, self.software, self._facts)
+        setup = self._setup
+        if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
+            return JobContext(workload, filled, _NoTimes(), None, self.software)
+        return JobContext(workload, filled, setup.model, setup.launch, self.software)
+
+    def _measure(self, plan: Plan) -> LayerCosts:
+        context = self._context(self._setup.workload, plan)
+        program = StageBuilder(context, 0, True).build()
+        return _layer_costs(
+            program, context, self._alone(context.plan), self._shorter_resident(plan), self._host_bytes_per_s
+        )
+
+    @cached_property
+    def _host_bytes_per_s(self) -> float:
+        """Bandwidth between a GPU and its host, without other traffic; infinite if it is unknown."""
+        machine = self._setup.machine
+        host = None if machine is None else machine.host_of(machine.gpus[0])
+        if machine is None or host is None:
+            return inf
+        route = machine.paths(machine.gpus[0], host)[0][0]
+        return float(min((machine.links[link].bytes_per_s for link in route), default=inf))
+
+    def _shorter_resident(self, plan: Plan) -> tuple[int, ...]:
+        """Return the resident bytes of the model with a layer less; they do not depend on the micro-batch."""
+        key = (plan.tp, plan.ep, plan.etp)
+        if key not in self._resident:
+            short = self._context(self._shorter, replace(plan, recompute="none", batch=1, micro_batch=1))
+            self._resident[key] = StageBuilder(short, 0, True).build().resident_bytes
+        return self._resident[key]
+
+    def _alone(self, plan: Plan) -> Callable[[Collective], int]:
+        """Return a function from a collective to a lower bound of its time: alone on the network."""
+        grid, places, costs = RankGrid(plan.axes), self._setup.places, self._costs
+        cache: dict[tuple[str, str, int], int] = {}
+
+        def time_ps(step: Collective) -> int:
+            key = (step.kind, step.axis, step.size_bytes)
+            if key not in cache:
+                ranks = np.arange(grid.num_ranks, dtype=np.int64)
+                group = ranks[ranks == sum(grid.coordinates(ranks, a) * grid.strides[a] for a in step.axis.split("+"))]
+                times = [] if costs is None else costs.predicted(step.kind, step.size_bytes, places[group][None, :])
+                cache[key] = int(min((t.time_ps for t in times), default=0) * MARGIN)
+            return cache[key]
+
+        return time_ps
+
+
+class _NoTimes:
+    """A compute model without times, for programs of which only the memory matters."""
+
+    name = "no time"
+    notes: tuple[str, ...] = ()
+
+    def duration(self, operator: Operator, split: Split) -> Duration:
+        return Duration(0, "assumed")
+
+    def fit_report(self) -> None:
+        return None
+
+
+def can_probe(workload: Workload) -> bool:
+    """Return whether the workload is a decoder-only transformer written by trine, whose layers are all equal."""
+    recipe = workload.recipe
+    return (
+        isinstance(recipe, ModelRecipe) and isinstance(recipe.spec, Transformer)
+        and workload.operators is recipe.operators and recipe.spec.layers >= LAYERS
+    )  # fmt: skip
+
+
+def _with_layers(recipe: ModelRecipe, layers: int) -> Workload:
+    return replace(recipe, asked=replace(recipe.asked, layers=layers)).write()
+
+
+def _on_one_stage(plan: Plan) -> Plan:
+    """Return the plan without pipeline and sharding, on as few replicas as its experts need, with one micro-batch."""
+    etp, dp = plan.expert_tp, 1
+    while (plan.tp * plan.cp * dp) % (etp * plan.ep):
+        dp += 1
+    return replace(
+        plan, pp=1, dp=dp, schedule=None, virtual_stages=1, balance=None, sharding="none", shard_ways=None,
+        prefetch=None, reshard=True, batch=plan.micro_batch, dp_overlap=None, sync="last",
+        offload=plan.offload if plan.offload == "activations" else "none",
+        overlap=None,
+    )  # fmt: skip
+
+
+def _layer_costs(
+    program: RankProgram,
+    context: JobContext,
+    alone: Callable[[Collective], int],
+    shorter: Sequence[int],
+    host_bytes_per_s: float,
+) -> LayerCosts:
+    marks, resident = _Marks(program, context), program.resident_bytes
+    copies = [step.size_bytes for step in program.steps if isinstance(step, HostCopy) and step.to_host]
+    forward = {block: marks.first(block, (Phase.FORWARD,)) for block in range(LAYERS)}
+    backward = {block: marks.first(block, (Phase.BACKWARD, Phase.RECOMPUTE)) for block in range(LAYERS)}
+    held = _held(program)
+    of_layer = [b - a for a, b in zip(shorter, resident, strict=True)]
+    rest = [b - LAYERS * layer for b, layer in zip(resident, of_layer, strict=True)]
+    kept = max(0, held[forward[2]] - held[forward[1]])
+    return LayerCosts(
+        forward=marks.path(forward[1], forward[2], alone),
+        backward=marks.path(backward[2], backward[1], alone),
+        forward_alone=marks.total(1, (Phase.FORWARD,)),
+        backward_alone=marks.total(1, (Phase.BACKWARD, Phase.RECOMPUTE)),
+        first=marks.total_of_rest(before_blocks=True),
+        last=marks.total_of_rest(before_blocks=False),
+        forward_chain=marks.total(1, (Phase.FORWARD,), drop=1),
+        backward_chain=marks.total(1, (Phase.BACKWARD,), drop=2),
+        message=context.rank_bytes(marks.operators(1, FORWARD)[-1].outputs[0], context.micro_batches[0]),
+        weights=sum(
+            context.local_bytes[t]
+            for t in {t for op in marks.operators(1, FORWARD) for t in op.inputs if t in context.local_bytes}
+        ),
+        launch=sum(context.launches.get(marks.operators(1, phase)[0].id, (0,))[0] for phase in (FORWARD, BACKWARD)),
+        offload=int(min(copies[1:LAYERS], default=0) / host_bytes_per_s * PS_PER_S),
+        kept=kept,
+        peak=max(0, max(held[forward[2] : backward[1]]) - (LAYERS - 1) * kept),
+        rise=max(held[backward[2] : backward[1]]) - held[backward[2]],
+        resident=dict(zip(_RESIDENT, of_layer, strict=False)),
+        rest=dict(zip(_RESIDENT, rest, strict=False)),
+    )
+
+
+def _held(program: RankProgram) -> list[int]:
+    """Return the allocated bytes, besides the resident ones, at the start of each step, before its own allocations."""
+    change = [0] * (len(program.steps) + 1)
+    for each in program.memory:
+        change[each.step + 1] += each.delta_bytes
+    return list(accumulate(change[:-1]))
+
+
+class _Marks:
+    """The steps of a program by block and phase, and longest paths between them."""
+
+    def __init__(self, program: RankProgram, context: JobContext) -> None:
+        self._steps = program.steps
+        names = context.layer_names
+        blocks = list(dict.fromkeys(b for op in context.workload.operators if (b := layer_of(op.layer))))
+        number = {name: blocks.index(b) if (b := layer_of(name)) else -1 for name in names}
+        self._block = [number[names[s.label.layer]] if s.label.layer >= 0 else -1 for s in self._steps]
+        forward = [op.layer for op in context.workload.operators if op.phase == FORWARD]
+        first = next((i for i, layer in enumerate(forward) if layer_of(layer)), 0)
+        self._early = set(forward[:first])
+        self._names = names
+        self._operators, self._blocks = context.workload.operators, blocks
+
+    def operators(self, block: int, phase: str) -> list[Operator]:
+        """Return the operators of a block in a phase, in order."""
+        return [op for op in self._operators if op.phase == phase and layer_of(op.layer) == self._blocks[block]]
+
+    def _is_compute(self, index: int, phases: Sequence[Phase]) -> bool:
+        step = self._steps[index]
+        return isinstance(step, Compute) and step.stream == COMPUTE_STREAM and step.label.phase in phases
+
+    def first(self, block: int, phases: Sequence[Phase]) -> int:
+        """Return the first compute step of a block in these phases."""
+        return next(i for i in range(len(self._steps)) if self._block[i] == block and self._is_compute(i, phases))
+
+    def total(self, block: int, phases: Sequence[Phase], drop: int = 0) -> int:
+        """Return the compute time of a block in ps; without its last ``drop`` operators."""
+        times = [
+            step.duration_ps for i, step in enumerate(self._steps)
+            if self._block[i] == block and isinstance(step, Compute) and self._is_compute(i, phases)
+        ]  # fmt: skip
+        return sum(times[: len(times) - drop])
+
+    def total_of_rest(self, before_blocks: bool) -> int:
+        """Return the compute time outside of the blocks: of layers before the first block, or behind the last."""
+        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+        return sum(
+            step.duration_ps for i, step in enumerate(self._steps)
+            if self._block[i] < 0 and isinstance(step, Compute) and self._is_compute(i, phases)
+            and step.label.layer >= 0 and (self._names[step.label.layer] in self._early) == before_blocks
+        )  # fmt: skip
+
+    def path(self, source: int, target: int, alone: Callable[[Collective], int]) -> int:
+        """Return the longest path in ps from the start of step ``source`` to the start of step ``target``.
+
+        Streams run in order, and so do the collectives of one queue. Messages take no time. Collectives that only some
+        micro-batches have (reductions of gradients) are left out.
+        """
+        end: dict[int, int] = {}
+        last: dict[str, int] = {}
+        for index in range(source, target + 1):
+            step = self._steps[index]
+            stream = step.stream if isinstance(step, Compute) else ""
+            if isinstance(step, Collective) and step.key[0] not in EACH_MICRO_BATCH and index != target:
+                continue
+            if isinstance(step, Collective):
+                stream = f"queue {step.queue or step.axis}"
+            before = [end[i] for i in step.after if i in end]
+            if stream in last:
+                before.append(last[stream])
+            if index == source:
+                before = [0]
+            if index == target:
+                return max(before, default=0)
+            if not before:
+                continue
+            length = step.duration_ps if isinstance(step, Compute) else 0
+            if isinstance(step, Collective):
+                length = alone(step)
+            end[index] = max(before) + length
+            if stream:
+                last[stream] = end[index]
+        raise AssertionError("the target comes after the source")

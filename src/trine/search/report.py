@@ -1,0 +1,304 @@
+"""The answer of a search: the best layouts, the terms that separate them, and the rejected ones by reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trine.common.evidence import Evidence
+from trine.common.units import format_bytes, format_time
+from trine.results.report import Report, Row, Table, seconds
+from trine.results.text import MAX_LINES, aligned, width, wrapped_at
+from trine.search.search import Ranked
+from trine.search.space import VARIED, Layout
+from trine.search.worker import Outcome, per_second
+
+#: Layouts and reasons on one screen; the details have all.
+SHOWN, REASONS = 5, 4
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanSearch(Report):
+    """Result of :func:`trine.plan`: ranked layouts, the best first.
+
+    ranked: the requested number of layouts. frontier: layouts that no other beats in both time and memory, if the
+    search was asked for them. given: the layout of a configuration file, with its outcome. rejected: numbers of layouts
+    by reason. command: what to type to simulate the best layout in detail.
+    """
+
+    SCHEMA: ClassVar[str] = "plan"
+
+    model: str
+    gpus: int
+    gpu: str
+    cluster: str
+    software: str
+    global_batch: int
+    sequence: int | None
+    layers: int | None
+    num_layouts: int
+    num_simulated: int
+    ranked: tuple[Ranked, ...]
+    frontier: tuple[Ranked, ...] = ()
+    given: Ranked | None = None
+    rejected: Mapping[str, int]
+    command: str = ""
+
+    @property
+    def best(self) -> Ranked:
+        """The fastest layout that fits."""
+        return self.ranked[0]
+
+    @property
+    def headline(self) -> str:
+        """The best layout in one line."""
+        first = self.best.outcome
+        return f"{words(self.best.layout)}: {format_time(first.step_ps)} a step{_rate_words(first)}, {_memory(first)}"
+
+    @property
+    def overlap(self) -> str:
+        """A note if the likely ranges of the first two layouts overlap, else an empty string."""
+        if len(self.ranked) < 2:
+            return ""
+        first, second = self.ranked[0].outcome, self.ranked[1].outcome
+        if first.high_ps is None or second.low_ps is None or second.low_ps > first.high_ps:
+            return ""
+        ahead = second.step_ps / first.step_ps - 1
+        return (
+            f"the first is {ahead:.1%} ahead of the second, and their likely ranges overlap ({_range(first)}; "
+            f"{_range(second)}): measure both"
+        )
+
+    def differences(self) -> list[tuple[str, int, int]]:
+        """Return (part of the step, ps of the first layout, ps of the second or given one), without empty parts."""
+        other = self.given or (self.ranked[1] if len(self.ranked) > 1 else None)
+        if other is None:
+            return []
+        first, second = dict(_terms(self.best.outcome)), dict(_terms(other.outcome))
+        names = dict.fromkeys((*first, *second))
+        rows = [(name, first.get(name, 0), second.get(name, 0)) for name in names]
+        return [row for row in rows if row[1] or row[2]]
+
+    def terms(self) -> list[Row]:
+        """Return :meth:`differences` in seconds, with the difference."""
+        return [
+            {"term": name, "first_s": seconds(a), "second_s": seconds(b), "difference_s": seconds(b - a)}
+            for name, a, b in self.differences()
+        ]
+
+    def summary(self) -> str:
+        """Return the answer on one screen; terms and reasons give way to the layouts."""
+        head = [*wrapped_at("", self._question(), 0), "", *self._table(SHOWN), ""]
+        reasons = "; ".join(f"{count:,} {reason}" for count, reason in self._reasons()[:REASONS])
+        note, last = wrapped_at("note", self._note(), 10), wrapped_at("next", f"{self.command}; --details", 10)
+        for num_terms, num_reasons in ((5, 3), (4, 3), (4, 2), (3, 2), (2, 2), (2, 1), (0, 1)):
+            rows = self._term_rows()[:num_terms]
+            terms = [self._terms_title(), *(f"  {line}" for line in aligned(rows, 0)), ""] if rows else []
+            lines = [*head, *terms, *wrapped_at("rejected", reasons, 10)[:num_reasons], *note, *last]
+            if len(lines) <= MAX_LINES:
+                break
+        return "\n".join(lines)
+
+    def details(self) -> str:
+        """Return all requested layouts, terms, reasons and notes."""
+        lines = [*wrapped_at("", self._question(), 0), "", *self._table(len(self.ranked))]
+        reasons = [(f"{count:,}", reason) for count, reason in self._reasons()]
+        for title, rows, left in (
+            (self._terms_title(), self._term_rows(), 1),
+            ("time against memory: no other layout has less of both", self._frontier_rows(), 2),
+            ("rejected layouts", reasons, 2),
+        ):
+            if rows:
+                lines += ["", title, *(f"  {line}" for line in aligned(rows, 0, left))]
+        lines.append("")
+        for note in self.notes:
+            lines += wrapped_at("note", note, 10)
+        return "\n".join([*lines, *wrapped_at("next", self.command, 10)])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Limits of the search, and the overlap of the likely ranges."""
+        space = (
+            "searched: dp, tp up to a node, pp, cp with at least 1,024 tokens a rank, ep, etp, sharding, schedule, "
+            "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
+        )
+        precision = "precision is the model's: model:NAME,dtype=fp16 changes it"
+        return tuple(note for note in (self.overlap, space, precision) if note)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """The bounds that pruned layouts, and the simulation of the others."""
+        return (
+            Evidence("modelled", "layouts", f"{self.num_simulated} simulated as by trine train"),
+            Evidence("modelled", "pruning", "lower bounds of time and memory from the program of three layers"),
+        )
+
+    def document(self) -> Row:
+        """Return the search's facts and its tables as plain data."""
+        return {
+            "model": self.model, "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
+            "software": self.software, "global_batch": self.global_batch, "sequence": self.sequence,
+            "num_layouts": self.num_layouts, "num_simulated": self.num_simulated, "ranges_overlap": bool(self.overlap),
+            "command": self.command, "notes": list(self.notes), **self.tables(),
+            "given": None if self.given is None else _row(0, self.given),
+        }  # fmt: skip
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``layouts``, ``terms``, ``rejected``, and with ``--pareto`` ``frontier``."""
+        rejected: list[Row] = [{"reason": reason, "layouts": count} for count, reason in self._reasons()]
+        tables: dict[str, Table] = {
+            "layouts": [_row(number, each) for number, each in enumerate(self.ranked, start=1)],
+            "terms": self.terms(),
+            "rejected": rejected,
+        }
+        if self.frontier:
+            tables["frontier"] = [_row(number, each) for number, each in enumerate(self.frontier, start=1)]
+        return tables
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the picture of time against memory."""
+        return {"pareto": self._draw}
+
+    # -- text --------------------------------------------------------------------------------------------------------
+
+    def _question(self) -> str:
+        tokens = "" if self.sequence is None else f" of {self.sequence:,} tokens"
+        return (
+            f"{self.model} on {self.gpus:,} x {self.gpu} ({self.cluster}), global batch {self.global_batch:,}{tokens}: "
+            f"{self.num_layouts:,} layouts, {self.num_simulated:,} simulated"
+        )
+
+    def _table(self, count: int) -> list[str]:
+        """Return the lines of the best layouts and the given one; columns give way on a narrow terminal."""
+        given = [] if self.given is None else [("yours", self.given)]
+        pairs = [*((str(n), each) for n, each in enumerate(self.ranked[:count], start=1)), *given]
+        for spare, is_short in (((), False), ((3,), False), ((3,), True), ((3, 5), True), ((3, 4, 5), True)):
+            rows: list[tuple[str, ...]] = [("", "layout", "step", "tokens/s", "MFU", "memory")]
+            rows += [_cells(name, each, is_short) for name, each in pairs]
+            kept = [tuple(cell for n, cell in enumerate(row) if n not in spare) for row in rows]
+            lines = aligned(kept, 0, 2)
+            if max(map(len, lines)) <= width():
+                break
+        return lines
+
+    def _note(self) -> str:
+        """Return the most important note."""
+        if self.best.outcome.verdict == "tight":
+            return "the memory of the first layout is tight: the model's error may exceed the rest"
+        return self.overlap
+
+    def _frontier_rows(self) -> list[tuple[str, ...]]:
+        return [_cells(str(n), each) for n, each in enumerate(self.frontier, start=1)]
+
+    def _terms_title(self) -> str:
+        return "parts of the step of the first and yours" if self.given else "parts of the step of the first and second"
+
+    def _term_rows(self) -> list[tuple[str, ...]]:
+        rows = sorted(self.differences(), key=lambda row: -abs(row[2] - row[1]))
+        return [(name, format_time(a), format_time(b), _signed(b - a)) for name, a, b in rows]
+
+    def _reasons(self) -> list[tuple[int, str]]:
+        """Return the numbers of rejected layouts with their reasons, the most frequent first."""
+        return sorted(((count, reason) for reason, count in self.rejected.items()), key=lambda row: (-row[0], row[1]))
+
+    def _draw(self) -> Any:
+        from trine.results.picture import COLOURS, subplots
+
+        figure, axes = subplots(figsize=(7, 4.5))
+        for name, rows, colour, size in (
+            ("simulated", self.ranked, COLOURS[6], 25), ("no layout has less of both", self.frontier, COLOURS[0], 45),
+        ):  # fmt: skip
+            x = [(each.outcome.memory_bytes or 0) / 2**30 for each in rows]
+            axes.scatter(x, [seconds(each.outcome.step_ps) for each in rows], s=size, color=colour, label=name)
+        axes.set_xlabel("memory of the fullest GPU (GiB)")
+        axes.set_ylabel("step (s)")
+        axes.set_title(f"{self.model} on {self.gpus:,} GPUs")
+        axes.legend()
+        return figure
+
+
+def words(layout: Layout, is_short: bool = False) -> str:
+    """Return a layout in a few words, such as ``dp 8 x tp 4 x pp 4, 1f1b, mb 1, zero1``; short: ``dp8 tp4 pp4 v2``."""
+    degrees = [("dp", layout.dp), ("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)]
+    parts = [" x ".join(f"{name} {ways}" for name, ways in degrees if ways > 1) or "1 GPU"]
+    parts += [f"ep {layout.ep}"] if layout.ep > 1 else []
+    parts += [f"etp {layout.etp}"] if layout.etp is not None and layout.etp != layout.tp else []
+    if layout.pp > 1 and layout.schedule is not None:
+        parts.append(layout.schedule + (f" {layout.virtual_stages}" if layout.virtual_stages > 1 else ""))
+    parts.append(f"mb {layout.micro_batch}")
+    parts += [layout.sharding] if layout.sharding != "none" else []
+    parts += ["sp"] if layout.sequence_parallel else []
+    parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+    parts += [f"offload {layout.offload}"] if layout.offload != "none" else []
+    if not is_short:
+        return ", ".join(parts)
+    text = " ".join(part.replace(" x ", "_").replace(" ", "").replace("_", " ") for part in parts)
+    return text.replace("interleaved", "v").replace("recompute", "").replace("offload", "")
+
+
+def _cells(name: str, each: Ranked, is_short: bool = False) -> tuple[str, ...]:
+    outcome = each.outcome
+    if outcome.refused:
+        return (name, words(each.layout, is_short), "refused", "", "", "")
+    rate = "" if outcome.tokens is None else f"{per_second(outcome.tokens, outcome.step_ps):,.0f}"
+    share = "" if outcome.mfu is None else f"{outcome.mfu:.1%}"
+    return (name, words(each.layout, is_short), format_time(outcome.step_ps), rate, share, _memory(outcome))
+
+
+def _row(number: int, each: Ranked) -> Row:
+    outcome = each.outcome
+    rate = None if outcome.tokens is None or not outcome.step_ps else per_second(outcome.tokens, outcome.step_ps)
+    ends = (outcome.low_ps, outcome.high_ps)
+    low, high = (None if end is None else seconds(end) for end in ends)
+    return {
+        "rank": number, **{name: getattr(each.layout, name) for name in VARIED},
+        "step_time_s": seconds(outcome.step_ps), "step_time_low_s": low, "step_time_high_s": high,
+        "bound_s": seconds(each.bound_ps), "tokens_per_s": rate,
+        "samples_per_s": per_second(outcome.samples, outcome.step_ps) if outcome.step_ps else None,
+        "mfu": outcome.mfu, "compute_s": seconds(outcome.compute_ps),
+        "exposed_communication_s": seconds(outcome.exposed_ps),
+        "bubble_s": seconds(outcome.bubble_ps), "idle_s": seconds(outcome.idle_ps),
+        "communication_s": {axis: seconds(ps) for axis, ps in sorted(outcome.communication.items())},
+        "memory_bytes": outcome.memory_bytes, "memory_capacity_bytes": outcome.capacity_bytes,
+        "memory_verdict": outcome.verdict, "refused": outcome.refused or None,
+    }  # fmt: skip
+
+
+def _terms(outcome: Outcome) -> list[tuple[str, int]]:
+    """Return the parts of a step that add up to it, then the communication of each axis, hidden or not."""
+    axes = [(f"communication {axis}", ps) for axis, ps in sorted(outcome.communication.items())]
+    return [
+        ("compute", outcome.compute_ps), ("exposed communication", outcome.exposed_ps), ("bubble", outcome.bubble_ps),
+        ("other waits", outcome.idle_ps), *axes,
+    ]  # fmt: skip
+
+
+def _memory(outcome: Outcome) -> str:
+    if outcome.memory_bytes is None:
+        return "memory unknown"
+    of = f" of {format_bytes(outcome.capacity_bytes)}" if outcome.capacity_bytes else ""
+    return f"{format_bytes(outcome.memory_bytes)}{of}"
+
+
+def _rate_words(outcome: Outcome) -> str:
+    rate = "" if outcome.tokens is None else f", {per_second(outcome.tokens, outcome.step_ps):,.0f} tokens/s"
+    return rate + ("" if outcome.mfu is None else f", MFU {outcome.mfu:.1%}")
+
+
+def _range(outcome: Outcome) -> str:
+    return f"{format_time(outcome.low_ps or 0)} to {format_time(outcome.high_ps or 0)}"
+
+
+def _signed(ps: int) -> str:
+    return ("+" if ps >= 0 else "-") + format_time(abs(ps))
+
+
+def pareto(ranked: Iterable[Ranked]) -> tuple[Ranked, ...]:
+    """Return the layouts that no other beats in both step time and memory, by time."""
+    frontier: list[Ranked] = []
+    for each in sorted(ranked, key=lambda r: (r.outcome.step_ps, r.outcome.memory_bytes or 0, r.layout.key)):
+        memory = each.outcome.memory_bytes
+        if memory is not None and (not frontier or memory < (frontier[-1].outcome.memory_bytes or 0)):
+            frontier.append(each)
+    return tuple(frontier)

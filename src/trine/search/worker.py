@@ -1,0 +1,138 @@
+"""Work of one process of a search: it loads the job once, then probes forms of parallelism and simulates layouts.
+
+Every task carries the pickled job, so that any :class:`concurrent.futures.Executor` works, also on other machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from trine.common.observer import unobserved
+from trine.common.units import PS_PER_S
+from trine.errors import InputError
+from trine.graph.workload import Workload
+from trine.parallel.plan import Plan
+from trine.results.headline import ends_ps, mfu
+from trine.search.probe import LayerCosts, Probe
+from trine.training.options import SimulateOptions
+
+if TYPE_CHECKING:
+    from trine.results import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchJob:
+    """The inputs that all layouts of a search share."""
+
+    workload: Workload
+    options: SimulateOptions
+    gpus: int
+
+    @cached_property
+    def probe(self) -> Probe:
+        """The writer of three-layer programs."""
+        return Probe(self.workload, self.options, self.gpus)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"workload": self.workload, "options": self.options, "gpus": self.gpus}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Result of one layout. Times in ps, of the slowest rank; memory in bytes, of the fullest.
+
+    refused: why the layout cannot run; all numbers are then 0. communication: transfer time of collectives by axes.
+    """
+
+    step_ps: int = 0
+    low_ps: int | None = None
+    high_ps: int | None = None
+    tokens: int | None = None
+    samples: int = 0
+    mfu: float | None = None
+    compute_ps: int = 0
+    exposed_ps: int = 0
+    bubble_ps: int = 0
+    idle_ps: int = 0
+    communication: Mapping[str, int] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    capacity_bytes: int = 0
+    verdict: str = ""
+    refused: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the layout runs, as far as its memory is known."""
+        return not self.refused and self.verdict != "does not fit"
+
+
+class PackedJob:
+    """A pickled job and its hash; a process unpickles each job once."""
+
+    def __init__(self, job: SearchJob) -> None:
+        self.content = pickle.dumps(job)
+        self.digest = hashlib.sha256(self.content).hexdigest()
+        _JOBS[self.digest] = job
+
+    def job(self) -> SearchJob:
+        """Return the job, unpickled on first use in this process."""
+        if self.digest not in _JOBS:
+            _JOBS.clear()
+            _JOBS[self.digest] = pickle.loads(self.content)  # written by this class
+        return _JOBS[self.digest]
+
+
+_JOBS: dict[str, SearchJob] = {}
+
+
+def probe_all(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
+    """Return the costs of a layer under each plan; None for a plan that cannot be built."""
+    probe = packed.job().probe
+    costs: list[LayerCosts | None] = []
+    for plan in plans:
+        try:
+            costs.append(probe.costs(plan))
+        except InputError:
+            costs.append(None)
+    return costs
+
+
+def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
+    """Return the outcome of one layout; a refusal is an outcome, too."""
+    from trine.training import simulate
+
+    job = packed.job()
+    try:
+        with unobserved():
+            return outcome_of(simulate(job.workload, plan, options=job.options))
+    except InputError as error:
+        return Outcome(refused=str(error))
+
+
+def outcome_of(result: Result) -> Outcome:
+    """Return the numbers of a result that a search reports."""
+    row, times, work = result.slowest_row, result.rank_times, result.work
+    ends = ends_ps(result) or (None, None)
+    use = result.memory_uses[result.fullest_row] if result.memory_uses else None
+    communication: dict[str, int] = {}
+    for each in result.collectives:
+        name = "+".join(each.axes) or "world"
+        communication[name] = communication.get(name, 0) + each.transfer_ps
+    return Outcome(
+        step_ps=result.step_time_ps, low_ps=ends[0], high_ps=ends[1],
+        tokens=None if work is None else work.tokens, samples=0 if work is None else work.samples, mfu=mfu(result),
+        compute_ps=int(times.compute[row]), exposed_ps=int(times.exposed[row]), bubble_ps=int(times.bubble[row]),
+        idle_ps=int(times.idle[row]), communication=communication,
+        memory_bytes=None if use is None else use.needed_bytes, capacity_bytes=0 if use is None else use.capacity_bytes,
+        verdict="" if use is None else use.verdict,
+    )  # fmt: skip
+
+
+def per_second(amount: float, step_ps: int) -> float:
+    """Return a rate per second."""
+    return amount * PS_PER_S / step_ps

@@ -1,0 +1,1 @@
+--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 2

@@ -1,0 +1,49 @@
+"""Pruning is safe: a search finds the best layout of a small space, as exhaustive simulation does."""
+
+import pytest
+from plan_spaces import is_empty, outcomes, random_space
+
+import trine
+from trine.errors import PlanError
+
+#: Larger spaces take too long to simulate exhaustively.
+MAX_LAYOUTS = 40
+
+
+def assert_best_is_found(seed):
+    """Compare a search with exhaustive simulation; return False for an empty or a large space."""
+    try:
+        small = random_space(seed)
+    except PlanError:  # the fixed fields contradict each other
+        return False
+    if is_empty(small) or len(small.all_layouts()) > MAX_LAYOUTS:
+        return False
+    fitting = {layout: each for layout, each in outcomes(small, small.all_layouts()).items() if each.fits}
+    fresh = random_space(seed)
+    if not fitting:
+        with pytest.raises(PlanError, match="no layout is valid"):
+            fresh.search()
+        return True
+    best = min(fitting, key=lambda layout: (fitting[layout].step_ps, layout.key))
+    search = fresh.search()
+    assert search.ranked[0].outcome == fitting[best], small.text
+    assert search.ranked[0].layout == best, small.text
+    rejected = search.rejected.total()
+    assert rejected + len(search.ranked) == search.num_layouts, small.text
+    return True
+
+
+def test_pruning_never_loses_the_best_layout():
+    assert sum(assert_best_is_found(seed) for seed in range(6)) >= 1
+
+
+@pytest.mark.slow
+def test_pruning_never_loses_the_best_layout_of_many_spaces():
+    assert sum(assert_best_is_found(seed) for seed in range(100, 200)) >= 20
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_does_not_change_the_answer():
+    options = {"gpus": 4, "cluster": "dgx-h100", "global_batch": 8, "fix": {"cp": 1, "offload": "none"}}
+    one, two = (trine.plan("llama-3.2-1b,layers=4,sequence=1024", workers=count, **options) for count in (1, 2))
+    assert one.document() == two.document()

@@ -1,0 +1,84 @@
+"""The answer of a search: terms, notes, one screen, rows."""
+
+import pytest
+
+from trine.common.units import PS_PER_S
+from trine.results.text import MAX_LINES, fitted
+from trine.search.report import PlanSearch, pareto, words
+from trine.search.search import Ranked
+from trine.search.space import Layout
+from trine.search.worker import Outcome
+
+LAYOUT = Layout(
+    dp=4, tp=8, pp=8, cp=1, ep=1, etp=None, sharding="zero1", shard_ways=None, schedule="interleaved", virtual_stages=5,
+    micro_batch=1, sequence_parallel=True, recompute="selective", offload="none",
+)  # fmt: skip
+GIB = 2**30
+
+
+def ranked(seconds, memory_gib, **layout):
+    ps = round(seconds * PS_PER_S)
+    outcome = Outcome(
+        step_ps=ps, low_ps=round(0.9 * ps), high_ps=round(1.1 * ps), tokens=8_388_608, samples=1024, mfu=0.4,
+        compute_ps=round(0.8 * ps), exposed_ps=round(0.1 * ps), bubble_ps=round(0.1 * ps), idle_ps=0,
+        communication={"tp": round(0.2 * ps), "cp+dp": 5}, memory_bytes=memory_gib * GIB, capacity_bytes=80 * GIB,
+        verdict="fits",
+    )  # fmt: skip
+    return Ranked(LAYOUT._replace(**layout), outcome, round(0.95 * ps))
+
+
+def answer(*results, **changes):
+    values = {
+        "model": "llama-3-70b", "gpus": 256, "gpu": "h100-sxm", "cluster": "dgx-h100", "software": "megatron-core",
+        "global_batch": 1024, "sequence": 8192, "layers": 80, "num_layouts": 90_000, "num_simulated": 50,
+        "ranked": results, "command": "trine train llama-3-70b --dp 4 --tp 8 --pp 8 --cluster dgx-h100 --nodes 32",
+        "rejected": {f"a reason with the number {n}, which takes some more words": 10_000 * n for n in range(1, 9)},
+    }  # fmt: skip
+    return PlanSearch(**{**values, **changes})
+
+
+def test_parts_of_the_step_add_up_and_show_the_difference():
+    terms = {row["term"]: row for row in answer(ranked(10, 60), ranked(11, 50, dp=8, pp=4)).terms()}
+    parts = [terms[name] for name in ("compute", "exposed communication", "bubble")]
+    assert sum(row["first_s"] for row in parts) == pytest.approx(10)
+    assert sum(row["difference_s"] for row in parts) == pytest.approx(1)
+    assert "other waits" not in terms  # zero in both
+    assert terms["communication tp"]["second_s"] == pytest.approx(2.2)
+
+
+def test_overlapping_ranges_are_noted():
+    assert "10.0% ahead of the second, and their likely" in answer(ranked(10, 60), ranked(11, 50)).overlap
+    assert answer(ranked(10, 60), ranked(15, 50)).overlap == ""
+    assert answer(ranked(10, 60)).overlap == ""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_the_answer_fits_one_screen(columns, count):
+    results = [ranked(10 + n, 60, micro_batch=n + 1) for n in range(count)]
+    with fitted(columns):
+        lines = answer(*results, given=ranked(20, 30)).summary().splitlines()
+    assert len(lines) <= MAX_LINES
+    command = next(n for n, line in enumerate(lines) if line.startswith("next"))
+    assert max(map(len, lines[:command])) <= columns
+    assert lines[command].split()[1] == "trine"
+
+
+def test_the_frontier_has_no_layout_that_another_beats_in_both():
+    points = [ranked(10, 60), ranked(11, 70), ranked(12, 40), ranked(13, 40), ranked(14, 20)]
+    frontier = pareto(reversed(points))
+    assert [each.outcome.step_ps // PS_PER_S for each in frontier] == [10, 12, 14]
+
+
+def test_words_name_what_differs_from_the_default():
+    assert words(LAYOUT) == "dp 4 x tp 8 x pp 8, interleaved 5, mb 1, zero1, sp, recompute selective"
+    plain = LAYOUT._replace(dp=8, tp=1, pp=1, schedule=None, virtual_stages=1, sharding="none", sequence_parallel=None,
+                            recompute="none")  # fmt: skip
+    assert words(plain) == "dp 8, mb 1"
+
+
+def test_rows_are_a_data_frame():
+    frame = answer(ranked(10, 60), ranked(11, 50)).to_frame()
+    assert list(frame["step_time_s"]) == [10.0, 11.0]
+    assert list(frame["tp"]) == [8, 8]
+    assert {row["reason"] for row in answer(ranked(10, 60)).document()["rejected"]}
