@@ -131,17 +131,6 @@ class Repeats:
         """
         return 1 + self.count * (np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)).astype(np.int64)
 
-    def document(self) -> dict[str, object]:
-        """Return the repetition as plain data."""
-        return {
-            "micro_batches": self.micro_batches,
-            "micro_batches_simulated": self.simulated,
-            "micro_batches_per_period": self.period,
-            "periods_skipped": self.count,
-            "period_ps": [window.end_ps - window.start_ps for window in self.windows],
-            "error_bound_ps": self.bound_ps,
-        }
-
     def _mapped(self, records: Records, times: Callable[[Int64], Int64]) -> Records:
         return replace(
             records, ready_ps=times(records.ready_ps), start_ps=times(records.start_ps), end_ps=times(records.end_ps)
