@@ -25,7 +25,7 @@ def sweep(
     scheduler: Annotated[str | None, Option("Use the workers of a Dask scheduler.", "tcp://HOST:PORT", WORKERS)] = None,
     shard: Annotated[str | None, Option("Answer every n-th point only, from point i.", "i/n", WORKERS)] = None,
     status: Annotated[bool, Option("Print the progress, and run nothing.", panel=OUTPUT)] = False,
-    compact: Annotated[bool, Option("Write points.parquet from the journals, and run nothing.", panel=OUTPUT)] = False,
+    compact: Annotated[bool, Option("Compact the journals to points.parquet, and run nothing.", panel=OUTPUT)] = False,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,

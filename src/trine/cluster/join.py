@@ -21,7 +21,7 @@ from trine.cluster.tables import DeviceKind, DeviceTable, LinkTable, NodeBlock, 
 from trine.common.units import format_bandwidth
 from trine.errors import SpecError, nearest
 
-MAX_GPUS = 1 << 17
+MAX_GPUS = 1 << 20
 #: Limit for a fabric; three levels of 40-port switches need 1.2 million links for MAX_GPUS GPUs.
 MAX_LINKS = 1 << 21
 

@@ -115,7 +115,7 @@ class NodeSpec(Spec):
 
     preset: str | None = None
     file: str | None = None
-    count: int = Field(default=1, ge=1, le=1 << 17)
+    count: int = Field(default=1, ge=1, le=1 << 18)
     gpus: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
@@ -156,7 +156,7 @@ class ClusterFile(Spec):
     topology: TopologySpec | None = None
     host: HostSpec | None = None
     node: NodeSpec | None = None
-    nodes: list[NodeSpec] | None = Field(default=None, min_length=1, max_length=1 << 17)
+    nodes: list[NodeSpec] | None = Field(default=None, min_length=1, max_length=1 << 18)
     fabric: FabricSpec | None = None
     circuits: CircuitsSpec | None = None
     library: Literal["nccl", "rccl"] | None = None

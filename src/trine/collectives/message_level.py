@@ -182,7 +182,7 @@ class MessageLevelRuns:
             return "double-binary-tree"
         if algorithm == "nvlstree":
             return f"hierarchical:{topology.num_domains}x{topology.max_per_domain}" if is_even else "hierarchical"
-        if algorithm == "nvls" and topology.num_domains > 1:
+        if algorithm == "nvls" and topology.sharp:
             raise InputError(
                 "NVLS with SHARP between nodes is not modelled message by message; without --network it is",
                 field="network",
