@@ -63,13 +63,21 @@ CASES = {
 }
 #: ``trace capture`` needs torch; workload/test_capture_files.py flips its options. The others take minutes to
 #: simulate; tests/unit/validation/test_validate_options.py flips their options on made-up predictions.
-ELSEWHERE = {"trace capture", "validate training", "validate layouts", "validate operators", "validate scaling"}
+ELSEWHERE = {
+    "trace capture", "validate training", "validate layouts", "validate operators", "validate scaling",
+    *("plan", "size", "compare", "support", "sweep", "plot"),  # tests/unit/search, decide and experiments
+}  # fmt: skip
+
+
+#: Options of every command that answers: tests/unit/experiments asks them.
+OF_EVERY_COMMAND = {"--vary", "--samples", "--experiment", "--processes"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield every command and the long names of its options."""
     for words, command in all_commands():
-        yield words, [max(p.opts, key=len) for p in command.params if p.param_type_name == "option" and p.expose_value]
+        options = [max(p.opts, key=len) for p in command.params if p.param_type_name == "option" and p.expose_value]
+        yield words, [name for name in options if name not in OF_EVERY_COMMAND or words == "sweep"]
 
 
 COMMANDS = dict(commands())
