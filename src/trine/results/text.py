@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: Narrowest and widest answers, in columns; the widest where no terminal says otherwise.
+#: Narrowest and widest answers, in columns; the widest without a terminal.
 NARROW, WIDE = 60, 100
 #: Lines that fit on a terminal with the prompt.
 MAX_LINES = 24

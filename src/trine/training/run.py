@@ -167,7 +167,8 @@ def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool
         if repeats is not None:
             job_run = replace(run.job_run, repeats=repeats)
             holds_blocks = job_run.memory.held is not None  # until collectives end: not replayed for more micro-batches
-            return None if holds_blocks and grows(job_run.memory, job_run.records, repeats) else replace(run, job_run=job_run)
+            must_run = holds_blocks and grows(job_run.memory, job_run.records, repeats)
+            return None if must_run else replace(run, job_run=job_run)
     return None
 
 
@@ -248,9 +249,7 @@ class _Run:
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
-        support = evidence(
-            setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats
-        )
+        support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats)
         support = (*support, *self._repetition())
         shared = {
             "plan": facts(setup, self.report),
