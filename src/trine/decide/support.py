@@ -17,8 +17,8 @@ from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.units import format_bytes
 from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
-from trine.decide.answers import narrowed
 from trine.errors import InputError, as_known, nearest
+from trine.results.columns import to_rows
 from trine.results.headline import BANDS
 from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
@@ -73,7 +73,7 @@ class Support(Report):
         return Screen(
             question="models, GPUs, clusters, software and precisions that trine knows, and how well",
             numbers=[("known", f"{len(self.entries)}", self.headline)],
-            listings=(Listing(title="evidence by kind", rows=narrowed(rows, (4,))),),
+            listings=(Listing(title="evidence by kind", rows=rows, spare=(4,)),),
             closing=(
                 ("rows", "published measurements that trine compares with its predictions (trine validate)"),
                 ("next", "trine support NAME (one of them, such as h100-sxm); --details (all); --json"),
@@ -105,8 +105,7 @@ class Support(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``entries``."""
-        names = ("kind", "name", "facts", "evidence", "rows", "words")
-        return {"entries": [{name: getattr(each, name) for name in names} for each in self.entries]}
+        return {"entries": to_rows(self.entries)}
 
 
 def support(name: str | None = None) -> Support:
