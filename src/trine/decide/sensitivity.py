@@ -183,12 +183,11 @@ class Sensitivity(Report):
         return tuple(f"not varied: {text}" for text in self.left_out)
 
     def _table(self, first: str = "input") -> list[tuple[str, ...]]:
-        step_ps = self.base.step_time_ps
-        return [(first, "likely range", "at low", "at high")] + [
-            (each.input.name, f"{each.input.low} to {each.input.high}", _change(each.low_ps, step_ps),
-             _change(each.high_ps, step_ps))
-            for each in self.effects
-        ]  # fmt: skip
+        table: list[tuple[str, ...]] = [(first, "likely range", "at low", "at high")]
+        for each in self.effects:
+            ends = (_change(ps, self.base.step_time_ps) for ps in (each.low_ps, each.high_ps))
+            table.append((each.input.name, f"{each.input.low} to {each.input.high}", *ends))
+        return table
 
     def summary(self) -> str:
         """Return the inputs on one screen."""
@@ -316,8 +315,9 @@ def _of_network(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
             (word, write), value = _LINK_FIELDS[field], getattr(least, field)
             low, high = ((setup.plan, replace(options, cluster=rescaled(machine, {link_class: {field: end}})))
                          for end in (ends.low, ends.high))  # fmt: skip
-            words = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
-            yield Variation(f"{word} of {_CLASS_NAMES[link_class]}", *words, ends.source, (low, high))
+            usual, least_words, most = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
+            name = f"{word} of {_CLASS_NAMES[link_class]}"
+            yield Variation(name, usual, least_words, most, ends.source, (low, high))
 
 
 def _of_layout(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -266,7 +267,7 @@ class _Search:
         granule = min(_GRANULE, gpus_of_node(self._node))
         possible = (*(count for count in (1, 2, 4) if count < min(granule, limit + 1)),
                     *range(granule, limit + 1, granule))  # fmt: skip
-        self._counts = [count for count in possible if has_layout(shape, self._node, count, batch)]
+        self._counts: list[int] = [count for count in possible if has_layout(shape, self._node, count, batch)]
         self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
 
     def answer(self) -> MachineSize:
@@ -277,7 +278,8 @@ class _Search:
             _ = self._goal.price and self._goal.price.of(load_gpu(self._gpu).name)
         except InputError as error:  # the file lacks this GPU
             return self._without(str(error))
-        chosen = self._fewest_in_time() if self._goal.days is not None else self._most_affordable()
+        by_days = self._goal.days is not None
+        chosen = self._first(self._goal.in_time, self._first_guess()) if by_days else self._most_affordable()
         if chosen is None:
             return self._without(self._why())
         layout, cost = self._tried[chosen] or (None, None)
@@ -303,68 +305,42 @@ class _Search:
             announce_stage(f"{self._cluster}: layouts of {count:,} GPUs")
             layout = best_layout(self._shape, self._cluster, count, self._batch, self._options)
             goal = self._goal
-            self._tried[count] = layout and (layout, run_cost(layout.step, goal.tokens, goal.price))
+            self._tried[count] = None if layout is None else (layout, run_cost(layout.step, goal.tokens, goal.price))
         tried = self._tried[count]
         return tried and tried[1]
 
-    def _meets(self, count: int) -> bool:
-        cost = self._try(count)
-        return cost is not None and self._goal.in_time(cost)
+    def _first(self, is_true: Callable[[RunCost], bool], guess: float) -> int | None:
+        """Return the first number of GPUs whose cost is true, or None: by doubling from ``guess``, then by halving."""
 
-    def _fewest_in_time(self) -> int | None:
-        """Return the smallest number of GPUs in time; None if no number is."""
-        steps = self._doubled()
-        number = min(range(len(steps)), key=lambda i: (abs(steps[i] - self._first_guess()), i))
-        while number and self._meets(steps[number]) and self._meets(steps[number - 1]):
+        def holds(count: int) -> bool:
+            cost = self._try(count)
+            return cost is not None and is_true(cost)
+
+        powers = (2**i for i in range(self._counts[-1].bit_length() + 1))
+        nearest = [[count for count in self._counts if power // 2 < count <= power][-1:] for power in powers]
+        steps = [count for found in nearest for count in found]  # the possible numbers nearest to powers of two
+        number = min(range(len(steps)), key=lambda i: (abs(steps[i] - guess), i))
+        while number and holds(steps[number]) and holds(steps[number - 1]):
             number -= 1
-        while not self._meets(steps[number]):
+        while not holds(steps[number]):
             number += 1
             if number == len(steps):
                 return None
         below = steps[number - 1] if number else 0
-        return _first([n for n in self._counts if below < n <= steps[number]], self._meets)
+        between = [count for count in self._counts if below < count <= steps[number]]
+        return between[bisect_left(between, True, hi=len(between) - 1, key=holds)]
 
     def _most_affordable(self) -> int | None:
         """Return the largest number of GPUs within the budget; None if no number is."""
-
-        def is_too_dear(count: int) -> bool:
-            cost = self._try(count)
-            return cost is not None and not self._goal.affordable(cost)
-
-        steps, best = self._doubled(), None
-        for number, count in enumerate(steps):
-            if is_too_dear(count):
-                if best is None:
-                    return None
-                between = [n for n in self._counts if steps[number - 1] < n <= count]
-                below = [steps[number - 1], *between][: between.index(_first(between, is_too_dear) or count) + 1]
-                return next((n for n in reversed(below) if self._tried.get(n)), best)
-            best = count if self._tried[count] else best
-        return best
-
-    def _doubled(self) -> list[int]:
-        """Return the possible numbers of GPUs nearest to powers of two, ascending; the last one is the largest."""
-        steps, power = [], 1
-        while power < 2 * self._counts[-1]:
-            at_most = [count for count in self._counts if power // 2 < count <= power]
-            steps += at_most[-1:]
-            power *= 2
-        return steps
+        too_dear = self._first(lambda cost: not self._goal.affordable(cost), 0)
+        tried = [count for count, found in self._tried.items() if found and (too_dear is None or count < too_dear)]
+        return max(tried, default=None)
 
     def _first_guess(self) -> float:
         """Return the number of GPUs that the best published MFU would need."""
         public, peak = best_public_mfu(self._gpu), load_gpu(self._gpu).flop_per_s.get("bfloat16", 1e14)
         flops = _FLOPS * self._shape.parameters * self._goal.tokens
         return flops / ((self._goal.days or 1) * 86_400 * peak * (_USUAL_MFU if public is None else public[0]))
-
-
-def _first(counts: Sequence[int], is_true: Callable[[int], bool]) -> int | None:
-    """Return the first true number of a list with a true end, by halving."""
-    low, high = 0, len(counts) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_true(counts[middle]) else (middle + 1, high)
-    return counts[low] if counts else None
 
 
 def _cells(machine: MachineSize, cost: RunCost) -> tuple[str, ...]:
