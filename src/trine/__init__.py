@@ -122,7 +122,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-
 if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
     __getattr__ = lazy(__name__, _PUBLIC)
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
-from trine.decide.price import read_price
+from trine.decide.cost import read_price
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "decide.md").read_text(encoding="utf-8")
 

@@ -9,8 +9,9 @@ of neighbouring sizes around a smooth curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
@@ -19,7 +20,7 @@ from trine.check.compare import measured_times, options_of
 from trine.check.nccl_tests import NcclLog
 from trine.check.two_runs import scatter
 from trine.cluster.cluster import Cluster
-from trine.cluster.load import as_cluster, scaled
+from trine.cluster.load import as_cluster, rescaled, scaled
 from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP, Link
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
@@ -55,15 +56,17 @@ class FittedLinks:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One log: its machine as a function of the fitted base, its options, sizes and median times."""
+    """One log: its nodes, GPUs, options, and the measured times of each size."""
 
     log: NcclLog
     nodes: int
     gpus: int
     options: CollectiveOptions
-    sizes: tuple[int, ...]
-    times_ps: tuple[float, ...]
-    repeats: tuple[tuple[int, ...], ...]
+    times_ps: dict[int, list[int]]  # by size
+
+    @property
+    def machine(self) -> tuple[int, int]:
+        return self.nodes, self.gpus
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,38 +107,33 @@ class ClusterFit(Report):
     def details(self) -> str:
         """Return the headline, the links before and after, and notes."""
         table: list[tuple[str, ...]] = [("links", "bandwidth", "fitted", "latency", "fitted")]
-        for fitted in self.links:
-            for name, old, new in fitted.kinds:
-                rates = (format_bandwidth(link.bytes_per_s) for link in (old, new))
-                times = (format_time(link.latency_ps) for link in (old, new))
-                table.append((f"{name} ({fitted.link_class})", *rates, *times))
+        for fitted, name, old, new in self._kinds():
+            rates = (format_bandwidth(link.bytes_per_s) for link in (old, new))
+            times = (format_time(link.latency_ps) for link in (old, new))
+            table.append((f"{name} ({fitted.link_class})", *rates, *times))
         notes = [line for note in self.remarks for line in wrapped_at("note", note, 6)]
         return "\n".join([*wrapped_at("", self.headline, 0), "", *columns(table), *(["", *notes] if notes else [])])
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
-        return {
-            **to_row(self, "base num_sizes error_before error_after spread spread_from"),
-            "logs": list(self.logs),
-            "links": self._rows(),
-            "notes": list(self.remarks),
-        }
+        row = to_row(self, "base num_sizes error_before error_after spread spread_from logs")
+        return {**row, **self.tables(), "notes": list(self.remarks)}
 
     def tables(self) -> dict[str, Table]:
         """Return ``links``: each kind of link before and after."""
-        return {"links": self._rows()}
-
-    def _rows(self) -> list[Row]:
-        return [
+        rows = [
             {
                 "link": name, "class": fitted.link_class,
                 "bandwidth_factor": fitted.bandwidth, "latency_factor": fitted.latency,
                 "bytes_per_s": old.bytes_per_s, "fitted_bytes_per_s": new.bytes_per_s,
                 "latency_ps": old.latency_ps, "fitted_latency_ps": new.latency_ps,
             }
-            for fitted in self.links
-            for name, old, new in fitted.kinds
+            for fitted, name, old, new in self._kinds()
         ]  # fmt: skip
+        return {"links": rows}
+
+    def _kinds(self) -> Iterator[tuple[FittedLinks, str, Link, Link]]:
+        return ((fitted, *kind) for fitted in self.links for kind in fitted.kinds)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted cluster as a cluster file (YAML)."""
@@ -154,23 +152,23 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     runs = [_run_of(log, cluster) for log in logs]
     if not runs:
         raise InputError("give at least one log", field="LOG")
-    num_sizes = sum(len(run.sizes) for run in runs)
+    num_sizes = sum(len(run.times_ps) for run in runs)
     if num_sizes < MIN_SIZES:
         raise InputError(
             f"{num_sizes} sizes are too few to fit: at least {MIN_SIZES} are needed", file=runs[0].log.path
         )
     classes = _classes(cluster, runs)
-    largest = max(runs, key=lambda run: (run.nodes, run.gpus))
-    machines = {(run.nodes, run.gpus): _machine(cluster, run) for run in runs}
+    largest = max(runs, key=lambda run: run.machine)
+    machines = {run.machine: _machine(cluster, run) for run in runs}
 
     def residuals(factors: Sequence[float]) -> list[float]:
         changed = {key: _with_factors(each, classes, factors) for key, each in machines.items()}
-        return [value for run in runs for value in _residuals(run, changed[run.nodes, run.gpus])]
+        return [value for run in runs for value in _residuals(run, changed[run.machine])]
 
     factors = _search(residuals, _weights(runs), 2 * len(classes))
     before, after = residuals([0.0] * len(factors)), residuals(factors)
     spread, spread_from = _spread(runs, after)
-    machine = machines[largest.nodes, largest.gpus] if largest.nodes > 1 else cluster
+    machine = machines[largest.machine] if largest.nodes > 1 else cluster
     errors = _rms(before), _rms(after)
     source = (
         f"bandwidth and latency fitted to {', '.join(Path(run.log.path).name for run in runs)} ({num_sizes} sizes; "
@@ -196,69 +194,47 @@ def _run_of(log: NcclLog, base: Cluster) -> _Run:
         raise InputError(
             f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs", file=log.path
         )
-    rows, _ = measured_times(log, in_place=False)
-    return _Run(
-        log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], sizes=tuple(size for size, _ in rows),
-        times_ps=tuple(median(ps for ps, _ in times) for _, times in rows),
-        repeats=tuple(tuple(ps for ps, _ in times) for _, times in rows),
-    )  # fmt: skip
+    times = {size: [ps for ps, _ in found] for size, found in measured_times(log, in_place=False)[0]}
+    return _Run(log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], times_ps=times)
 
 
 def _machine(base: Cluster, run: _Run) -> Cluster:
     """Return copies of the base with the run's GPUs."""
-    if run.nodes == 1 and run.gpus == len(base.gpus):
-        return base
-    return scaled(base, nodes=run.nodes, gpus=run.gpus)
+    is_whole = run.machine == (1, len(base.gpus))
+    return base if is_whole else scaled(base, nodes=run.nodes, gpus=run.gpus)
 
 
 def _classes(base: Cluster, runs: Sequence[_Run]) -> tuple[str, ...]:
     """Return the classes of links that the logs measure: inside a node first."""
-    has_scale_up = bool(base.link_table.of_class(SCALE_UP).any())
-    inside = any(run.nodes == 1 for run in runs)
-    between = any(run.nodes > 1 for run in runs)
-    classes = [SCALE_UP if has_scale_up else HOST_LINK] if inside else []
-    return (*classes, *([SCALE_OUT] if between else []))
+    inside = SCALE_UP if base.link_table.of_class(SCALE_UP).any() else HOST_LINK
+    return tuple(dict.fromkeys(inside if nodes == 1 else SCALE_OUT for nodes in sorted(run.nodes for run in runs)))
 
 
 def _with_factors(cluster: Cluster, classes: Sequence[str], factors: Sequence[float]) -> Cluster:
     """Return the cluster with changed links. factors: logarithms, of bandwidth and latency of each class in turn."""
     if not any(factors):
         return cluster
-    by_class = {each: factors[2 * i : 2 * i + 2] for i, each in enumerate(classes)}
-
-    def change(link: Link) -> Link:
-        if link.link_class not in by_class:
-            return link
-        rate, time = (math.exp(value) for value in by_class[link.link_class])
-        bytes_per_s = max(1, round(link.bytes_per_s * rate))
-        peak = None if link.peak_bytes_per_s is None else max(link.peak_bytes_per_s, bytes_per_s)
-        return replace(
-            link, bytes_per_s=bytes_per_s, latency_ps=round(link.latency_ps * time), peak_bytes_per_s=peak
-        )  # fmt: skip
-
-    table = cluster.link_table
-    return replace(
-        cluster, links=replace(table, numbers=tuple(map(change, table.numbers))), cut_from=None, degraded_from=()
-    )
+    by_class = {
+        each: dict(zip(("bytes_per_s", "latency_ps"), map(math.exp, factors[2 * i : 2 * i + 2]), strict=True))
+        for i, each in enumerate(classes)
+    }
+    return replace(rescaled(cluster, by_class), cut_from=None, degraded_from=())
 
 
 def _residuals(run: _Run, machine: Cluster) -> list[float]:
     """Return log(measured / predicted) of each size."""
     model = Collectives(machine, None, run.options)
     assert run.log.op is not None
-    return [
-        math.log(time / model.predict(run.log.op, size).time_ps)
-        for size, time in zip(run.sizes, run.times_ps, strict=True)
-    ]
+    return [math.log(median(times) / model.predict(run.log.op, size).time_ps) for size, times in run.times_ps.items()]
 
 
 def _weights(runs: Sequence[_Run]) -> list[float]:
     """Return the weight of each size: the largest sizes of a log, within LARGE_OCTAVES, weigh as much as the rest."""
     weights: list[float] = []
     for run in runs:
-        is_large = [size >= max(run.sizes) / 2**LARGE_OCTAVES for size in run.sizes]
+        is_large = [size >= max(run.times_ps) / 2**LARGE_OCTAVES for size in run.times_ps]
         large, small = sum(is_large), len(is_large) - sum(is_large)
-        weights += [len(run.sizes) / (2 * (large if each else small)) if small else 1.0 for each in is_large]
+        weights += [len(is_large) / (2 * (large if each else small)) if small else 1.0 for each in is_large]
     return weights
 
 
@@ -304,13 +280,13 @@ def _spread(runs: Sequence[_Run], left: Sequence[float]) -> tuple[float, str]:
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for run in runs:
-        for size, times in zip(run.sizes, run.repeats, strict=True):
-            groups.setdefault((run.log.op, run.nodes, run.gpus, size), []).extend(times)
+        for size, times in run.times_ps.items():
+            groups.setdefault((run.log.op, run.machine, size), []).extend(times)
     repeated = [[math.log(ps) for ps in times] for times in groups.values() if len(times) > 1]
     degrees = sum(len(logs) - 1 for logs in repeated)
     if degrees < MIN_SIZES:
-        starts = [sum(len(run.sizes) for run in runs[:i]) for i in range(len(runs))]
-        parts = [scatter(left[start : start + len(run.sizes)]) for start, run in zip(starts, runs, strict=True)]
+        ends = list(accumulate(len(run.times_ps) for run in runs))
+        parts = [scatter(left[start:end]) for start, end in pairwise([0, *ends])]
         return max(parts), "from the scatter between neighbouring sizes, without repeated runs"
     squares = sum((value - sum(logs) / len(logs)) ** 2 for logs in repeated for value in logs)
     return math.sqrt(squares / degrees), f"from {len(repeated)} repeated sizes"
@@ -332,13 +308,12 @@ def _fitted_links(before: Cluster, after: Cluster, link_class: str, factors: Seq
 
 
 def _remarks(base: Cluster, classes: Sequence[str], largest: _Run, error: float) -> tuple[str, ...]:
-    notes = []
-    if error > MAX_ERROR:
-        notes.append(f"the remaining error of {error:.0%} is not the links': compare with trine check")
-    if SCALE_OUT not in classes and base.fabric is not None:
-        notes.append("no log of several nodes: the fabric keeps the catalogue's numbers")
-    if classes == (SCALE_OUT,):
-        notes.append("no log of one node: links inside a node keep their numbers")
-    if largest.nodes > 1:
-        notes.append(f"the file holds {largest.nodes} joined nodes, because a fabric's numbers belong to its links")
-    return tuple(notes)
+    notes = {
+        f"the remaining error of {error:.0%} is not the links': compare with trine check": error > MAX_ERROR,
+        "no log of several nodes: the fabric keeps the catalogue's numbers":
+            SCALE_OUT not in classes and base.fabric is not None,
+        "no log of one node: links inside a node keep their numbers": classes == (SCALE_OUT,),
+        f"the file holds {largest.nodes} joined nodes, because a fabric's numbers belong to its links":
+            largest.nodes > 1,
+    }  # fmt: skip
+    return tuple(note for note, applies in notes.items() if applies)

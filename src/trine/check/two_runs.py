@@ -12,7 +12,7 @@ from trine.check.compare import MIN_OCTAVES, measured_times, octaves, runs_of
 from trine.check.nccl_tests import NcclLog
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
-from trine.results.columns import to_row
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
@@ -90,27 +90,25 @@ class RunComparison(Report):
         return f"{self.second.path} is {'; '.join(parts)} ({noise})"
 
     @property
+    def _question(self) -> str:
+        return f"{self.first.op} of {self.first.num_ranks or 'unknown'} ranks ({self.result})"
+
+    @property
     def headline(self) -> str:
         """The collective and the verdict in one line."""
-        return f"{self.first.op} of {self.first.num_ranks or 'unknown'} ranks ({self.result}): {self.verdict}"
+        return f"{self._question}: {self.verdict}"
 
     def summary(self) -> str:
         """Return :meth:`details` with at most MAX_ROWS sizes, evenly spaced."""
-        last = len(self.rows) - 1
-        kept = (
-            sorted({round(i * last / (MAX_ROWS - 1)) for i in range(MAX_ROWS)}) if last >= MAX_ROWS else range(last + 1)
-        )
-        return self._text([self.rows[i] for i in kept])
+        step = max(1, (len(self.rows) - 1) / (MAX_ROWS - 1))
+        return self._text([self.rows[round(i * step)] for i in range(min(MAX_ROWS, len(self.rows)))])
 
     def details(self) -> str:
         """Return the verdict, one row per size, and notes."""
         return self._text(self.rows)
 
     def _text(self, rows: Sequence[RunRow]) -> str:
-        head = f"{self.first.op} of {self.first.num_ranks or 'unknown'} ranks ({self.result}): A {self.first.path}, "
-        table: list[tuple[str, ...]] = [
-            ("size (B)", "A (us)", "B (us)", "B / A", "noise", "A (GB/s)", "B (GB/s)", "B is")
-        ]
+        table: list[tuple[str, ...]] = [_COLUMNS]
         for row in rows:
             times = (f"{ps / 1e6:.2f}" for ps in (row.first_ps, row.second_ps))
             rates = (f"{rate / 1e9:.2f}" for rate in (row.first_busbw_bytes_per_s, row.second_busbw_bytes_per_s))
@@ -119,50 +117,25 @@ class RunComparison(Report):
         isolated = ", ".join(map(format_size, self.isolated))
         remarks = [f"{len(rows)} of {len(self.rows)} sizes shown"] if len(rows) < len(self.rows) else []
         remarks += [*self.remarks, *([f"{isolated}: differs alone, counted as noise"] if isolated else [])]
-        return "\n".join(
-            [
-                *wrapped_at("", f"{head}B {self.second.path}", 0),
-                *wrapped_at("", self.verdict, 0),
-                "",
-                *columns(table, spare=(5, 6, 4)),
-                "",
-                *(line for note in remarks for line in wrapped_at("note", note, 7)),
-                *wrapped_at("next", "--details; --json FILE; trine check LOG --cluster NAME; trine help check", 7),
-            ]
-        )
+        head = f"{self._question}: A {self.first.path}, B {self.second.path}"
+        following = "--details; --json FILE; trine check LOG --cluster NAME; trine help check"
+        lines = [*wrapped_at("", head, 0), *wrapped_at("", self.verdict, 0), "", *columns(table, spare=(5, 6, 4)), ""]
+        notes = [line for note in remarks for line in wrapped_at("note", note, 7)]
+        return "\n".join([*lines, *notes, *wrapped_at("next", following, 7)])
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
         return {
-            "first": self.first.path,
-            "second": self.second.path,
-            "op": self.first.op,
-            "num_ranks": self.first.num_ranks,
+            "first": self.first.path, "second": self.second.path, **to_row(self.first, "op num_ranks"),
             **to_row(self, "result state verdict"),
-            "ranges": [
-                {"state": state, "from_bytes": start, "to_bytes": end} for state, start, end in self.ranges
-            ],
-            "isolated_bytes": list(self.isolated),
-            "rows": self._rows(),
-            "notes": list(self.remarks),
+            "ranges": [dict(zip(("state", "from_bytes", "to_bytes"), each, strict=True)) for each in self.ranges],
+            "isolated_bytes": list(self.isolated), **self.tables(), "notes": list(self.remarks),
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows``: both runs by size."""
-        return {"rows": self._rows()}
-
-    def _rows(self) -> list[Row]:
-        return [
-            {
-                **to_row(row, "size_bytes"),
-                "first_us": row.first_ps / 1e6,
-                "second_us": row.second_ps / 1e6,
-                "first_busbw_GBps": row.first_busbw_bytes_per_s / 1e9,
-                "second_busbw_GBps": row.second_busbw_bytes_per_s / 1e9,
-                **to_row(row, "ratio noise state"),
-            }
-            for row in self.rows
-        ]
+        keys = "size_bytes first_us second_us first_busbw_GBps second_busbw_GBps ratio noise state"
+        return {"rows": to_rows(self.rows, keys)}
 
 
 def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> RunComparison:
@@ -182,16 +155,13 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     noise = _noise(sizes, logs, pairs)
     rows = tuple(
         RunRow(
-            size_bytes=size,
-            first_ps=round(median(a)),
-            second_ps=round(median(b)),
+            size_bytes=size, first_ps=round(median(a)), second_ps=round(median(b)),
             first_busbw_bytes_per_s=median(rate for _, rate in times[0][size]),
             second_busbw_bytes_per_s=median(rate for _, rate in times[1][size]),
-            noise=sigma,
-            state=SAME if abs(ratio) <= MIN_SIGMAS * sigma else SLOWER if ratio > 0 else FASTER,
+            noise=sigma, state=SAME if abs(ratio) <= MIN_SIGMAS * sigma else SLOWER if ratio > 0 else FASTER,
         )
         for size, (a, b), ratio, sigma in zip(sizes, pairs, logs, noise, strict=True)
-    )
+    )  # fmt: skip
     ranges = _ranges(rows)
     states = {state for state, _, _ in ranges}
     left_out = len(times[0].keys() ^ times[1].keys())
@@ -200,18 +170,16 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     return RunComparison(
         first=first, second=second, result="in-place" if in_place else "out-of-place", rows=rows,
         state=SAME if not states else states.pop() if len(states) == 1 else MIXED, ranges=ranges,
-        isolated=tuple(row.size_bytes for row in rows if row.state != SAME and not _is_in(row.size_bytes, ranges)),
+        isolated=tuple(row.size_bytes for row in rows if row.state != SAME
+                       and not any(start <= row.size_bytes <= end for _, start, end in ranges)),
         remarks=tuple(dict.fromkeys((*_differences(first, second), *remarks))),
     )  # fmt: skip
 
 
 def _check_same_test(first: NcclLog, second: NcclLog) -> None:
-    facts = {
-        "collective": (first.op, second.op),
-        "number of ranks": (first.num_ranks, second.num_ranks),
-        "data type": (first.rows[0].dtype, second.rows[0].dtype),
-    }
-    for name, (a, b) in facts.items():
+    of_first, of_second = ((log.op, log.num_ranks, log.rows[0].dtype) for log in (first, second))
+    names = ("collective", "number of ranks", "data type")
+    for name, a, b in zip(names, of_first, of_second, strict=True):
         if a != b and a is not None and b is not None:
             raise InputError(f"is another test than {first.path}: {name} {b}, not {a}", file=second.path)
 
@@ -259,7 +227,3 @@ def _ranges(rows: Sequence[RunRow]) -> tuple[tuple[str, int, int], ...]:
         runs = runs_of(len(rows), lambda i, state=state: rows[i].state == state)  # type: ignore[misc]
         found += [(state, sizes[run[0]], sizes[run[-1]]) for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
     return tuple(sorted(found, key=lambda each: each[1]))
-
-
-def _is_in(size: int, ranges: Sequence[tuple[str, int, int]]) -> bool:
-    return any(start <= size <= end for _, start, end in ranges)

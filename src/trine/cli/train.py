@@ -76,9 +76,7 @@ class RankOptions:
         return self._fold(plan)
 
     def _fold(self, plan: Plan) -> str:
-        modes = {
-            "--no-fold": "off", "--verify-fold": "verify", "--every-micro-batch": "ranks", "--exact": "exact"
-        }
+        modes = {"--no-fold": "off", "--verify-fold": "verify", "--every-micro-batch": "ranks", "--exact": "exact"}
         given = (self.no_fold, self.verify_fold, self.every_micro_batch, self.exact)
         flags = [flag for flag, is_given in zip(modes, given, strict=True) if is_given]
         if len(flags) > 1:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from trine.cluster.cluster import FILES, Cluster
 from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_joint_nics, with_usual_fabric
-from trine.cluster.parts import NIC
+from trine.cluster.parts import NIC, Link
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.select import Slowness, first_gpus, slow_down, take_down, with_gpus
@@ -245,6 +246,24 @@ def with_sharp(cluster: Cluster, fabric: str | None) -> Cluster:
                         f"{'no fabric' if usual is None else usual.link}")  # fmt: skip
     words = f"SHARP: {SHARP_LINKS[usual.link]} switches reduce; {cluster.notes}"
     return replace(cluster, fabric=replace(usual, reduces=True), notes=words)
+
+
+def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cluster:
+    """Return the cluster with fields of its links multiplied; the data sheet's bandwidth is at least the new one.
+
+    factors: link class -> field of :class:`Link` (``bytes_per_s`` or ``latency_ps``) -> factor.
+    """
+
+    def change(link: Link) -> Link:
+        values = {name: getattr(link, name) for name in factors.get(link.link_class, ())}
+        changes: Any = {name: max(1, round(value * factors[link.link_class][name])) if value else 0
+                        for name, value in values.items()}  # fmt: skip
+        new = replace(link, **changes)
+        peak = new.peak_bytes_per_s
+        return replace(new, peak_bytes_per_s=new.bytes_per_s) if peak is not None and new.bytes_per_s > peak else new
+
+    table = cluster.link_table
+    return replace(cluster, links=replace(table, numbers=tuple(map(change, table.numbers))))
 
 
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:

@@ -8,13 +8,14 @@ Parameters, their ranges and sources: ``presets/power_curves.yaml``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from trine.cluster.presets import GpuSpec
 from trine.common.inputs import PRESETS
 from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S, format_power
 from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import is_compute_bound, kind_of
@@ -70,21 +71,16 @@ class PowerCurves(Spec):
 @cache
 def power_curves() -> dict[str, PowerCurve]:
     """Return the curves of ``presets/power_curves.yaml`` by GPU model."""
-    from trine.common.spec import read_spec
-
     return read_spec(_FILE, PowerCurves).curves
 
 
 def curve_of(gpu: GpuSpec | None) -> PowerCurve:
     """Return the curve of a GPU model; raise InputError if no measurement of it is public."""
-    name = None if gpu is None else gpu.name
-    curve = power_curves().get(name or "")
-    if curve is None:
-        known = ", ".join(sorted(power_curves()))
-        raise InputError(
-            f"no published power curve of {name or 'an unknown GPU'}: trine has {known}", field="power_cap"
-        )
-    return curve
+    name, curves = "an unknown GPU" if gpu is None else gpu.name, power_curves()
+    if name not in curves:
+        raise InputError(f"no published power curve of {name}: trine has {', '.join(sorted(curves))}",
+                         field="power_cap")  # fmt: skip
+    return curves[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class StepLoad:
 
     def scaled(self, factor: float) -> StepLoad:
         """Return the load with its dynamic energy multiplied by ``factor``."""
-        return StepLoad(self.compute_s, self.memory_s, self.clocked_j * factor, self.steady_j * factor)
+        return replace(self, clocked_j=self.clocked_j * factor, steady_j=self.steady_j * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +154,9 @@ class PowerCap:
         """A sentence for a cap without effect; empty if the cap lengthens the step."""
         if self.slowdown > 1:
             return ""
-        reason = f"the default limit is {format_power(self.limit_w)}"
-        if self.cap_w < self.limit_w:
-            reason = f"a busy GPU draws {format_power(self.power_w)}"
+        is_below = self.cap_w < self.limit_w
+        power = self.power_w if is_below else self.limit_w
+        reason = f"{'a busy GPU draws' if is_below else 'the default limit is'} {format_power(power)}"
         return f"the power cap of {format_power(self.cap_w)} changes no time: {reason}"
 
     @property
@@ -184,10 +180,9 @@ class CappedTimes(WrappedModel):
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the model's time, lengthened if the operator is compute-bound, with the same evidence."""
-        duration = self._model.duration(operator, split)
-        if not self._bounds.is_compute(operator, split):
-            return duration
-        return Duration(round(duration.ps * self._slowdown), duration.evidence)
+        found = self._model.duration(operator, split)
+        is_longer = self._bounds.is_compute(operator, split)
+        return replace(found, ps=round(found.ps * self._slowdown)) if is_longer else found
 
 
 class Bounds:
@@ -215,22 +210,18 @@ class Bounds:
 
 def load_of(workload: Workload, model: ComputeModel, bounds: Bounds, curve: PowerCurve, batch: int) -> StepLoad:
     """Return the load of one GPU that runs the whole workload at this batch."""
-    split = Split(batch)
+    split, pj_per_flop = Split(batch), curve.pj_per_flop
+    most = max(pj_per_flop.values())  # of a precision without a measurement
     compute_s = memory_s = joules = 0.0
     for operator in workload.operators:
         seconds = model.duration(operator, split).ps / PS_PER_S
         if bounds.is_compute(operator, split):
             compute_s += seconds
-            joules += bounds.work(operator, split).flops * _joules_per_flop(curve, bounds.precision(operator))
+            joules += bounds.work(operator, split).flops * (1e-12 * pj_per_flop.get(bounds.precision(operator), most))
         else:
             memory_s += seconds
     memory_j = curve.memory_w * memory_s
     return StepLoad(compute_s, memory_s, joules + CLOCKED * memory_j, (1 - CLOCKED) * memory_j)
-
-
-def _joules_per_flop(curve: PowerCurve, precision: str) -> float:
-    """Return the energy of a FLOP; a precision without a measurement costs the maximum."""
-    return 1e-12 * curve.pj_per_flop.get(precision, max(curve.pj_per_flop.values()))
 
 
 def power_cap(

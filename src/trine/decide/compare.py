@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from trine.common.units import PS_PER_S, format_time
-from trine.decide.answers import Answer, answer_name, flat, narrowed, picoseconds, read_answer
-from trine.errors import InputError
-from trine.results.report import Report, Row, Table, seconds
+from trine.common.inputs import read_text
+from trine.common.spec import parse_json
+from trine.common.units import MAX_INT64, PS_PER_S, format_time
+from trine.errors import InputError, one_line
+from trine.results.columns import column, to_row, to_rows
+from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
 from trine.results.text import aligned, columns, wrapped_at
 
-_PS_PER_US = PS_PER_S // 10**6
+#: Maximum size of a JSON answer; one of 131,072 GPUs has less than 2 MiB.
+MAX_ANSWER_BYTES = 256 * 2**20
+#: Forms of answers that can be compared, and the commands that write them.
+FORMS = {"result": "trine train", "collective": "trine collective"}
 #: Name of the remainder of a step that an answer does not explain.
 UNEXPLAINED = "unexplained"
+_PS_PER_US = PS_PER_S // 10**6
 #: Names of terms by their keys in ``terms`` of a result; other keys keep their own.
 _NAMES = {
     "recompute": "memory: recomputation", "input_copy": "memory: input copies", "offload": "memory: offload",
@@ -32,13 +41,14 @@ _COARSE = {
 _COLLECTIVE_INPUTS = ("op", "cluster", "num_ranks", "num_nodes", "library", "library_version", "launch", "network")
 #: Order of groups of inputs: groups that set defaults of others come first.
 _GROUPS = ("workload", "gpus", "cluster", "software", "layout", "options", "version")
+_SPARE = (2, 1)  # columns that narrow terminals leave out
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
     """A part of both times in ps; the parts of one comparison add up to its times."""
 
-    name: str
+    name: str = field(metadata=column("term"))
     a_ps: int
     b_ps: int
 
@@ -51,7 +61,7 @@ class Term:
 class InputDifference:
     """An input with different values in A and B, None if an answer lacks it."""
 
-    name: str
+    name: str = field(metadata=column("input"))
     a: object
     b: object
 
@@ -88,8 +98,12 @@ class Comparison(Report):
         largest = max(self.terms, key=lambda term: abs(term.difference_ps), default=None)
         if largest is not None and largest.difference_ps:
             times += f", mostly {largest.name} ({_signed(largest.difference_ps)})"
-        first = "; no input differs" if not self.inputs else f"; first input that differs: {_words(self.inputs[0])}"
-        return times + first
+        return times + (f"; first input that differs: {self._first}" if self.inputs else "; no input differs")
+
+    @property
+    def _first(self) -> str:
+        name, a, b = self._inputs()[0] if self.inputs else ("", "", "")
+        return f"{name}: {a} (A), {b} (B)" if self.inputs else "none differs"
 
     @property
     def _verdict(self) -> str:
@@ -99,12 +113,12 @@ class Comparison(Report):
         share = f" ({abs(self.difference_ps) / self.a_ps:.1%})" if self.a_ps else ""
         return f"{self.names[1]} is {format_time(abs(self.difference_ps))}{share} {word}"
 
+    def _inputs(self) -> list[tuple[str, str, str]]:
+        return [(each.name, _value(each.a), _value(each.b)) for each in self.inputs]
+
     def summary(self) -> str:
         """Return the comparison on one screen, the largest terms first."""
-        first = "none differs" if not self.inputs else _words(self.inputs[0])
         terms = sorted(self.terms, key=lambda term: -abs(term.difference_ps))
-        rows = [("", "A", "B", "B - A"), *map(_cells, terms)]
-        inputs = [(each.name, _value(each.a), _value(each.b)) for each in self.inputs[1:]]
         return Screen(
             question=f"A: {self.questions[0]}; B: {self.questions[1]}",
             numbers=[
@@ -112,48 +126,54 @@ class Comparison(Report):
                 (f"B {self.names[1]}"[:24], format_time(self.b_ps), self._verdict),
             ],
             listings=(
-                Listing(title="terms of the difference", rows=narrowed(rows, (2, 1))),
-                Listing(title="further inputs that differ", rows=narrowed(inputs, (2, 1))),
+                Listing(title="terms of the difference", rows=[("", "A", "B", "B - A"), *map(_cells, terms)],
+                        spare=_SPARE),
+                Listing(title="further inputs that differ", rows=self._inputs()[1:], spare=_SPARE),
             ),
-            closing=(("first input", first), ("next", "--details (all terms and inputs); --json")),
-        ).text()
+            closing=(("first input", self._first), ("next", "--details (all terms and inputs); --json")),
+        ).text()  # fmt: skip
 
     def details(self) -> str:
         """Return all terms, sizes and inputs that differ."""
-        lines = [*wrapped_at("A: ", self.questions[0], 3), *wrapped_at("B: ", self.questions[1], 3), self._verdict]
-        total = Term("sum", self.a_ps, self.b_ps)
-        lines += ["", *aligned([("term", "A", "B", "B - A"), *map(_cells, (*self.terms, total))], 24)]
+        lines = [*wrapped_at("A: ", self.questions[0], 3), *wrapped_at("B: ", self.questions[1], 3), self._verdict, ""]
+        cells = map(_cells, (*self.terms, Term("sum", self.a_ps, self.b_ps)))
+        lines += [*aligned([("term", "A", "B", "B - A"), *cells], 24), ""]
         if self.sizes:
-            cells = [tuple(str(value) for value in row.values()) for row in self.sizes]
-            lines += ["", *columns([tuple(self.sizes[0]), *cells])]
-        inputs = [("input", "A", "B"), *((each.name, _value(each.a), _value(each.b)) for each in self.inputs)]
-        return "\n".join([*lines, "", *columns(inputs)])
+            rows = [tuple(map(str, row.values())) for row in self.sizes]
+            lines += [*columns([tuple(self.sizes[0]), *rows]), ""]
+        return "\n".join([*lines, *columns([("input", "A", "B"), *self._inputs()])])
 
     def document(self) -> Row:
         """Return the comparison as plain data (docs/reference/decide-json.md)."""
-        return {
-            "form": self.form,
-            "a": self.names[0],
-            "b": self.names[1],
-            "a_s": seconds(self.a_ps),
-            "b_s": seconds(self.b_ps),
-            "difference_s": seconds(self.difference_ps),
-            **self.tables(),
-            "first_input": None if not self.inputs else self.inputs[0].name,
-        }
+        first = self.inputs[0].name if self.inputs else None
+        times = to_row(self, "a_s b_s difference_s")
+        return {"form": self.form, "a": self.names[0], "b": self.names[1], **times, **self.tables(),
+                "first_input": first}  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``terms``, ``inputs`` and ``sizes``."""
-        terms = [
-            {"term": each.name, "a_s": seconds(each.a_ps), "b_s": seconds(each.b_ps),
-             "difference_s": seconds(each.difference_ps)}
-            for each in self.terms
-        ]  # fmt: skip
-        inputs = [{"input": each.name, "a": each.a, "b": each.b} for each in self.inputs]
+        terms, inputs = to_rows(self.terms, "term a_s b_s difference_s"), to_rows(self.inputs, "input a b")
         return {"terms": terms, "inputs": inputs, "sizes": list(self.sizes)}
 
 
+Answer = Mapping[str, Any]
 Source = Answer | Report | str | os.PathLike[str]
+
+
+class _Side(NamedTuple):
+    """One answer. file: for errors; A or B for an answer that is no file."""
+
+    file: str
+    name: str
+    form: str
+    keys: Answer
+
+
+class _Facts(NamedTuple):
+    question: str
+    time_ps: int
+    parts: dict[str, int]
+    inputs: Mapping[str, object]
 
 
 def compare(a: Source, b: Source) -> Comparison:
@@ -162,122 +182,134 @@ def compare(a: Source, b: Source) -> Comparison:
     a, b: files written with ``--json``, their content, or results. Raises InputError for files that are no such
     answers, answers of different forms, and collectives without a common size.
     """
-    (form, one), (form_b, other) = read_answer(a, "a"), read_answer(b, "b")
-    if form != form_b:
-        raise InputError(f"is an answer of form {form_b!r}, and the first of {form!r}: compare answers of one command",
-                         file=b if isinstance(b, str | os.PathLike) else "b")  # fmt: skip
-    build = _compare_steps if form == "result" else _compare_collectives
-    files = tuple(str(each) if isinstance(each, str | os.PathLike) else name for each, name in ((a, "A"), (b, "B")))
-    comparison = build((files[0], files[1]), one, other)
-    names = answer_name(a, "A"), answer_name(b, "B")
-    return replace(comparison, names=names) if names[0] != names[1] else comparison
-
-
-def _compare_steps(names: tuple[str, str], a: Answer, b: Answer) -> Comparison:
-    a_ps, b_ps = (picoseconds(each, "step_time_s", name) for each, name in zip((a, b), names, strict=True))
-    has_terms = all(isinstance(each.get("terms"), Mapping) for each in (a, b))
-    parts = [dict(_step_parts(each, name, has_terms)) for each, name in zip((a, b), names, strict=True)]
-    has_inputs = all(isinstance(each.get("inputs"), Mapping) for each in (a, b))
+    sides = one, other = _read(a, "A"), _read(b, "B")
+    if one.form != other.form:
+        raise InputError(f"is an answer of form {other.form!r}, and the first of {one.form!r}: compare answers of one "
+                         "command", file=other.file)  # fmt: skip
+    sizes: list[Row] = []
+    if one.form == "result":
+        has_terms, has_inputs = (all(_has(each.keys, key) for each in sides) for key in ("terms", "inputs"))
+        facts = [_step(each, has_terms, has_inputs) for each in sides]
+    else:
+        rows, more = map(_rows, sides)
+        common = [size for size in rows if size in more]
+        if not common:
+            raise InputError("has no size of the first answer: run both with the same --size", file=other.file)
+        sizes = [_size_row(size, rows[size], more[size], sides) for size in common]
+        facts = [_collective(each, max(common), found) for each, found in zip(sides, (rows, more), strict=True)]
+        if not all(each.parts for each in facts):
+            facts = [each._replace(parts={"time": each.time_ps}) for each in facts]
+    questions, times, parts, inputs = zip(*facts, strict=True)
+    names = (one.file, other.file) if one.name == other.name else (one.name, other.name)
     return Comparison(
-        form="result", names=names, questions=(_question(a), _question(b)), a_ps=a_ps, b_ps=b_ps,
-        terms=tuple(_terms(parts[0], parts[1], a_ps, b_ps)),
-        inputs=_differences(*(_inputs(each, has_inputs) for each in (a, b))),
+        form=one.form, names=names, questions=questions, a_ps=times[0], b_ps=times[1], sizes=tuple(sizes),
+        terms=tuple(_terms(*parts, *times)), inputs=tuple(_differences(*inputs)),
     )  # fmt: skip
 
 
-def _step_parts(answer: Answer, file: str, has_terms: bool) -> Iterator[tuple[str, int]]:
-    if not has_terms:
-        for key, name in _COARSE.items():
-            yield name, picoseconds(answer, key, file)
-        return
-    for group, prefix in _PREFIXES.items():
-        parts = answer["terms"].get(group)
-        for key in parts if isinstance(parts, Mapping) else ():
-            yield _NAMES.get(key, f"{prefix}{key}"), picoseconds(parts, key, file)
+def _read(source: Source, letter: str) -> _Side:
+    """Read and check an answer."""
+    file = name = letter
+    content: object = source.to_json() if isinstance(source, Report) else source
+    if isinstance(source, str | os.PathLike):
+        file, name = os.fspath(source), Path(source).stem
+        content = parse_json(read_text(source, MAX_ANSWER_BYTES, InputError), file)
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    parts = schema.split("/") if isinstance(schema, str) else []
+    if not isinstance(content, Mapping) or len(parts) != 3 or parts[0] != "trine":
+        raise InputError("is no answer of trine: write one with --json FILE", file=file)
+    if parts[1] not in FORMS:
+        known = " and ".join(map(repr, FORMS.values()))
+        raise InputError(f"is an answer of form {one_line(parts[1], 40)!r}; answers of {known} compare", file=file)
+    return _Side(file, name, parts[1], content)
 
 
-def _terms(a: Mapping[str, int], b: Mapping[str, int], a_ps: int, b_ps: int) -> Iterator[Term]:
-    """Yield the terms of both answers; a remainder, if any, keeps the sums exact."""
-    for name in dict.fromkeys((*a, *b)):
-        yield Term(name, a.get(name, 0), b.get(name, 0))
-    rest = a_ps - sum(a.values()), b_ps - sum(b.values())
-    if any(rest):
-        yield Term(UNEXPLAINED, *rest)
+def _time(answer: Answer, key: str, file: str, unit_ps: int = PS_PER_S) -> int:
+    """Return a time of an answer in ps, exact to the picosecond. Raises InputError if it is missing or no time."""
+    value = answer.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            ps = round(Decimal(repr(value)) * unit_ps)
+        except (InvalidOperation, OverflowError, ValueError):
+            ps = -1
+        if 0 <= ps <= MAX_INT64:
+            return ps
+    raise InputError(f"has no time of this name, got {value!r:.40}", file=file, field=key)
 
 
-def _question(answer: Answer) -> str:
-    plan = answer.get("plan")
-    facts: Mapping[str, Any] = plan if isinstance(plan, Mapping) else {}
+def _has(answer: Answer, key: str) -> bool:
+    return isinstance(answer.get(key), Mapping)
+
+
+def _step(side: _Side, has_terms: bool, has_inputs: bool) -> _Facts:
+    answer, file = side.keys, side.file
+    step_ps = _time(answer, "step_time_s", file)
+    facts: Answer = answer["plan"] if _has(answer, "plan") else {}
     axes = [f"{axis} {facts[axis]}" for axis in ("tp", "cp", "ep", "pp", "dp") if facts.get(axis) not in (None, 1)]
-    machine = f"{facts.get('num_ranks', '?')} x {facts.get('gpu') or 'GPU'}"
     cluster = f" ({facts['cluster']})" if facts.get("cluster") else ""
-    return f"{facts.get('workload') or 'job'} on {machine}{cluster}: {' x '.join(axes) or 'one GPU'}"
+    machine = f"{facts.get('num_ranks', '?')} x {facts.get('gpu') or 'GPU'}{cluster}"
+    question = f"{facts.get('workload') or 'job'} on {machine}: {' x '.join(axes) or 'one GPU'}"
+    parts = {name: _time(answer, key, file) for key, name in _COARSE.items()} if not has_terms else {
+        _NAMES.get(key, f"{prefix}{key}"): _time(answer["terms"][group], key, file)
+        for group, prefix in _PREFIXES.items() if _has(answer["terms"], group) for key in answer["terms"][group]
+    }  # fmt: skip
+    inputs = flat(answer["inputs"]) if has_inputs else facts
+    return _Facts(question, step_ps, parts, {**inputs, "version": answer.get("version")})
 
 
-def _inputs(answer: Answer, has_inputs: bool) -> dict[str, object]:
-    if has_inputs:
-        groups = {**answer["inputs"], "version": answer.get("version")}
-        return flat({name: groups[name] for name in (*_GROUPS, *groups) if name in groups})
-    plan = answer.get("plan")
-    facts: Mapping[str, object] = plan if isinstance(plan, Mapping) else {}
-    return {**facts, "version": answer.get("version")}
+def _collective(side: _Side, size: int, rows: Mapping[int, Answer]) -> _Facts:
+    """Return the facts of one size; its parts with ``--explain`` only."""
+    answer, explained = side.keys, side.keys.get("explain")
+    entries = [each for each in explained if isinstance(each, Mapping)] if isinstance(explained, list) else []
+    entry: Answer = next((each for each in entries if each.get("size_bytes") == size), {})
+    parts = {str(part.get("name")): _time(part, "time_us", side.file, _PS_PER_US)
+             for part in entry.get("parts", ()) if isinstance(part, Mapping)}  # fmt: skip
+    question = f"{answer.get('op')} of {size:,} B on {answer.get('num_ranks')} GPUs ({answer.get('cluster')})"
+    inputs = {name: answer.get(name) for name in (*_COLLECTIVE_INPUTS, "version")}
+    return _Facts(question, _time(rows[size], "time_us", side.file, _PS_PER_US), parts, inputs)
 
 
-def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[InputDifference, ...]:
-    names = dict.fromkeys((*a, *b))
-    order = {group: number for number, group in enumerate(_GROUPS)}
-    ordered = sorted(names, key=lambda name: order.get(name.partition(".")[0].partition("[")[0], len(order)))
-    return tuple(InputDifference(name, a.get(name), b.get(name)) for name in ordered if a.get(name) != b.get(name))
-
-
-def _compare_collectives(names: tuple[str, str], a: Answer, b: Answer) -> Comparison:
-    rows_a, rows_b = (_rows(each, name) for each, name in zip((a, b), names, strict=True))
-    common = [size for size in rows_a if size in rows_b]
-    if not common:
-        raise InputError("has no size of the first answer: run both with the same --size", file=names[1])
-    largest = max(common)
-    times = [picoseconds(rows[largest], "time_us", name, _PS_PER_US)
-             for rows, name in zip((rows_a, rows_b), names, strict=True)]  # fmt: skip
-    parts = [_collective_parts(each, largest, name) for each, name in zip((a, b), names, strict=True)]
-    shown = parts if all(parts) else [{"time": ps} for ps in times]
-    return Comparison(
-        form="collective", names=names,
-        questions=(_collective_question(a, largest), _collective_question(b, largest)), a_ps=times[0], b_ps=times[1],
-        terms=tuple(_terms(shown[0], shown[1], times[0], times[1])),
-        inputs=_differences(*({name: each.get(name) for name in (*_COLLECTIVE_INPUTS, "version")} for each in (a, b))),
-        sizes=tuple(_size_row(size, rows_a[size], rows_b[size], names) for size in common),
-    )  # fmt: skip
-
-
-def _rows(answer: Answer, file: str) -> dict[int, Answer]:
-    rows = answer.get("rows")
+def _rows(side: _Side) -> dict[int, Answer]:
+    rows = side.keys.get("rows")
     valid = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
     sizes = {row["size_bytes"]: row for row in valid if isinstance(row.get("size_bytes"), int)}
     if not sizes:
-        raise InputError("has no rows", file=file, field="rows")
+        raise InputError("has no rows", file=side.file, field="rows")
     return sizes
 
 
-def _collective_parts(answer: Answer, size: int, file: str) -> dict[str, int]:
-    """Return the parts of a size's time with ``--explain``, else an empty mapping."""
-    explained = answer.get("explain")
-    entries: Sequence[Any] = explained if isinstance(explained, list) else []
-    entry = next((each for each in entries if isinstance(each, Mapping) and each.get("size_bytes") == size), {})
-    parts = [part for part in entry.get("parts", ()) if isinstance(part, Mapping)]
-    return {str(part.get("name")): picoseconds(part, "time_us", file, _PS_PER_US) for part in parts}
-
-
-def _collective_question(answer: Answer, size: int) -> str:
-    return f"{answer.get('op')} of {size:,} B on {answer.get('num_ranks')} GPUs ({answer.get('cluster')})"
-
-
-def _size_row(size: int, a: Answer, b: Answer, names: tuple[str, str]) -> Row:
-    times = [picoseconds(row, "time_us", name, _PS_PER_US) for row, name in zip((a, b), names, strict=True)]
+def _size_row(size: int, a: Answer, b: Answer, sides: tuple[_Side, _Side]) -> Row:
+    times = [_time(row, "time_us", side.file, _PS_PER_US) for row, side in zip((a, b), sides, strict=True)]
     choice_a, choice_b = (f"{row.get('algorithm')}/{row.get('protocol')}" for row in (a, b))
     return {
         "size_bytes": size, "a_us": times[0] / _PS_PER_US, "b_us": times[1] / _PS_PER_US,
         "difference_us": (times[1] - times[0]) / _PS_PER_US, "a_choice": choice_a, "b_choice": choice_b,
     }  # fmt: skip
+
+
+def _terms(a: Mapping[str, int], b: Mapping[str, int], a_ps: int, b_ps: int) -> Iterator[Term]:
+    """Yield the terms of both answers; a remainder, if any, keeps the sums exact."""
+    yield from (Term(name, a.get(name, 0), b.get(name, 0)) for name in dict.fromkeys((*a, *b)))
+    rest = a_ps - sum(a.values()), b_ps - sum(b.values())
+    if any(rest):
+        yield Term(UNEXPLAINED, *rest)
+
+
+def flat(values: object, prefix: str = "") -> dict[str, object]:
+    """Return nested mappings and lists as one mapping with dotted names, in their order."""
+    if isinstance(values, Mapping):
+        items = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in values.items()]
+    elif isinstance(values, list) and any(isinstance(each, Mapping | list) for each in values):
+        items = [(f"{prefix}[{number}]", value) for number, value in enumerate(values)]
+    else:
+        return {prefix: values}
+    return {name: leaf for key, value in items for name, leaf in flat(value, key).items()}
+
+
+def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[InputDifference]:
+    order = {group: number for number, group in enumerate(_GROUPS)}
+    names = sorted(dict.fromkeys((*a, *b)), key=lambda name: order.get(re.split(r"[.\[]", name)[0], len(order)))
+    return (InputDifference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
 
 
 def _cells(term: Term) -> tuple[str, str, str, str]:
@@ -286,10 +318,6 @@ def _cells(term: Term) -> tuple[str, str, str, str]:
 
 def _signed(ps: int) -> str:
     return f"{'-' if ps < 0 else '+'}{format_time(abs(ps))}" if ps else "0"
-
-
-def _words(difference: InputDifference) -> str:
-    return f"{difference.name}: {_value(difference.a)} (A), {_value(difference.b)} (B)"
 
 
 def _value(value: object) -> str:

@@ -1,17 +1,26 @@
-"""Cost of a whole training run from one step: days, GPU-hours, dollars and energy, with likely ranges."""
+"""Cost of a whole training run from one step: days, GPU-hours, dollars and energy, with likely ranges.
+
+Prices are one number of dollars per GPU-hour, or a dated file with a price per GPU model.
+"""
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trine.cluster.presets import load_gpu
 from trine.common.evidence import ASSUMED, MODELLED, Evidence
+from trine.common.schema import Spec
+from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S
-from trine.decide.price import Price, parse_amount, read_price
-from trine.errors import InputError
+from trine.errors import InputError, SpecError, nearest
 from trine.results import headline
+from trine.results.columns import to_row
 from trine.results.report import Row
 from trine.results.text import wrapped_at
 
@@ -24,6 +33,37 @@ _JOULES_PER_KWH = 3.6e6
 COST_LINES = 4
 #: Effects that no number here includes.
 LEFT_OUT = "failures and restarts, checkpoints, evaluation, idle GPUs, storage, hosts, NICs, switches and cooling"
+#: Letters behind an amount, and their factors.
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_AMOUNT = re.compile(r"([0-9][0-9_]{0,20}(?:\.[0-9]{0,24})?(?:e[+-]?[0-9]{1,2})?) ?([kmbgt]?)")
+#: Highest price of a GPU-hour; a larger number is a mistake.
+MAX_PRICE = 10_000.0
+_ENDINGS = (".yaml", ".yml", ".json")
+
+
+class PriceFile(Spec):
+    """A file of prices: dollars per hour of each GPU model on a date."""
+
+    usd_per_gpu_hour: dict[str, float]
+    date: Any = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per GPU-hour. by_gpu: prices of GPU models by trine's name; None: ``usd`` is the price of each model."""
+
+    source: str
+    usd: float = 0.0
+    by_gpu: Mapping[str, float] | None = None
+
+    def of(self, gpu: str | None) -> float:
+        """Return the price of an hour of a GPU. Raises InputError if the file has no price for it."""
+        if self.by_gpu is None:
+            return self.usd
+        if gpu is None or gpu not in self.by_gpu:
+            raise InputError(f"{self.source} has no price for {gpu!r}{nearest(gpu, self.by_gpu)}", field="price")
+        return self.by_gpu[gpu]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +80,8 @@ class Range:
 
     def words(self, before: str = "", after: str = "") -> tuple[str, str]:
         """Return the value, and its likely range, in words."""
-        value = f"{before}{number_words(self.value)}{after}"
-        if self.low is None or self.high is None:
-            return value, ""
-        return value, f"likely {before}{number_words(self.low)} to {number_words(self.high)}{after}"
+        ends = " to ".join(number_words(end) for end in (self.low, self.high) if end is not None)
+        return f"{before}{number_words(self.value)}{after}", f"likely {before}{ends}{after}" if ends else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +127,9 @@ class RunCost:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and likely range of each amount, as a screen shows them."""
-        amounts = [("run", self.days, "", " days"), ("GPU-hours", self.gpu_hours, "", "")]
-        amounts += [("cost", self.usd, "$", "")] if self.usd is not None else []
-        amounts += [("energy", self.kwh, "", " kWh")] if self.kwh is not None else []
-        return [(name, *amount.words(before, after)) for name, amount, before, after in amounts]
+        amounts = (("run", self.days, "", " days"), ("GPU-hours", self.gpu_hours, "", ""),
+                   ("cost", self.usd, "$", ""), ("energy", self.kwh, "", " kWh"))  # fmt: skip
+        return [(name, *amount.words(*around)) for name, amount, *around in amounts if amount is not None]
 
     def line(self) -> str:
         """Return the cost in one sentence, with likely ranges."""
@@ -119,13 +156,13 @@ class RunCost:
 
     def document(self) -> Row:
         """Return the cost as plain data (docs/reference/decide-json.md)."""
-        row: Row = {"tokens": self.tokens, "steps": self.steps, "num_gpus": self.num_gpus}
-        for key in ("days", "gpu_hours", "usd", "kwh"):
-            amount = getattr(self, key)
-            for end, name in (("value", key), ("low", f"{key}_low"), ("high", f"{key}_high")):
-                row[name] = None if amount is None else getattr(amount, end)
-        price = {"usd_per_gpu_hour": self.usd_per_gpu_hour, "price_source": self.price_source}
-        return {**row, **price, "left_out": LEFT_OUT}
+        amounts = {
+            f"{key}{ending}": getattr(getattr(self, key), end, None)
+            for key in ("days", "gpu_hours", "usd", "kwh")
+            for ending, end in (("", "value"), ("_low", "low"), ("_high", "high"))
+        }
+        prices = to_row(self, "usd_per_gpu_hour price_source")
+        return {**to_row(self, "tokens steps num_gpus"), **amounts, **prices, "left_out": LEFT_OUT}
 
 
 def run_cost(
@@ -133,7 +170,7 @@ def run_cost(
 ) -> RunCost:
     """Return the cost of training on ``tokens`` tokens (a number or a text such as ``1.4T``) in equal steps.
 
-    step: a result, or its facts. price: dollars per GPU-hour, or a file (:func:`trine.decide.price.read_price`).
+    step: a result, or its facts. price: dollars per GPU-hour, or a file (:func:`trine.decide.cost.read_price`).
 
     Raises InputError for a step without tokens, such as a convolutional network's, an inference step, or an invalid
     price.
@@ -159,3 +196,61 @@ def number_words(value: float) -> str:
         if value >= scale * 0.9995:
             return f"{value / scale:.3g}{letter}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def parse_amount(value: str | float, field: str, unit: str = "") -> float:
+    """Return an amount such as ``1.4T``, ``300B``, ``2e12`` or, with the unit ``$``, ``2M$``.
+
+    Raises InputError, naming ``field``, for another text, and for amounts that are not above 0.
+    """
+    text = str(value).strip().lower().replace(",", "")
+    match = _AMOUNT.fullmatch(text.removeprefix(unit).removesuffix(unit).strip() if unit else text)
+    amount = float(match[1].replace("_", "")) * _SCALES[match[2]] if match is not None else 0.0
+    if not 0 < amount < 1e30:
+        raise InputError(f"must be an amount above 0 such as {'2M' + unit if unit else '1.4T'}, got {value!r:.60}",
+                         field=field)  # fmt: skip
+    return amount
+
+
+def read_price(price: float | str | os.PathLike[str]) -> Price:
+    """Return a price from a number of dollars per GPU-hour, or from a file of prices.
+
+    The file (YAML or JSON) has ``date`` (YYYY-MM-DD), ``usd_per_gpu_hour`` (GPU: dollars) and optionally ``source``.
+    Raises InputError for a price out of range, a file without a date, and an unknown key or GPU.
+    """
+    text = os.fspath(price) if isinstance(price, str | os.PathLike) else repr(price)
+    if text.endswith(_ENDINGS):
+        return _read_file(text)
+    try:
+        usd = float(text.strip().removeprefix("$").removesuffix("$"))
+    except ValueError:
+        raise InputError(f"must be dollars per GPU-hour such as 2.5, or a file (.yaml), got {text!r:.60}",
+                         field="price") from None  # fmt: skip
+    return Price(f"${_checked(usd, None, 'price'):g} per GPU-hour, as given", usd)
+
+
+def _checked(usd: float, file: object, field: str) -> float:
+    if not 0 < usd <= MAX_PRICE:  # also refuses NaN
+        raise InputError(f"must be dollars above 0 and at most {MAX_PRICE:g}, got {usd!r:.40}", file=file, field=field)
+    return usd
+
+
+def _read_file(path: str) -> Price:
+    spec = read_spec(path, PriceFile)
+    by_gpu: dict[str, float] = {}
+    for name, usd in spec.usd_per_gpu_hour.items():
+        field = f"usd_per_gpu_hour.{name!s:.40}"
+        try:
+            gpu = load_gpu(name).name
+        except SpecError as error:
+            raise SpecError(str(error), file=path, field=field) from None
+        if gpu in by_gpu:
+            raise SpecError(f"gives a second price for {gpu}", file=path, field=field)
+        by_gpu[gpu] = _checked(usd, path, field)
+    if spec.date is None:
+        raise SpecError("prices need their date: add 'date: YYYY-MM-DD'", file=path, field="date")
+    try:
+        date = datetime.date.fromisoformat(str(spec.date)).isoformat()  # YAML reads an unquoted date as a date
+    except ValueError:
+        raise SpecError(f"must be a date such as 2026-11-20, got {spec.date!r:.40}", file=path, field="date") from None
+    return Price(f"{path} of {date}{f', {spec.source:.120}' if spec.source else ''}", by_gpu=by_gpu)

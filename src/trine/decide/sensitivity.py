@@ -1,29 +1,32 @@
-"""Sensitivity of a training step: its time at both ends of each input's likely range."""
+"""Sensitivity of a training step: its time at both ends of each input's likely range.
+
+The ranges and their sources: presets/sensitivity.yaml, bands of the collective libraries, data sheets of links.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from trine.cluster.load import rescaled
 from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP
+from trine.cluster.presets import load_links
+from trine.collectives.nccl.parameters import load_library
 from trine.common.arguments import takes
+from trine.common.inputs import PRESETS
 from trine.common.observer import unobserved
+from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
 from trine.common.units import format_bandwidth, format_time
-from trine.decide.answers import narrowed
-from trine.decide.ranges import (
-    FactorRange,
-    bandwidth_range,
-    collective_range,
-    launch_range,
-    operator_time_range,
-    ranges,
-)
 from trine.graph.workload import SYNTHESISED
 from trine.parallel.plan import Plan
+from trine.results.columns import to_row
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.summary import question
@@ -36,13 +39,96 @@ from trine.training.software import is_model
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.cluster.parts import Link
+    from trine.common.evidence import Evidence
     from trine.graph.workload import Workload
     from trine.results import Result
-    from trine.software.profile import Software
 
 #: Note in the profile of a run with another factor.
 _VARIED = "a sensitivity run"
+#: Fields of a link that vary: the word, and the function that writes a value.
+_LINK_FIELDS: dict[str, tuple[str, Callable[[int], str]]] = {
+    "bytes_per_s": ("bandwidth", format_bandwidth), "latency_ps": ("latency", format_time),
+}  # fmt: skip
 _CLASS_NAMES = {SCALE_UP: "links between GPUs", SCALE_OUT: "links between nodes", HOST_LINK: "PCIe and host links"}
+
+
+Factor = Annotated[float, Field(ge=0, le=100)]
+
+
+class FactorRange(Spec):
+    """Ends of an input as factors of its value, and their source."""
+
+    low: Factor
+    high: Factor
+    source: str
+
+
+class LaunchRange(FactorRange):
+    """The range of a launch's CPU time for profiles with this time."""
+
+    cpu_us: Factor
+
+
+class RangesFile(Spec):
+    """Contents of presets/sensitivity.yaml. operator_time: by evidence."""
+
+    operator_time: dict[str, FactorRange]
+    launch: list[LaunchRange]
+    latency: FactorRange
+    gpu_spread: FactorRange
+
+
+@cache
+def ranges() -> RangesFile:
+    """Return the ranges of presets/sensitivity.yaml."""
+    return read_spec(PRESETS / "sensitivity.yaml", RangesFile)
+
+
+def operator_time_range(evidence: Iterable[Evidence]) -> FactorRange:
+    """Return the range of operator times: the geometric mean over the kinds of evidence, weighted by their shares."""
+    known = ranges().operator_time
+    shares = {row.kind: row.share or 0.0 for row in evidence if row.what == "operator time" and row.kind in known}
+    total = sum(shares.values()) or 1.0
+    ends = [prod(getattr(known[kind], end) ** (share / total) for kind, share in shares.items())
+            for end in ("low", "high")]  # fmt: skip
+    source = "; ".join(f"{share / total:.0%} {kind}: {known[kind].source}" for kind, share in shares.items())
+    return FactorRange(low=ends[0], high=ends[1], source=source)
+
+
+def launch_range(cpu_us: float) -> FactorRange:
+    """Return the range of the CPU time of a launch, of the entry nearest to ``cpu_us``."""
+    return min(ranges().launch, key=lambda entry: (abs(entry.cpu_us - cpu_us), entry.cpu_us))
+
+
+def collective_range(machine: Cluster) -> FactorRange | None:
+    """Return the range of the times of large collectives, from the library's measured band; None without a library."""
+    if machine.library is None:
+        return None
+    bands = load_library(machine.library).bands
+    name = "measured-net" if machine.has_fabric and "measured-net" in bands else "measured"
+    _, low, high = bands[name][-1]
+    source = f"80 % of measured collectives above 1 MiB ({machine.library}, {name})"
+    return FactorRange(low=low, high=high, source=source)
+
+
+def bandwidth_range(links: Iterable[Link], machine: Cluster, nodes: int) -> FactorRange:
+    """Return the range of the bandwidth of links of one class.
+
+    The upper end is the data sheet's bandwidth. The lower end comes from the slowest of 80 % of measured collectives,
+    or from measurements of a shared fabric.
+    """
+    catalogue, first = load_links(), min(links, key=lambda link: (link.medium or "", link.bytes_per_s))
+    kind = catalogue.get(first.medium or "")
+    peak = first.peak_bytes_per_s or first.bytes_per_s
+    band = collective_range(machine)
+    low, why = (0.8, "assumed: a fifth less") if band is None else (1 / band.high, f"slowest of {band.source}")
+    if kind is not None and kind.sharing is not None and nodes > kind.sharing.beyond_nodes:
+        share_low, share_high = kind.sharing.all_reduce
+        used = first.bytes_per_s / peak
+        return FactorRange(low=share_low / used, high=max(share_high / used, 1.0), source=kind.sharing.source)
+    return FactorRange(
+        low=low, high=max(1.0, peak / first.bytes_per_s), source=f"{why}; data sheet of {first.medium or 'the link'}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +182,19 @@ class Sensitivity(Report):
     def notes(self) -> tuple[str, ...]:
         return tuple(f"not varied: {text}" for text in self.left_out)
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        step_ps = self.base.step_time_ps
-        return [
-            (each.input.name, f"{each.input.low} to {each.input.high}", _change(each.low_ps, step_ps),
-             _change(each.high_ps, step_ps))
-            for each in self.effects
-        ]  # fmt: skip
+    def _table(self, first: str = "input") -> list[tuple[str, ...]]:
+        table: list[tuple[str, ...]] = [(first, "likely range", "at low", "at high")]
+        for each in self.effects:
+            ends = (_change(ps, self.base.step_time_ps) for ps in (each.low_ps, each.high_ps))
+            table.append((each.input.name, f"{each.input.low} to {each.input.high}", *ends))
+        return table
 
     def summary(self) -> str:
         """Return the inputs on one screen."""
-        rows = [("", "likely range", "at low", "at high"), *self._cells()]
         return Screen(
             question=f"sensitivity of {question(self.base)}",
             numbers=[("step", format_time(self.base.step_time_ps), "at the values that trine uses")],
-            listings=(Listing(title="one input at a time", rows=narrowed(rows, (1,))),),
+            listings=(Listing(title="one input at a time", rows=self._table(""), spare=(1,)),),
             closing=(
                 ("not varied", "; ".join(self.left_out)),
                 ("next", "--details (sources of the ranges); --json; trine help decide"),
@@ -119,10 +203,9 @@ class Sensitivity(Report):
 
     def details(self) -> str:
         """Return the table and the source of each range."""
-        rows = [("input", "likely range", "at low", "at high"), *self._cells()]
-        lines = [f"sensitivity of {question(self.base)}", "", *columns(rows), "", "sources of the ranges"]
-        for each in self.effects:
-            lines += wrapped_at("", f"{each.input.name} (value: {each.input.value}): {each.input.source}", 0)
+        lines = [f"sensitivity of {question(self.base)}", "", *columns(self._table()), "", "sources of the ranges"]
+        for each in (effect.input for effect in self.effects):
+            lines += wrapped_at("", f"{each.name} (value: {each.value}): {each.source}", 0)
         return "\n".join([*lines, *self.notes])
 
     def document(self) -> Row:
@@ -131,18 +214,15 @@ class Sensitivity(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``inputs``: one row per input."""
-        step_ps = self.base.step_time_ps
+        return {"inputs": [self._row(each) for each in self.effects]}
+
+    def _row(self, effect: Effect) -> Row:
+        swing_ps, step_ps = effect.swing_ps(self.base.step_time_ps), self.base.step_time_ps
         return {
-            "inputs": [
-                {
-                    "input": each.input.name, "value": each.input.value, "low": each.input.low, "high": each.input.high,
-                    "step_at_low_s": seconds(each.low_ps), "step_at_high_s": seconds(each.high_ps),
-                    "effect_s": seconds(each.swing_ps(step_ps)),
-                    "effect_share": each.swing_ps(step_ps) / step_ps if step_ps else 0.0,
-                    "source": each.input.source,
-                }
-                for each in self.effects
-            ]
+            "input": effect.input.name, **to_row(effect.input, "value low high"),
+            "step_at_low_s": seconds(effect.low_ps), "step_at_high_s": seconds(effect.high_ps),
+            "effect_s": seconds(swing_ps), "effect_share": swing_ps / step_ps if step_ps else 0.0,
+            "source": effect.input.source,
         }  # fmt: skip
 
 
@@ -187,38 +267,36 @@ def _without_software(workload: Workload | str | os.PathLike[str]) -> Workload |
 
 
 def _variations(setup: Setup, options: SimulateOptions, base: Result) -> tuple[list[Variation], tuple[str, ...]]:
+    """Return the inputs to vary, and sentences about those without a range here."""
     profile, plan = setup.software.profile, setup.plan
     at_once = replace(options, software=profile) if profile is not None else options
     found = [*_of_network(setup, at_once), *_of_layout(setup, at_once)]
     if profile is None:
         return found, ("operator times, launches and collectives (no software profile scales them)",)
-    found += _of_software(setup, at_once, profile, base)
-    left_out = (("experts' load", plan.ep > 1), ("recorded launches", setup.launch is not None and _is_recorded(setup)))
+    # a trace that gives the launches: no factor of a profile scales them
+    is_recorded = setup.workload.format != SYNTHESISED and setup.workload.has_gpu_times
+    left_out = (("experts' load", plan.ep > 1), ("recorded launches", setup.launch is not None and is_recorded))
+    found += _of_software(setup, at_once, base, is_recorded)
     return found, tuple(text for text, is_left_out in left_out if is_left_out)
 
 
-def _is_recorded(setup: Setup) -> bool:
-    """Return whether a trace gives the launches, so that no factor of a profile scales them."""
-    return setup.workload.format != SYNTHESISED and setup.workload.has_gpu_times
-
-
-def _of_software(setup: Setup, options: SimulateOptions, profile: Software, base: Result) -> Iterator[Variation]:
+def _of_software(setup: Setup, options: SimulateOptions, base: Result, is_recorded: bool) -> Iterator[Variation]:
     """Yield the inputs that a factor of the profile scales: operator times, launches, collectives."""
-
-    def scaled(name: str, factor: str, value: str, ends: FactorRange) -> Variation:
-        low, high = (
-            (setup.plan, replace(options, software=profile.scaled({factor: end}, _VARIED)))
-            for end in (ends.low, ends.high)
-        )
-        return Variation(name, value, f"x {ends.low:.3g}", f"x {ends.high:.3g}", ends.source, (low, high))
-
-    yield scaled("operator times", "gpu", "as predicted", operator_time_range(base.evidence))
+    profile, machine = setup.software.profile, setup.machine
+    assert profile is not None
     cpu_us = profile.launch.cpu_us_per_kernel
-    if setup.launch is not None and cpu_us and options.launch_cost_ps is None and not _is_recorded(setup):
-        yield scaled("CPU time of a launch", "cpu", f"{cpu_us:g} us", launch_range(cpu_us))
-    band = None if setup.machine is None or setup.plan.num_ranks == 1 else collective_range(setup.machine)
-    if band is not None and options.collective_costs in ("auto", "library"):
-        yield scaled("time of collectives", "communication", "as predicted", band)
+    has_launch = setup.launch is not None and cpu_us and options.launch_cost_ps is None and not is_recorded
+    band = None if machine is None or setup.plan.num_ranks == 1 else collective_range(machine)
+    has_band = options.collective_costs in ("auto", "library")
+    for name, factor, value, ends in (
+        ("operator times", "gpu", "as predicted", operator_time_range(base.evidence)),
+        ("CPU time of a launch", "cpu", f"{cpu_us:g} us", launch_range(cpu_us) if has_launch else None),
+        ("time of collectives", "communication", "as predicted", band if has_band else None),
+    ):
+        if ends is not None:
+            low, high = ((setup.plan, replace(options, software=profile.scaled({factor: end}, _VARIED)))
+                         for end in (ends.low, ends.high))  # fmt: skip
+            yield Variation(name, value, f"x {ends.low:.3g}", f"x {ends.high:.3g}", ends.source, (low, high))
 
 
 def _of_network(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
@@ -226,48 +304,20 @@ def _of_network(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
     machine = setup.machine
     if machine is None or setup.plan.num_ranks == 1 or not isinstance(options.collective_costs, str):
         return
-    gpu_nodes = machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]
-    nodes = len(np.unique(gpu_nodes))
+    nodes = len(np.unique(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
     classes = {link.link_class for link in machine.link_table.numbers}
-    wanted = [SCALE_UP if SCALE_UP in classes else HOST_LINK, *([SCALE_OUT] if nodes > 1 else [])]
-    for link_class in wanted:
+    for link_class in (SCALE_UP if SCALE_UP in classes else HOST_LINK, *([SCALE_OUT] if nodes > 1 else [])):
         links = [link for link in machine.link_table.numbers if link.link_class == link_class]
         if not links:
             continue
-        name, least = _CLASS_NAMES[link_class], min(links, key=lambda link: link.bytes_per_s)
-        ends = bandwidth_range(links, machine, nodes)
-        yield _of_links(setup, options, f"bandwidth of {name}", link_class, "bytes_per_s", least, ends)
-        yield _of_links(setup, options, f"latency of {name}", link_class, "latency_ps", least, ranges().latency)
-
-
-def _of_links(
-    setup: Setup, options: SimulateOptions, name: str, link_class: str, field: str, link: Link, ends: FactorRange
-) -> Variation:
-    assert setup.machine is not None
-    write = format_bandwidth if field == "bytes_per_s" else format_time
-    value = getattr(link, field)
-    low, high = (
-        (setup.plan, replace(options, cluster=_scaled(setup.machine, link_class, field, end)))
-        for end in (ends.low, ends.high)
-    )
-    usual, least, most = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
-    return Variation(name, usual, least, most, ends.source, (low, high))
-
-
-def _scaled(machine: Cluster, link_class: str, field: str, factor: float) -> Cluster:
-    """Return the cluster with ``field`` of all links of a class multiplied; data-sheet bandwidths rise with it."""
-
-    def change(link: Link) -> Link:
-        if link.link_class != link_class:
-            return link
-        value = max(1, round(getattr(link, field) * factor)) if getattr(link, field) else 0
-        changes: Any = {field: value}
-        changed = replace(link, **changes)
-        is_above = changed.peak_bytes_per_s is not None and changed.bytes_per_s > changed.peak_bytes_per_s
-        return replace(changed, peak_bytes_per_s=changed.bytes_per_s) if is_above else changed
-
-    table = machine.link_table
-    return replace(machine, links=replace(table, numbers=tuple(map(change, table.numbers))))
+        least = min(links, key=lambda link: link.bytes_per_s)
+        for field, ends in (("bytes_per_s", bandwidth_range(links, machine, nodes)), ("latency_ps", ranges().latency)):
+            (word, write), value = _LINK_FIELDS[field], getattr(least, field)
+            low, high = ((setup.plan, replace(options, cluster=rescaled(machine, {link_class: {field: end}})))
+                         for end in (ends.low, ends.high))  # fmt: skip
+            usual, least_words, most = (write(round(value * end)) for end in (1.0, ends.low, ends.high))
+            name = f"{word} of {_CLASS_NAMES[link_class]}"
+            yield Variation(name, usual, least_words, most, ends.source, (low, high))
 
 
 def _of_layout(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
@@ -278,11 +328,11 @@ def _of_layout(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
         source = "contention between none and the whole kernel (trine help overlap)"
         yield Variation("overlap", "modelled", "ideal", "none", source, ends)
     if setup.slower:
-        ends_of_spread = ranges().gpu_spread
-        low, high = ((plan, replace(options, gpu_spread=end)) for end in (ends_of_spread.low, ends_of_spread.high))
+        spread = ranges().gpu_spread
+        low, high = ((plan, replace(options, gpu_spread=end)) for end in (spread.low, spread.high))
         value = "1.48%" if options.gpu_spread is None else f"{options.gpu_spread:.2%}"
-        words = (f"{ends_of_spread.low:.2%}", f"{ends_of_spread.high:.2%}")
-        yield Variation("spread of GPU speeds", value, *words, ends_of_spread.source, (low, high))
+        words = (f"{spread.low:.2%}", f"{spread.high:.2%}")
+        yield Variation("spread of GPU speeds", value, *words, spread.source, (low, high))
 
 
 def _change(ps: int, step_ps: int) -> str:

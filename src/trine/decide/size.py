@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_UP
@@ -14,11 +15,10 @@ from trine.cluster.presets import known_clusters
 from trine.common.arguments import check_whole, named_arguments
 from trine.common.observer import announce_stage
 from trine.common.units import MAX_GPUS, format_time
-from trine.decide.answers import narrowed
-from trine.decide.cost import LEFT_OUT, RunCost, number_words, run_cost
+from trine.decide.cost import LEFT_OUT, Price, RunCost, number_words, parse_amount, read_price, run_cost
 from trine.decide.layout import Layout, ModelShape, best_layout, gpus_of_node, has_layout
-from trine.decide.price import Price, parse_amount, read_price
 from trine.errors import InputError
+from trine.results.columns import column, to_row
 from trine.results.headline import best_public_mfu
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
@@ -38,6 +38,7 @@ DEFAULT_MAX_GPUS = 16_384
 _GRANULE = 8
 #: MFU of the first guess for a GPU without published steps, and FLOPs of training per parameter and token.
 _USUAL_MFU, _FLOPS = 0.4, 6
+_LAYOUT_KEYS = "dp tp pp ep batch micro_batch schedule sharding recompute"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +53,26 @@ class MachineSize:
     problem: str = ""
     tried: tuple[int, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """The layout in words."""
+        if self.layout is None:
+            return ""
+        plan = self.layout.plan
+        axes = [f"{axis} {getattr(plan, axis)}" for axis in ("tp", "ep", "pp", "dp") if getattr(plan, axis) > 1]
+        return " x ".join(axes or ["one GPU"]) + (", recomputation" if plan.recompute != "none" else "")
+
+    def row(self) -> Row:
+        """Return the answer as plain data."""
+        layout, cost = self.layout, self.cost
+        facts = None if layout is None else to_row(layout.plan, _LAYOUT_KEYS)
+        return {
+            **to_row(self, "cluster gpu"), "gpus": self.num_gpus or None, "problem": self.problem or None,
+            "tried": list(self.tried), "layout": facts,
+            "step_time_s": None if layout is None else seconds(layout.step.step_ps),
+            "mfu": None if layout is None else layout.mfu, "cost": None if cost is None else cost.document(),
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SizeAnswer(Report):
@@ -62,7 +83,7 @@ class SizeAnswer(Report):
     model: str
     tokens: float
     days: float | None
-    budget: float | None
+    budget: float | None = field(metadata=column("budget_usd"))
     global_batch: int
     sequence: int
     machines: tuple[MachineSize, ...]
@@ -70,8 +91,8 @@ class SizeAnswer(Report):
 
     @property
     def _question(self) -> str:
-        parts = [] if self.days is None else [f"{self.days:g} day{'' if self.days == 1 else 's'}"]
-        goal = " and ".join([*parts, *([] if self.budget is None else [f"${self.budget:,.0f}"])])
+        days = "" if self.days is None else f"{self.days:g} day{'' if self.days == 1 else 's'}"
+        goal = " and ".join(filter(None, (days, "" if self.budget is None else f"${self.budget:,.0f}")))
         return f"{self.model} on {number_words(self.tokens)} tokens in {goal}"
 
     @property
@@ -80,29 +101,28 @@ class SizeAnswer(Report):
         first = self.machines[0]
         if first.cost is None:
             return f"no machine trains {self._question}: {first.problem}"
-        return (
-            f"{self._question}: {_gpus(first.num_gpus)} of {first.cluster} "
-            f"({_layout(first)}), {first.cost.days.words()[0]} days"
-        )
+        return f"{self._question}: {self._answer} ({first.words}), {first.cost.days.words()[0]} days"
+
+    @property
+    def _answer(self) -> str:
+        first = self.machines[0]
+        gpus = f"{first.num_gpus:,} GPU{'' if first.num_gpus == 1 else 's'}"
+        return "none" if first.cost is None else f"{gpus} of {first.cluster}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        with_price = self.price_source is not None
-        head = ("machine", "GPUs", "days", "likely", "GPU-hours", *(("cost",) if with_price else ()), "kWh", "layout")
-        return [head, *(_cells(each, with_price) for each in self.machines if each.cost is not None)]
+        head = ("machine", "GPUs", "days", "likely", "GPU-hours", "cost", "kWh", "layout")
+        rows = [head, *(_cells(each, each.cost) for each in self.machines if each.cost is not None)]
+        return rows if self.price_source is not None else [(*row[:5], *row[6:]) for row in rows]
 
     def summary(self) -> str:
         """Return the machine types on one screen."""
-        spare = (3, 4, -2 + len(self._rows()[0]), -1 + len(self._rows()[0]))  # likely, GPU-hours, kWh, layout
+        rows, title = self._rows(), "the fewest GPUs first" if self.days else "within the budget"
+        spare = (3, 4, len(rows[0]) - 2, len(rows[0]) - 1)  # likely, GPU-hours, kWh, layout
         failed = [f"{each.cluster}: {each.problem}" for each in self.machines if each.cost is None]
         return Screen(
             question=f"{self._question}, {self.global_batch:,} samples of {self.sequence:,} tokens per step",
-            numbers=[("answer", self._answer(), "")],
-            listings=(
-                Listing(
-                    title="the fewest GPUs first" if self.days else "within the budget",
-                    rows=narrowed(self._rows(), spare),
-                ),
-            ),
+            numbers=[("answer", self._answer, "")],
+            listings=(Listing(title=title, rows=rows, spare=spare),),
             warnings=failed,
             warning_label="no answer",
             closing=(
@@ -112,21 +132,16 @@ class SizeAnswer(Report):
             ),
         ).text()
 
-    def _answer(self) -> str:
-        first = self.machines[0]
-        return "none" if first.cost is None else f"{_gpus(first.num_gpus)} of {first.cluster}"
-
     def _next(self) -> str:
         first = self.machines[0]
         if first.layout is None:
             return "--days or --budget larger, or other machines with --cluster"
-        plan, node = first.layout.plan, load_cluster(first.cluster)
-        flags = {"dp": plan.dp, "tp": plan.tp, "pp": plan.pp, "ep": plan.ep, "micro-batch": plan.micro_batch}
-        words = [f"--{name} {value}" for name, value in flags.items() if value != 1]
-        chosen = {"sharding": plan.sharding, "recompute": plan.recompute}
-        words += [f"--{name} {value}" for name, value in chosen.items() if value != "none"]
-        words += [f"--nodes {-(-first.num_gpus // len(node.gpus))}"] if first.num_gpus > len(node.gpus) else []
-        words += [f"--global-batch {self.global_batch}", f"--cluster {first.cluster}"]
+        names = ("dp", "tp", "pp", "ep", "micro_batch", "sharding", "recompute")
+        values = {name: getattr(first.layout.plan, name) for name in names}
+        values |= {"nodes": -(-first.num_gpus // len(load_cluster(first.cluster).gpus))}
+        values = {name: value for name, value in values.items() if value not in (1, "none")}
+        values |= {"global_batch": self.global_batch, "cluster": first.cluster}
+        words = (f"--{name.replace('_', '-')} {value}" for name, value in values.items())
         return f"trine train {self.model} {' '.join(words)}"
 
     def details(self) -> str:
@@ -140,15 +155,12 @@ class SizeAnswer(Report):
 
     def document(self) -> Row:
         """Return the sizing as plain data (docs/reference/decide-json.md)."""
-        return {
-            "model": self.model, "tokens": self.tokens, "days": self.days, "budget_usd": self.budget,
-            "global_batch": self.global_batch, "sequence": self.sequence, "price_source": self.price_source,
-            **self.tables(),
-        }  # fmt: skip
+        keys = "model tokens days budget_usd global_batch sequence price_source"
+        return {**to_row(self, keys), **self.tables()}
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""
-        return {"machines": [_machine_row(each) for each in self.machines]}
+        return {"machines": [each.row() for each in self.machines]}
 
 
 @named_arguments
@@ -211,14 +223,8 @@ def machine_types() -> tuple[str, ...]:
 def _is_machine_type(machine: Cluster) -> bool:
     gpu = machine.devices[machine.gpus[0]].gpu
     has_links = any(link.link_class == SCALE_UP for link in machine.link_table.numbers)
-    return bool(machine.fabric and machine.library and has_links and gpu and _memory(gpu) >= LEAST_MEMORY_BYTES)
-
-
-def _memory(gpu: str) -> int:
-    return load_gpu(gpu).memory_bytes
-
-
-PriceSource = float | str | os.PathLike[str]
+    has_network = machine.fabric and machine.library and has_links
+    return bool(has_network and gpu and load_gpu(gpu).memory_bytes >= LEAST_MEMORY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +237,7 @@ class _Goal:
     price: Price | None
 
     @staticmethod
-    def of(tokens: float | str, days: float | None, budget: float | str | None, price: PriceSource | None) -> _Goal:
+    def of(tokens: float | str, days: float | None, budget: float | str | None, price: Any) -> _Goal:
         if days is None and budget is None:
             raise InputError("give --days or --budget")
         if days is not None and (isinstance(days, bool) or not 0 < days <= 36_525):
@@ -258,13 +264,11 @@ class _Search:
         self._node = load_cluster(cluster)
         self._gpu = self._node.devices[self._node.gpus[0]].gpu or ""
         limit = max_gpus if self._node.fabric is not None else min(max_gpus, len(self._node.gpus))
-        self._counts = [count for count in self._possible(limit) if has_layout(shape, self._node, count, batch)]
-        self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
-
-    def _possible(self, limit: int) -> Iterator[int]:
         granule = min(_GRANULE, gpus_of_node(self._node))
-        yield from (count for count in (1, 2, 4) if count < min(granule, limit + 1))
-        yield from range(granule, limit + 1, granule)
+        possible = (*(count for count in (1, 2, 4) if count < min(granule, limit + 1)),
+                    *range(granule, limit + 1, granule))  # fmt: skip
+        self._counts: list[int] = [count for count in possible if has_layout(shape, self._node, count, batch)]
+        self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
 
     def answer(self) -> MachineSize:
         """Return the number of GPUs that meets the goal."""
@@ -274,7 +278,8 @@ class _Search:
             _ = self._goal.price and self._goal.price.of(load_gpu(self._gpu).name)
         except InputError as error:  # the file lacks this GPU
             return self._without(str(error))
-        chosen = self._fewest_in_time() if self._goal.days is not None else self._most_affordable()
+        by_days = self._goal.days is not None
+        chosen = self._first(self._goal.in_time, self._first_guess()) if by_days else self._most_affordable()
         if chosen is None:
             return self._without(self._why())
         layout, cost = self._tried[chosen] or (None, None)
@@ -299,59 +304,37 @@ class _Search:
         if count not in self._tried:
             announce_stage(f"{self._cluster}: layouts of {count:,} GPUs")
             layout = best_layout(self._shape, self._cluster, count, self._batch, self._options)
-            self._tried[count] = None if layout is None else (layout, self._cost(layout))
+            goal = self._goal
+            self._tried[count] = None if layout is None else (layout, run_cost(layout.step, goal.tokens, goal.price))
         tried = self._tried[count]
-        return None if tried is None else tried[1]
+        return tried and tried[1]
 
-    def _cost(self, layout: Layout) -> RunCost:
-        return run_cost(layout.step, self._goal.tokens, self._goal.price)
+    def _first(self, is_true: Callable[[RunCost], bool], guess: float) -> int | None:
+        """Return the first number of GPUs whose cost is true, or None: by doubling from ``guess``, then by halving."""
 
-    def _meets(self, count: int) -> bool:
-        cost = self._try(count)
-        return cost is not None and self._goal.in_time(cost)
+        def holds(count: int) -> bool:
+            cost = self._try(count)
+            return cost is not None and is_true(cost)
 
-    def _fewest_in_time(self) -> int | None:
-        """Return the smallest number of GPUs in time; None if no number is."""
-        steps = self._doubled()
-        number = min(range(len(steps)), key=lambda i: (abs(steps[i] - self._first_guess()), i))
-        if self._meets(steps[number]):
-            while number and self._meets(steps[number - 1]):
-                number -= 1
-        else:
+        powers = (2**i for i in range(self._counts[-1].bit_length() + 1))
+        nearest = [[count for count in self._counts if power // 2 < count <= power][-1:] for power in powers]
+        steps = [count for found in nearest for count in found]  # the possible numbers nearest to powers of two
+        number = min(range(len(steps)), key=lambda i: (abs(steps[i] - guess), i))
+        while number and holds(steps[number]) and holds(steps[number - 1]):
+            number -= 1
+        while not holds(steps[number]):
             number += 1
-            while number < len(steps) and not self._meets(steps[number]):
-                number += 1
-        if number == len(steps):
-            return None
+            if number == len(steps):
+                return None
         below = steps[number - 1] if number else 0
-        return _first([n for n in self._counts if below < n <= steps[number]], self._meets)
+        between = [count for count in self._counts if below < count <= steps[number]]
+        return between[bisect_left(between, True, hi=len(between) - 1, key=holds)]
 
     def _most_affordable(self) -> int | None:
         """Return the largest number of GPUs within the budget; None if no number is."""
-
-        def is_too_dear(count: int) -> bool:
-            cost = self._try(count)
-            return cost is not None and not self._goal.affordable(cost)
-
-        steps, best = self._doubled(), None
-        for number, count in enumerate(steps):
-            if is_too_dear(count):
-                if best is None:
-                    return None
-                between = [n for n in self._counts if steps[number - 1] < n <= count]
-                below = [steps[number - 1], *between][: between.index(_first(between, is_too_dear) or count) + 1]
-                return next((n for n in reversed(below) if self._tried.get(n)), best)
-            best = count if self._tried[count] else best
-        return best
-
-    def _doubled(self) -> list[int]:
-        """Return the possible numbers of GPUs nearest to powers of two, ascending; the last one is the largest."""
-        steps, power = [], 1
-        while power < 2 * self._counts[-1]:
-            at_most = [count for count in self._counts if power // 2 < count <= power]
-            steps += at_most[-1:]
-            power *= 2
-        return steps
+        too_dear = self._first(lambda cost: not self._goal.affordable(cost), 0)
+        tried = [count for count, found in self._tried.items() if found and (too_dear is None or count < too_dear)]
+        return max(tried, default=None)
 
     def _first_guess(self) -> float:
         """Return the number of GPUs that the best published MFU would need."""
@@ -360,45 +343,9 @@ class _Search:
         return flops / ((self._goal.days or 1) * 86_400 * peak * (_USUAL_MFU if public is None else public[0]))
 
 
-def _first(counts: Sequence[int], is_true: Callable[[int], bool]) -> int | None:
-    """Return the first number for which ``is_true`` holds, by halving; it holds for the last one."""
-    low, high = 0, len(counts) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_true(counts[middle]) else (middle + 1, high)
-    return counts[low] if counts else None
-
-
-def _gpus(count: int) -> str:
-    return f"{count:,} GPU{'' if count == 1 else 's'}"
-
-
-def _layout(machine: MachineSize) -> str:
-    if machine.layout is None:
-        return ""
-    plan = machine.layout.plan
-    axes = [f"{axis} {getattr(plan, axis)}" for axis in ("tp", "ep", "pp", "dp") if getattr(plan, axis) > 1]
-    return " x ".join(axes or ["one GPU"]) + (", recomputation" if plan.recompute != "none" else "")
-
-
-def _cells(machine: MachineSize, with_price: bool) -> tuple[str, ...]:
-    cost = machine.cost
-    assert cost is not None
-    price = (cost.usd.words("$")[0] if cost.usd is not None else "",) if with_price else ()
-    kwh = "" if cost.kwh is None else cost.kwh.words()[0]
+def _cells(machine: MachineSize, cost: RunCost) -> tuple[str, ...]:
     days, likely = cost.days.words()
-    return (machine.cluster, f"{machine.num_gpus:,}", days, likely.removeprefix("likely "), cost.gpu_hours.words()[0],
-            *price, kwh, _layout(machine))  # fmt: skip
-
-
-def _machine_row(machine: MachineSize) -> Row:
-    row: Row = {"cluster": machine.cluster, "gpu": machine.gpu, "gpus": machine.num_gpus or None,
-                "problem": machine.problem or None, "tried": list(machine.tried)}  # fmt: skip
-    if machine.layout is None or machine.cost is None:
-        return {**row, "layout": None, "step_time_s": None, "mfu": None, "cost": None}
-    layout, plan = machine.layout, machine.layout.plan
-    names = ("dp", "tp", "pp", "ep", "batch", "micro_batch", "schedule", "sharding", "recompute")
-    return {
-        **row, "layout": {name: getattr(plan, name) for name in names}, "step_time_s": seconds(layout.step.step_ps),
-        "mfu": layout.mfu, "cost": machine.cost.document(),
-    }  # fmt: skip
+    return (
+        machine.cluster, f"{machine.num_gpus:,}", days, likely.removeprefix("likely "), cost.gpu_hours.words()[0],
+        cost.usd.words("$")[0] if cost.usd else "", cost.kwh.words()[0] if cost.kwh else "", machine.words,
+    )  # fmt: skip

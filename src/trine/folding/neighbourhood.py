@@ -46,7 +46,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PatternPart:
-    """Ranks of one pattern with identical behaviour so far, and their remaining tasks.
+    """Ranks of one pattern with identical behaviour up to now, and their remaining tasks.
 
     ranks: int64, ascending; rows: int64, their rows in the pattern. tasks: int64, remaining tasks of the pattern;
     number_of: int32[tasks of the pattern], index into ``tasks``, -1 for ended tasks. edges: edges of the remaining

@@ -6,7 +6,7 @@ differ by exactly the period, then the interval contains a window that the longe
 
 Why it is exact: the rates of flows depend on the set of flows in progress alone (:mod:`trine.engine`), so a flow's
 remaining bytes, a float, follow from the starts and ends of all flows since its start. If these repeat after one
-period, so does the complete state, bit for bit, and with it the future, as long as the programs continue alike.
+period, the complete state repeats too, bit for bit, and with it the future while the programs continue alike.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -
 class _Sorted(NamedTuple):
     """All tasks in order of start, for one length of the period. start, end: ps.
 
-    shift: ps to the equal task one period later, -1 without one. drift: by how much the shifts of start and end differ.
+    shift: ps to the equal task one period later, -1 without one. drift: difference between the shifts of start and end.
     ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1.
     key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
     """
@@ -185,7 +185,7 @@ class _Sorted(NamedTuple):
 
 
 def find_repeats(run: JobRun, micro_batches: int, simulated: int, *, exact: bool = True) -> Repeats | None:
-    """Return what a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``; None if nothing repeats.
+    """Return the windows that a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``, or None.
 
     If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
     :attr:`Repeats.left_out` more. exact: False accepts periods that differ by the fraction MAX_DRIFT.
@@ -231,7 +231,7 @@ def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
 def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], Int64, int]:
     """Return windows that cover each place of a sequence at most ``distance`` times, their keys, and the largest drift.
 
-    A window ends where the tasks stop repeating, and is one period long. Let h be the start of the earliest task that
+    A window ends at the task that stops repeating, and is one period long. Let h be the start of the earliest task that
     runs when it begins. Every task that starts, or still runs, from h on is one that repeats.
     """
     latest_end = np.maximum.accumulate(table.end)
@@ -260,7 +260,7 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
 
 
 def _runs(table: _Sorted, exact: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield stretches of tasks (first, behind the last) with one shift, and the shift; those of most tasks first."""
+    """Yield stretches of tasks (first, behind the last) with one shift, and the shift; the longest first."""
     shift = np.where(table.drift == 0, table.shift, -1)
     if not exact:
         usual = np.median(table.shift[table.shift > 0]) if (table.shift > 0).any() else 0
@@ -277,7 +277,8 @@ def _runs(table: _Sorted, exact: bool) -> Iterator[tuple[int, int, int]]:
 def _repeated(tracks: Sequence[_Track], keys: Int64, distance: int) -> tuple[int, ...]:
     """Return the micro-batches that windows with these keys repeat, or () if they are not whole micro-batches.
 
-    Each rank must repeat as many lists of each kind. A micro-batch belongs to the repeated sequences of all its lists.
+    Each rank must repeat the same number of lists of each kind. A micro-batch belongs to the repeated sequences of all
+    its lists.
     """
     is_covered = np.zeros(sum(track.lists.num_keys for track in tracks), np.bool_)
     is_covered[keys[keys >= 0]] = True
@@ -304,7 +305,7 @@ def _paths(lists: Lists, repeats: Bool) -> frozenset[int]:
 
 
 def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int) -> tuple[int, ...]:
-    """Return the last ``distance`` micro-batches of each path: of those with the same repeated sequences."""
+    """Return the last ``distance`` micro-batches of each path, a set with the same repeated sequences."""
     total = 1 + max(int(lists.microbatch.max()) for lists, _ in rows)
     seen = np.zeros(total, np.int64)
     wanted, path = 0, np.zeros(total, np.int64)

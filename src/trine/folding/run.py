@@ -168,8 +168,8 @@ class JobRun:
     """Result of a run: the graph of the shown ranks, and their records.
 
     ranks: of each row of the graph. folded: None if trine did not try to fold; why: the reason. sentence: the result
-    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`. repeats: what the run repeats to
-    stand for a longer one.
+    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`. repeats: windows that stand
+    for a longer run.
     """
 
     graph: TaskGraph

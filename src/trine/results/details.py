@@ -79,7 +79,7 @@ def _tera(flop_per_s: object) -> str:
 
 
 def _times(result: TaskRun) -> list[str]:
-    """Return how the slowest rank spends the step, longest first, and what it waited for."""
+    """Return how the slowest rank spends the step, longest first, and its waits."""
     times, rank, step = result.rank_times, result.slowest_row, result.step_time_ps
     parts = [
         ("compute", int(times.compute[rank])),

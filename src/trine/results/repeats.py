@@ -30,13 +30,13 @@ class Repeats:
     """The windows that a longer run repeats ``count`` more times each, in order of time.
 
     micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
-    micro-batches that do what those in the windows do. drift_ps: largest difference between
-    two periods (0: the state of the run repeats exactly), so that times deviate by at most ``bound_ps``. verified: the
-    result of --verify-fold.
+    micro-batches that equal the micro-batches in the windows. drift_ps: largest difference between two periods (0: the
+    state of the run repeats exactly), so that times deviate by at most ``bound_ps``. verified: the result of
+    --verify-fold.
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
-    metrics of stretched records are exactly those of the longer run.
+    metrics of stretched records are exactly the longer run's.
     """
 
     windows: tuple[Repeat, ...]
@@ -64,7 +64,7 @@ class Repeats:
 
     @property
     def sentence(self) -> str:
-        """What was repeated, in words."""
+        """The repetition in words."""
         micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
         lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
         error = f"within {format_time(self.bound_ps)} in all" if self.drift_ps else "to the picosecond"
@@ -75,7 +75,7 @@ class Repeats:
 
     @property
     def left_out_words(self) -> str:
-        """What an excerpt leaves out, for pictures."""
+        """Repetitions that an excerpt lacks, for pictures."""
         return " and ".join(
             f"{self.count:,} repetitions of {format_time(w.end_ps - w.start_ps)} at {format_time(w.end_ps)}"
             for w in self.windows
@@ -94,7 +94,7 @@ class Repeats:
         return self._mapped(records, self.stretch)
 
     def later_ps(self, start_ps: Int64) -> Int64:
-        """Return by how much later tasks with these starts, after the windows, start in the longer run: int64[n]."""
+        """Return the delay in the longer run of tasks with these starts, if after the windows: int64[n], ps."""
         skipped = np.zeros(len(start_ps), np.int64)
         for window in self.windows:
             skipped[start_ps >= window.end_ps] += self.count * (window.end_ps - window.start_ps)
@@ -129,7 +129,8 @@ class Repeats:
 
         The simulated run copies the inputs of all micro-batches.
         """
-        return 1 + self.count * (np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)).astype(np.int64)
+        is_repeated: npt.NDArray[np.bool_] = np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)
+        return 1 + self.count * is_repeated.astype(np.int64)
 
     def _mapped(self, records: Records, times: Callable[[Int64], Int64]) -> Records:
         return replace(

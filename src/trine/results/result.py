@@ -104,7 +104,7 @@ class Result(TaskRun, Report):
         }
 
     def timeline(self) -> Timeline:
-        """Return the simulated tasks of all ranks, and their memory; repetitions are left out, and stated."""
+        """Return the simulated tasks of all ranks, and their memory; a note names repetitions, which are absent."""
         excerpt = self.excerpt
         table = record_table(self.graph, excerpt.records, self.wait_reasons)
         note = ""

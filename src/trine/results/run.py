@@ -111,8 +111,8 @@ class TaskRun:
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
-    memory_facts: memory settings besides the tensors. repeats: what the run repeats to stand for a longer one; its
-    records are then stretched. inputs: the resolved inputs of the run, plain data by group.
+    memory_facts: memory settings besides the tensors. repeats: windows that stand for a longer run; records are
+    then stretched. inputs: the resolved inputs of the run, plain data by group.
     """
 
     graph: TaskGraph

@@ -17,14 +17,15 @@ _OPTIONAL = ("range", "bottleneck")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """A short table: its title, and rows with the same number of cells."""
+    """A short table: its title, rows with the same number of cells, and columns to leave out if it is too wide."""
 
     title: str
     rows: Sequence[tuple[str, ...]]
+    spare: Sequence[int] = ()
 
     def lines(self) -> list[str]:
         """Return the title and one line per row."""
-        return [self.title, *columns(self.rows)]
+        return [self.title, *columns(self.rows, self.spare, margin=2)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +54,7 @@ class Screen:
             self,
             question=translate(self.question),
             numbers=rows(self.numbers),
-            listings=[Listing(title=translate(each.title), rows=rows(each.rows)) for each in self.listings],
+            listings=[replace(each, title=translate(each.title), rows=rows(each.rows)) for each in self.listings],
             warnings=[translate(each) for each in self.warnings],
             closing=rows(self.closing),
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: Narrowest and widest answers, in columns; the widest where no terminal says otherwise.
+#: Narrowest and widest answers, in columns; the widest without a terminal.
 NARROW, WIDE = 60, 100
 #: Lines that fit on a terminal with the prompt.
 MAX_LINES = 24
@@ -79,17 +79,17 @@ def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[
     ]
 
 
-def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = ()) -> list[str]:
+def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = (), margin: int = 0) -> list[str]:
     """Return lines of a table whose first column is as wide as its longest cell.
 
-    spare: columns to leave out, in this order, while lines are wider than the terminal.
+    spare: columns to leave out, in this order, while lines are wider than the terminal less ``margin`` columns.
     """
     lines = aligned(rows, 0) if rows else []
-    if not spare or max(map(len, lines), default=0) <= width():
+    if not spare or max(map(len, lines), default=0) <= width() - margin:
         return lines
     first, *later = spare
     narrower = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
-    return columns(narrower, [column - (column > first) for column in later])
+    return columns(narrower, [column - (column > first) for column in later], margin)
 
 
 def unused_options(options: Mapping[str, object], same_without: Callable[[str], bool], scope: str) -> Iterator[str]:

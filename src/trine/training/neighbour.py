@@ -16,6 +16,7 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.common.arrays import Int64
 from trine.common.schema import Bandwidth, Field, Spec
+from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S, format_bandwidth, format_time
 from trine.engine import run
 from trine.errors import InputError, about, nearest
@@ -26,7 +27,7 @@ from trine.parallel.build import build_job
 from trine.parallel.contention import under_pressure
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.results.columns import to_row
+from trine.results.columns import to_row, to_rows
 from trine.results.report import Report, Row
 from trine.results.text import columns, wrapped_at
 from trine.training.options import SimulateOptions
@@ -94,35 +95,26 @@ class SharedRun(Report):
     @property
     def notes(self) -> tuple[str, ...]:
         """Assumptions of the shared run."""
-        flows = (f"background: {'; '.join(self.flows)}",) if self.flows else ()
-        return (
-            *flows,
-            "all jobs start at once; every rank is simulated; launch jitter and other jobs are not modelled",
-        )
+        assumed = "all jobs start at once; every rank is simulated; launch jitter and other jobs are not modelled"
+        return (f"background: {'; '.join(self.flows)}", assumed) if self.flows else (assumed,)
 
     def details(self) -> str:
         """Return the headline, one row per job, and notes."""
-        table = [("job", "GPUs", "steps", "step alone", "step beside", "slowdown")]
+        table: list[tuple[str, ...]] = [("job", "GPUs", "steps", "step alone", "step beside", "slowdown")]
         for job in self.jobs:
             times = (format_time(ps // job.steps) for ps in (job.alone_ps, job.shared_ps))
-            table.append((job.name, str(len(job.gpus)), str(job.steps), *times, f"{job.slowdown:.3f}"))  # type: ignore[arg-type]
+            table.append((job.name, str(len(job.gpus)), str(job.steps), *times, f"{job.slowdown:.3f}"))
         notes = [line for note in self.notes for line in wrapped_at("note", note, 6)]
         return "\n".join([*wrapped_at("", self.headline, 0), *columns(table), *notes])
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
-        jobs = [
-            {**to_row(job, "name steps slowdown"), "gpus": list(job.gpus), "alone_s": job.alone_ps / PS_PER_S,
-             "shared_s": job.shared_ps / PS_PER_S}
-            for job in self.jobs
-        ]  # fmt: skip
-        return {"jobs": jobs, "flows": list(self.flows), "num_shared_links": self.num_shared_links}
+        jobs = to_rows(self.jobs, "name steps slowdown gpus alone_s shared_s")
+        return {"jobs": jobs, **to_row(self, "flows num_shared_links")}
 
 
 def read_neighbour(path: str | os.PathLike[str]) -> NeighbourFile:
     """Read a neighbour's file. Raises SpecError for unknown fields, InputError for a file without job and flows."""
-    from trine.common.spec import read_spec
-
     found = read_spec(path, NeighbourFile)
     if found.workload is None and not found.flows:
         raise InputError("needs a 'workload' or 'flows'", file=path)
@@ -155,60 +147,61 @@ def simulate_shared(
         with about(source):
             setups.append(_second_setup(first, other, options))
     graphs, alone = _balanced(setups, options)
-    with about(source):
-        flows = _flow_graph(first.machine, other.flows, FLOW_MARGIN * max(alone)) if other.flows else None
-    merged, owner = _merged([*graphs, *([] if flows is None else [flows])])
+    if other.flows:
+        with about(source):
+            graphs.append(_flow_graph(first.machine, other.flows, FLOW_MARGIN * max(alone)))
+    merged, owner = _merged(graphs)
     ends = run(merged, network=first.network, engine=options.engine).end_ps
-    shared = [int(ends[owner == number].max(initial=0)) for number in range(len(graphs))]
+    used = [set(np.unique(graph.route_links).tolist()) for graph in graphs]
     return SharedRun(
         jobs=tuple(
             SharedJob(
                 name=setup.workload.name if number == 0 else f"neighbour {setup.workload.name}",
                 gpus=tuple(setup.places.tolist()), steps=setup.plan.steps, alone_ps=alone[number],
-                shared_ps=shared[number],
+                shared_ps=int(ends[owner == number].max(initial=0)),
             )
             for number, setup in enumerate(setups)
         ),
         flows=tuple(f"{each.source} to {each.target} at {format_bandwidth(each.rate)}" for each in other.flows),
-        num_shared_links=_num_shared([*graphs, *([] if flows is None else [flows])]),
+        num_shared_links=len(used[0] & set().union(*used[1:])),
     )  # fmt: skip
 
 
 def _second_setup(first: Setup, other: NeighbourFile, options: SimulateOptions) -> Setup:
     """Return the neighbour's resolved inputs on the same cluster."""
     assert other.workload is not None
+    assert first.machine is not None
     names = {each.name for each in fields(Plan)}
     for name in other.plan:
         if name not in names:
             raise InputError(f"unknown field {name!r} of the plan{nearest(name, names)}", field="plan")
     plan = Plan(**other.plan)
-    machine = first.machine
-    assert machine is not None
     taken = set(first.places.tolist())
-    free = [gpu for gpu in range(len(machine.gpus)) if gpu not in taken]
+    free = [gpu for gpu in range(len(first.machine.gpus)) if gpu not in taken]
     places = free[: plan.num_ranks] if other.placement is None else other.placement
     if len(places) < plan.num_ranks:
         raise InputError(f"needs {plan.num_ranks} GPUs, and the job leaves {len(free)} free", field="plan")
     if both := sorted(taken & set(places)):
         raise InputError(f"GPU {both[0]} runs both jobs", field="placement")
-    return setup_of(
-        other.workload, plan, replace(options, placement=places, software=other.software, warnings=())
-    )  # fmt: skip
+    changed = replace(options, placement=places, software=other.software, warnings=())
+    return setup_of(other.workload, plan, changed)
 
 
-def _balanced(setups: Sequence[Setup], options: SimulateOptions) -> tuple[list[TaskGraph], list[int]]:
+def _balanced(setups: list[Setup], options: SimulateOptions) -> tuple[list[TaskGraph], list[int]]:
     """Return each job's graph and its time alone; shorter steps repeat to match the longest job."""
-    graphs = [_graph_of(setup) for setup in setups]
-    alone = [_time_of(graph, setup, options) for graph, setup in zip(graphs, setups, strict=True)]
-    longest = max(alone)
+
+    def alone(setup: Setup) -> tuple[TaskGraph, int]:
+        graph = _graph_of(setup)
+        return graph, int(run(graph, network=setup.network, engine=options.engine).end_ps.max(initial=0))
+
+    answers = [alone(setup) for setup in setups]
+    longest = max(time_ps for _, time_ps in answers)
     for number, setup in enumerate(setups):
-        steps = min(MAX_STEPS, max(1, round(setup.plan.steps * longest / alone[number])))
+        steps = min(MAX_STEPS, max(1, round(setup.plan.steps * longest / answers[number][1])))
         if setup.plan.steps == 1 and steps > 1:
-            longer = replace(setup, plan=replace(setup.plan, steps=steps))
-            setups[number] = longer  # type: ignore[index]
-            graphs[number] = _graph_of(longer)
-            alone[number] = _time_of(graphs[number], longer, options)
-    return graphs, alone
+            setups[number] = replace(setup, plan=replace(setup.plan, steps=steps))
+            answers[number] = alone(setups[number])
+    return [graph for graph, _ in answers], [time_ps for _, time_ps in answers]
 
 
 def _graph_of(setup: Setup) -> TaskGraph:
@@ -226,10 +219,6 @@ def _graph_of(setup: Setup) -> TaskGraph:
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
     return instantiate(job, placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places))[0]
-
-
-def _time_of(graph: TaskGraph, setup: Setup, options: SimulateOptions) -> int:
-    return int(run(graph, network=setup.network, engine=options.engine).end_ps.max(initial=0))
 
 
 def _flow_graph(machine: Cluster, flows: Sequence[FlowSpec], time_ps: int) -> TaskGraph:
@@ -256,12 +245,6 @@ def _flow_graph(machine: Cluster, flows: Sequence[FlowSpec], time_ps: int) -> Ta
     for number, flow in enumerate(flows):
         caps[graph.route[number]] = max(int(caps[graph.route[number]]), flow.rate)
     return replace(graph, route_cap_bytes_per_s=caps)
-
-
-def _num_shared(graphs: Sequence[TaskGraph]) -> int:
-    """Return the number of links that the first graph shares with any other."""
-    used = [set(np.unique(graph.route_links).tolist()) for graph in graphs]
-    return len(used[0] & set().union(*used[1:]))
 
 
 def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trine import InputError, Plan, collective, compare, load_cluster, simulate
-from trine.decide.answers import flat
+from trine.decide.compare import flat
 from trine.results import Result
 
 GPT = "model:gpt-2,layers=2,sequence=128"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from trine import InputError, Plan, run_cost, simulate
-from trine.decide.cost import RunStep
-from trine.decide.price import parse_amount, read_price
+from trine.decide.cost import RunStep, parse_amount, read_price
 
 STEP = RunStep(step_ps=2 * 10**12, ends_ps=(10**12, 4 * 10**12), tokens=1000, num_gpus=4, gpu="h100-sxm", mean_w=2000.0)
 

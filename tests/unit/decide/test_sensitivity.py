@@ -8,8 +8,14 @@ import pytest
 
 from trine import Plan, load_cluster, overlap_range, sensitivity, simulate
 from trine.common.evidence import Evidence
-from trine.decide.ranges import bandwidth_range, launch_range, operator_time_range, ranges
-from trine.decide.sensitivity import Effect, Sensitivity
+from trine.decide.sensitivity import (
+    Effect,
+    Sensitivity,
+    bandwidth_range,
+    launch_range,
+    operator_time_range,
+    ranges,
+)
 from trine.software import load_software
 
 SIZES = "model:llama-3-8b,layers=2,sequence=2048"

@@ -12,7 +12,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -85,7 +85,7 @@ class StepCosts:
 
     @classmethod
     def of(cls, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> Self:
-        """Return costs that share their answers with those of earlier runs on the same cluster object."""
+        """Return costs that share their answers with earlier runs on the same cluster object."""
         costs = copy.copy(_shared_costs(cluster, cls, factors))
         costs.slowest_ratio = 0.0
         return costs
@@ -154,7 +154,7 @@ class StepCosts:
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
             answers.append(self._kept(
                 self._class_answers, key,
-                lambda group=group: self(kind, size_bytes, tuple(groups[group].tolist()), algorithm),
+                partial(self, kind, size_bytes, tuple(groups[group].tolist()), algorithm),
             ))  # fmt: skip
         return class_of, answers
 
