@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from trine.errors import InputError
-from trine.experiments.spec import ExperimentSpec, SearchSpec, Shard, parse_document, read_experiment
+from trine.experiments.spec import ExperimentSpec, SearchSpec, Shard, StoredFile, read_experiment, spec_of
 
 
 def spec(**changes):
@@ -38,7 +38,7 @@ def test_shards_part_the_points(count):
 
 def test_the_document_reads_back_with_the_same_fingerprint():
     made = spec(vary={"a": "1..3", "r": "log(1..9)"}, search=SearchSpec(trials=5, minimise="y"))
-    again = parse_document(made.document())
+    again = spec_of(made.document(), "e", StoredFile)
     assert again.text == made.text
     assert again.id == made.id != spec().id
     assert spec(vary={"b": "x,y", "a": "1..3"}).id != spec().id  # the order numbers the points
