@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_UP
@@ -145,6 +145,17 @@ class SizeAnswer(Report):
             "global_batch": self.global_batch, "sequence": self.sequence, "price_source": self.price_source,
             **self.tables(),
         }  # fmt: skip
+
+    def record(self) -> Row:
+        """Return the first machine as a flat row: its GPUs, layout, and cost, whose days are ``run_days``.
+
+        Raises InputError if no machine has an answer.
+        """
+        row = _machine_row(self.machines[0])
+        if row["problem"]:
+            raise InputError(f"no machine trains {self._question}: {row['problem']}")
+        layout, cost = cast("dict[str, Row]", row).pop("layout"), cast("dict[str, Row]", row).pop("cost")
+        return {**row, **layout, **{f"run_{name}" if "days" in name else name: cost[name] for name in cost}}
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""

@@ -27,7 +27,7 @@ MAX_ROWS = 10_000
 MAIN_RESULTS = {
     "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "memory_verdict", "tokens_per_s", "mfu"),
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
-    "size": ("gpus", "cluster", "days", "days_low", "days_high", "usd"),
+    "size": ("cluster", "gpus", "run_days", "run_days_low", "run_days_high", "usd"),
 }  # fmt: skip
 _MOST_RESULTS = 4
 
