@@ -176,7 +176,7 @@ class Experiment(Report):
         known = self.rows[0] if self.rows else {}
         names = [column_named(name, known) for name in (x, y, *([] if color is None else [color]))]
         stored = self._stored([*dict.fromkeys([*names, "status"])])
-        found = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
+        found: list[Any] = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
         rows = [[row[name] for name in names] for row in found if row["status"] == "done"]
         rows = [row for row in rows if row[0] is not None and _is_number(row[1])]
         if not rows:

@@ -26,7 +26,7 @@ FAILED = b'"status":"failed"'
 
 def folder_of(directory: Path, shard: Shard) -> Path:
     """Return the folder of a shard's journals."""
-    return directory / "journal" / f"{shard.number}-of-{shard.count}"
+    return directory / "journal" / f"{shard.number}-of-{shard.of}"
 
 
 class WorkerJournal:
@@ -88,7 +88,7 @@ def journals(directory: Path, shard: Shard | None = None) -> list[Path]:
     """
     folders = sorted((directory / "journal").glob("*-of-*"))
     if shard is not None:
-        ending, own = f"-of-{shard.count}", folder_of(directory, shard)
+        ending, own = f"-of-{shard.of}", folder_of(directory, shard)
         folders = [each for each in folders if each == own or not each.name.endswith(ending)]
     return [path for each in folders for path in sorted(each.glob("*.jsonl"))]
 

@@ -8,15 +8,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from trine.errors import InputError, SimulationError, one_line
 from trine.experiments.executors import SerialExecutor, Workers
-from trine.experiments.journal import Entry, WorkerJournal, folder_of, read_lines
+from trine.experiments.journal import Entry, folder_of, read_lines
 from trine.experiments.sources import NumberedSource, Point, SearchSource
 from trine.experiments.spec import ExperimentSpec, Shard
-from trine.experiments.worker import Task, answer_task, close_journals, failed_entry
+from trine.experiments.worker import Task, answer_task, close_journals, failed_entry, open_journal
 
 #: Called with (answered, failed, all points of this run) after each call of a worker.
 OnProgress = Callable[[int, int, int], None]
@@ -62,22 +62,18 @@ def _locked(folder: Path, shard: Shard) -> Iterator[None]:
     Raises InputError if another process of this machine has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):  # on Windows, and on a file system without locks
+            import fcntl
+
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 where = folder.parents[1]
                 raise InputError(f"another process is answering shard {shard} of it", file=where) from None
         yield
-    finally:
-        os.close(handle)
 
 
 class _Run:
@@ -100,7 +96,6 @@ class _Run:
         self._again: deque[Point] = deque()
         self._losses: Counter[int] = Counter()
         self._point_s: float | None = None
-        self._journal: WorkerJournal | None = None
 
     def _start_claims(self) -> None:
         """Start a new folder for claims, before the journals are read.
@@ -204,9 +199,9 @@ class _Run:
         """Record the answers of a call, and write those that its worker could not write."""
         for entry in entries:
             if not entry.pop("is_written"):
-                self._journal = self._journal or WorkerJournal(self._directory, self._spec, self._shard)
-                self._journal.append(entry)
-            self._record(entry)
+                open_journal(task, self._spec).append(entry)
+            self._source.tell(entry)
+            self._failed += entry["status"] == "failed"
             seconds = entry["seconds"]
             self._point_s = seconds if self._point_s is None else 0.8 * self._point_s + 0.2 * seconds
         if task.claim:
@@ -214,18 +209,13 @@ class _Run:
         if self._on_progress is not None:
             self._on_progress(self._total - self._source.left, self._failed, self._total)
 
-    def _record(self, entry: Entry) -> None:
-        self._source.tell(entry)
-        self._failed += entry["status"] == "failed"
-
     def _take_back(self, lost: WorkersLostError) -> None:
         """Read what lost workers wrote; the first other point of each call was in flight, and all others repeat."""
         self._start_claims()
         points = {point for task in lost.tasks for point, _ in task.points}
         lines = read_lines(self._directory, self._spec, self._shard)
         written = {line.point: line for line in lines if line.point in points}
-        for line in written.values():
-            self._record(line.entry())
+        self._tell([{**line.entry(), "is_written": True} for line in written.values()], Task("", "", self._shard, ()))
         for task in lost.tasks:
             missing = [point for point in task.points if point[0] not in written]
             for number, _ in missing[:1]:
@@ -241,13 +231,10 @@ class _Run:
             return False
         fields = self._spec.fields_of(number) if chosen is None else chosen
         entry = failed_entry(self._spec, number, fields, f"its worker ended {losses} times ({problem})")
-        self._tell([{**entry, "is_written": False}], Task("", "", self._shard, ()))
+        self._tell([{**entry, "is_written": False}], Task("", str(self._directory), self._shard, ()))
         return True
 
     def close(self) -> None:
         """Close the journals of this process, and remove notes about calls in flight."""
-        if self._journal is not None:
-            self._journal.sync()
-            self._journal.close()
         close_journals(self._directory)
         shutil.rmtree(self._calls_of_shard, ignore_errors=True)

@@ -60,10 +60,10 @@ class StoredFile(ExperimentFile):
 
 
 class Shard(NamedTuple):
-    """Part ``number`` of ``count`` of an experiment: every ``count``-th point, starting with ``number``."""
+    """Part ``number`` of ``of`` of an experiment: every ``of``-th point, starting with ``number``."""
 
     number: int = 0
-    count: int = 1
+    of: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -74,7 +74,7 @@ class Shard(NamedTuple):
         return cls(int(number), int(count))
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.of}"
 
 
 @named_arguments
@@ -100,10 +100,7 @@ class ExperimentSpec:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        axes = {
-            name: axis if isinstance(axis, RandomValues) else parse_values(name, axis)
-            for name, axis in self.vary.items()
-        }
+        axes = {name: parse_values(name, values) for name, values in self.vary.items()}
         object.__setattr__(self, "vary", axes)
         for name in axes.keys() & self.settings.keys():
             raise InputError("is both set and varied: keep one", field=name)
@@ -150,7 +147,7 @@ class ExperimentSpec:
 
     def points(self, shard: Shard) -> range:
         """Return the numbers of the points of a shard."""
-        return range(shard.number, self.size, shard.count)
+        return range(shard.number, self.size, shard.of)
 
     def document(self) -> dict[str, Any]:
         """Return the resolved specification as plain data."""

@@ -67,14 +67,14 @@ def sweep(
     """
     spec, folder = _spec_and_folder(experiment, directory)
     part = Shard() if shard is None else Shard.parse(shard)
-    if part.count > 1 and spec.search is not None:
+    if part.of > 1 and spec.search is not None:
         raise InputError("a search needs the results of all trials: it has no shards", field="shard")
-    most = -(-spec.size // (2 * part.count))
+    most = -(-spec.size // (2 * part.of))
     workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most)
     _prepare(folder, spec)
     run_points(folder.resolve(), spec, workers, part, progress)
     finished = Experiment(folder)
-    if part.count == 1 and not finished.left:
+    if part.of == 1 and not finished.left:
         with suppress(MissingExtraError):  # the journals have everything
             finished.compact()
     return finished

@@ -61,6 +61,8 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
 
     Raises InputError: no value, a repeated value, a range that is empty or too long.
     """
+    if isinstance(given, RandomValues):
+        return given
     if isinstance(given, str):
         text = given.strip()
         if match := _RANDOM.fullmatch(text):

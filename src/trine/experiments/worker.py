@@ -62,17 +62,21 @@ _journals: dict[tuple[int, str, Shard], WorkerJournal] = {}
 
 def _journal(task: Task, spec: ExperimentSpec) -> WorkerJournal | None:
     """Return the journal of this process, or None if the directory is not visible here."""
+    return open_journal(task, spec) if Path(task.directory, SPEC_FILE).is_file() else None
+
+
+def open_journal(task: Task, spec: ExperimentSpec) -> WorkerJournal:
+    """Return the journal of this process for a task's shard."""
     key = (os.getpid(), task.directory, task.shard)
     if key not in _journals:
-        if not Path(task.directory, SPEC_FILE).is_file():
-            return None
         _journals[key] = WorkerJournal(Path(task.directory), spec, task.shard)
     return _journals[key]
 
 
 def close_journals(directory: Path) -> None:
-    """Close the journals that this process has open in a directory."""
+    """Write the journals that this process has open in a directory to the disk, and close them."""
     for key in [key for key in _journals if key[1] == str(directory)]:
+        _journals[key].sync()
         _journals.pop(key).close()
 
 
