@@ -14,8 +14,8 @@ from pathlib import Path
 import experiment_questions
 
 from trine.experiments import Experiment
-from trine.experiments.run import answered
-from trine.experiments.spec import Shard, stored_spec
+from trine.experiments.journal import read_lines
+from trine.experiments.spec import stored_spec
 
 ENVIRONMENT = {
     **os.environ,
@@ -72,7 +72,7 @@ class Ledger:
         """Record the journals right after a kill; return the number of answered points."""
         known = set()
         if (self._directory / "experiment.json").exists():
-            known = set(answered(self._directory, stored_spec(self._directory), Shard()))
+            known = {line.point for line in read_lines(self._directory, stored_spec(self._directory))}
         self._kills.append((known, len(log_lines(self._log))))
         return len(known)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.output import is_recording
 from trine.cli.parameters import Fields
 from trine.common.arguments import option
 from trine.errors import InputError, SpecError, nearest
@@ -104,7 +106,10 @@ def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None
     ------
     InputError: an option about links or routes changes no message's path.
     """
-    machine, warnings = _job_machine(num_ranks, options)
+    from trine.cluster.presets import known_clusters
+
+    is_kept = is_recording() and options.cluster in known_clusters() and not (options.slow_link or options.link_down)
+    machine, warnings = (_kept_machine if is_kept else _job_machine)(num_ranks, options)
     if machine is not None and 1 < len(machine.gpus) <= MAX_COMPARED:
         _refuse_idle_links(machine, options, lambda without: _job_machine(num_ranks, without)[0])
     return machine, warnings
@@ -115,6 +120,10 @@ def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | Non
         has_no_network = options.topology is None and not options.has_circuits
         return described_machine(replace(options, gpus=None if has_no_network else num_ranks))
     return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
+
+
+#: Clusters of the points of experiments: answers about routes and collectives are kept with a cluster.
+_kept_machine = lru_cache(maxsize=16)(_job_machine)
 
 
 def _refuse_idle_links(

@@ -288,7 +288,7 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     content = answer.document() if isinstance(answer, Report) else answer
     form = answer.SCHEMA if isinstance(answer, Report) else schema or command.replace(" ", "-")
     if records is not None:
-        records.append(content)
+        records.append(answer.record() if isinstance(answer, Report) else answer)
         return
     document = envelope(content, form, command)
     assert target is not None

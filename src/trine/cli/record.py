@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from trine.cli.commands import COMMANDS, find
 from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_given, recording
@@ -23,34 +23,38 @@ _ABOUT_RUNS = frozenset({*ENVELOPE, "trine_version", "simulator"})
 _INSIDE = ("cluster", "gpu_model", "software", "workload")
 
 
+class _Asked(NamedTuple):
+    """A command: its options, names by spelling such as ``plan.tp``, function, options by field, and defaults."""
+
+    parameters: dict[str, CommandParameter]
+    spellings: dict[str, str]
+    run: Callable[..., Any]
+    words: dict[str, str]
+    defaults: dict[str, Any]
+
+
 @cache
-def _parameters(command: str) -> Mapping[str, CommandParameter]:
-    """Return the options of a command by name. Raises InputError for a command that answers nothing."""
+def _asked(command: str) -> _Asked:
+    """Return a command. Raises InputError for one that answers nothing."""
     entry = find(command)
-    known = [each.words for each in COMMANDS if each.words != "sweep"]
     if entry is None or command == "sweep":
+        known = [each.words for each in COMMANDS if each.words != "sweep"]
         raise InputError(f"no such command {command!r:.80}{nearest(command, known)}", field="command")
-    parameters = all_parameters(entry.function())
-    if not varied_parameters(command, parameters):
+    function = entry.function()
+    every = all_parameters(function)
+    if not varied_parameters(command, every):
         raise InputError(f"{command!r} has no answer to record", field="command")
-    return {each.name: each for each in parameters if each.name not in _SHOWN}
-
-
-@cache
-def _spellings(command: str) -> Mapping[str, str]:
-    """Return every spelling of an option's name, such as ``plan.tp`` and ``options.gpu``, and the name."""
-    entry = find(command)
-    assert entry is not None
-    names = {name: name for name in _parameters(command)}
-    for part in read(entry.function()):
+    parameters = {each.name: each for each in every if each.name not in _SHOWN}
+    spellings = {name: name for name in parameters}
+    for part in read(function):
         if isinstance(part, Group):
             kind = part.kind.__name__.removesuffix("Options").lower()
             for each in part.parameters:
-                for prefix in (kind, part.name, "options"):
-                    names.setdefault(f"{prefix}.{each.name}", each.name)
-                    names.setdefault(f"{prefix}.{each.field}", each.name)
-                names.setdefault(each.field, each.name)
-    return names
+                for prefix in ("", f"{kind}.", f"{part.name}.", "options."):
+                    spellings.setdefault(f"{prefix}{each.name}", each.name)
+                    spellings.setdefault(f"{prefix}{each.field}", each.name)
+    defaults = {each.name: each.default for each in every}
+    return _Asked(parameters, spellings, runner(function), words_of(function), defaults)
 
 
 def option_name(command: str, name: str) -> str:
@@ -58,23 +62,17 @@ def option_name(command: str, name: str) -> str:
 
     Raises InputError for an unknown command or field; names the nearest.
     """
-    known = _spellings_of(command)
-    wanted = name.removeprefix("--").replace("-", "_") if "." not in name else name
-    option, dot, path = wanted.partition(".")
+    known = _asked(command).spellings
+    option, dot, path = name.removeprefix("--").partition(".")
     option = option.replace("-", "_")
-    if wanted not in known and dot and path and option in _INSIDE and option in known:
-        return f"{option}.{path}"
     plain = f"{option}{dot}{path.replace('-', '_')}"
-    if plain not in known:
-        hidden = wanted if wanted in _SHOWN else None
-        problem = f"{hidden} shapes the printed answer and has no place in an experiment" if hidden else None
-        raise InputError(problem or f"{command} has no field {name!r:.80}{nearest(plain, known)}")
-    return known[plain]
-
-
-def _spellings_of(command: str) -> Mapping[str, str]:
-    _parameters(command)
-    return _spellings(command)
+    if plain in known:
+        return known[plain]
+    if path and option in _INSIDE and option in known:
+        return f"{option}.{path}"
+    if plain in _SHOWN:
+        raise InputError(f"{plain} shapes the printed answer and has no place in an experiment")
+    raise InputError(f"{command} has no field {name!r:.80}{nearest(plain, known)}")
 
 
 def answer_point(command: str, settings: Mapping[str, Any]) -> Row:
@@ -82,57 +80,39 @@ def answer_point(command: str, settings: Mapping[str, Any]) -> Row:
 
     Raises InputError for wrong settings, and the errors of the command.
     """
-    parameters = _parameters(command)
-    typed = {name: _typed(parameters[option_name(command, name)], value) for name, value in settings.items()}
-    missing = next((name for name, each in parameters.items() if each.is_required and name not in typed), None)
+    asked = _asked(command)
+    typed = {name: _typed(asked.parameters[option_name(command, name)], value) for name, value in settings.items()}
+    missing = next((name for name, each in asked.parameters.items() if each.is_required and name not in typed), None)
     if missing is not None:
         raise InputError("is missing", field=missing)
-    run, words, defaults = _runner(command)
     forget_inputs()
-    check_given(typed, words)
+    check_given(typed, asked.words)
     try:
         with recording() as records, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            run(**{**defaults, **typed})
+            asked.run(**{**asked.defaults, **typed})
     except InputError as error:
-        error.rename(words)
+        error.rename(asked.words)
         raise
     except SystemExit:
-        raise InputError("the command ended without an answer") from None
+        records = []
     if not records:
         raise InputError(f"{command} gave no answer to record")
     return dict(_flat(records[-1]))
 
 
-@cache
-def _runner(command: str) -> tuple[Callable[..., Any], dict[str, str], dict[str, Any]]:
-    """Return a command's function, its options by field, and their defaults."""
-    entry = find(command)
-    assert entry is not None
-    function = entry.function()
-    return runner(function), words_of(function), {each.name: each.default for each in all_parameters(function)}
-
-
-def _typed(parameter: CommandParameter, value: Any) -> Any:
+def _typed(parameter: CommandParameter, value: Any, *, is_item: bool = False) -> Any:
     """Return a setting as the command line would give it. Raises InputError for a value of another type."""
-    if parameter.is_many:
-        return [_typed_item(parameter, item) for item in (value if isinstance(value, list | tuple) else [value])]
-    return _typed_item(parameter, value)
-
-
-def _typed_item(parameter: CommandParameter, value: Any) -> Any:
-    kind = parameter.kind
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise InputError(f"must be true or false, got {value!r:.80}", field=parameter.name)
-        return value
-    if isinstance(value, bool | list | dict) or value is None:
-        wanted = "a number" if kind in (int, float) else "text"
+    if parameter.is_many and not is_item:
+        items = value if isinstance(value, list | tuple) else [value]
+        return [_typed(parameter, item, is_item=True) for item in items]
+    kinds: dict[Any, tuple[str, Any]] = {
+        bool: ("true or false", bool), int: ("a whole number", int), float: ("a number", int | float),
+    }  # fmt: skip
+    wanted, accepted = kinds.get(parameter.kind, ("text", str | int | float))
+    is_whole = parameter.kind is int and isinstance(value, float) and value == int(value)
+    if not (isinstance(value, accepted) or is_whole) or isinstance(value, bool) != (parameter.kind is bool):
         raise InputError(f"must be {wanted}, got {value!r:.80}", field=parameter.name)
-    if kind is int and (isinstance(value, str) or int(value) != value):
-        raise InputError(f"must be a whole number, got {value!r:.80}", field=parameter.name)
-    if kind is float and isinstance(value, str):
-        raise InputError(f"must be a number, got {value!r:.80}", field=parameter.name)
-    return kind(value) if kind in (int, float) else str(value)
+    return parameter.kind(value) if parameter.kind in kinds else str(value)
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "", is_row: bool = False) -> Iterator[tuple[str, Any]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, Parquet, argument
 from trine.cli.output import EXIT_FAILED, end, keep_input, say, show, show_answer, to_terminal, write_json, written
@@ -13,7 +12,7 @@ from trine.cli.progress import RowsLine
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.experiments import Experiment
+    from trine.experiments import Experiment, ExperimentSpec
 
 WORKERS = "Workers"
 
@@ -36,7 +35,6 @@ def sweep(
     Example: trine sweep layouts.yaml
     """
     from trine.experiments import Experiment
-    from trine.experiments import sweep as run
 
     if status or compact:
         if status and compact:
@@ -48,18 +46,9 @@ def sweep(
             show(existing.headline, json)
         write_json(existing.progress(), json, "sweep", "experiment-progress")
         return
-    counts = (0, 0, 0)
-
-    def report(answered: int, failed: int, total: int) -> None:
-        nonlocal counts
-        counts = (answered, failed, total)
-        line.rows(answered, total)
-
-    with RowsLine("points answered") as line:
-        answer, is_finished = until_interrupted(
-            lambda: run(experiment, directory, processes=processes, scheduler=scheduler, shard=shard, progress=report),
-            _folder(experiment, directory),
-        )
+    answer, counts, is_finished = run_watched(
+        experiment, directory, processes=processes, scheduler=scheduler, shard=shard
+    )
     if shard is not None:
         words = f"shard {shard}: {counts[0]:,} points answered now, {counts[1]:,} of them failed"
         show(f"{words}\nnext: trine sweep {answer.directory} --compact, after the last shard", json)
@@ -72,16 +61,33 @@ def sweep(
     end_points(answer, is_finished, parquet)
 
 
-def until_interrupted(run: Callable[[], Experiment], folder: str) -> tuple[Experiment, bool]:
-    """Return the experiment, and False if Ctrl-C ended it early. Raises KeyboardInterrupt before the first answer."""
+def run_watched(
+    experiment: ExperimentSpec | str, directory: str | None, **workers: Any
+) -> tuple[Experiment, tuple[int, int], bool]:
+    """Run an experiment with a line of progress. workers: as of :func:`trine.sweep`.
+
+    Returns the experiment, the points answered now and the failed ones, and False if Ctrl-C ended it early.
+
+    Raises KeyboardInterrupt before the first answer.
+    """
     from trine.experiments import Experiment
+    from trine.experiments import sweep as run
+
+    counts = (0, 0)
+
+    def report(answered: int, failed: int, total: int) -> None:
+        nonlocal counts
+        counts = (answered, failed)
+        line.rows(answered, total)
 
     try:
-        return run(), True
+        with RowsLine("points answered") as line:
+            return run(experiment, directory, progress=report, **workers), counts, True
     except KeyboardInterrupt:
+        folder = _folder(experiment, directory) if isinstance(experiment, str) else str(directory)
         if not os.path.isdir(folder) or not (answer := Experiment(folder)).counts[0]:
             raise
-        return answer, False
+        return answer, counts, False
 
 
 def end_points(answer: Experiment, is_finished: bool, parquet: str | None) -> None:
@@ -113,7 +119,12 @@ def plot(
     """
     from trine.experiments import Experiment
 
-    chosen = dict(_axis(text) for text in axes)
+    chosen: dict[str, str] = {}
+    for text in axes:
+        name, _, column = text.partition("=")
+        if name not in ("x", "y", "color") or not column:
+            raise InputError(f"{text!r:.80} is no axis: give x=COLUMN, y=COLUMN and color=COLUMN")
+        chosen[name] = column
     for name in ("x", "y"):
         if name not in chosen:
             raise InputError(f"{name} is missing: give x=COLUMN and y=COLUMN")
@@ -122,10 +133,3 @@ def plot(
     keep_input(target)
     answer.plot("points", path=target, **chosen)
     say(f"drawn in {target}")
-
-
-def _axis(text: str) -> tuple[str, str]:
-    name, equals, column = text.partition("=")
-    if not equals or name not in ("x", "y", "color") or not column:
-        raise InputError(f"{text!r:.80} is no axis: give x=COLUMN, y=COLUMN and color=COLUMN")
-    return name, column

@@ -240,6 +240,7 @@ def train(
     Example: trine train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100
     """
     from trine.engine.models import is_compiled
+    from trine.folding.run import showing_few
 
     cost, varied = CostAnswer(tokens, price), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
     answer = TrainAnswer(plan["overlap"], ranks)
@@ -263,7 +264,8 @@ def train(
             *warnings,
             "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
         ]
-    with watched(), observing(on_job=None if chakra is None else exported.export):
+    is_record = is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity)
+    with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
         step_options = choices.make(
             cluster=cluster,
             engine="compiled" if choices["network"] is None or is_compiled(choices["network"]) else "reference",
@@ -272,7 +274,7 @@ def train(
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, step_options)
-    if is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity):
+    if is_record:
         write_json(result.record(), None, "train", result.SCHEMA)
         return
     step = (workload, job, step_options)

@@ -10,7 +10,6 @@ from typing import Any
 
 from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs, show_answer, write_json
 from trine.cli.parameters import CommandParameter
-from trine.cli.progress import RowsLine
 from trine.errors import InputError
 
 #: Options of commands that are about a single answer.
@@ -27,8 +26,8 @@ def answer_varied(
     if "vary" not in vary:
         raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
     from trine.cli.record import option_name
-    from trine.cli.sweep import end_points, until_interrupted
-    from trine.experiments import ExperimentSpec, sweep
+    from trine.cli.sweep import end_points, run_watched
+    from trine.experiments import ExperimentSpec
 
     given = {name: value for name, value in typed.items() if value not in (None, (), [])}
     shown = {name: given.pop(name, None) for name in ("json", "parquet", "brief", "details")}
@@ -40,7 +39,9 @@ def answer_varied(
     check_outputs({name: shown[name] for name in ("json", "parquet")})
     axes: dict[str, str] = {}
     for text in vary["vary"]:
-        name, values = _axis(text)
+        name, _, values = map(str.strip, text.partition("="))
+        if not name or not values:
+            raise InputError(f"takes FIELD=VALUES such as tp=1,2,4, got {text!r:.80}", field="--vary")
         name = option_name(words, name)
         if axes.setdefault(name, values) != values:
             raise InputError(f"--vary {name} is given twice")
@@ -52,29 +53,10 @@ def answer_varied(
     }
     spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
     folder = vary.get("experiment")
-    place = (
-        tempfile.TemporaryDirectory(prefix="trine-", ignore_cleanup_errors=True)
-        if folder is None
-        else nullcontext(folder)
-    )
-    with place as directory:
-        with RowsLine("points answered") as line:
-            answer, is_finished = until_interrupted(
-                lambda: sweep(
-                    spec, directory, processes=vary.get("processes"),
-                    progress=lambda done, _, total: line.rows(done, total),
-                ),
-                directory,
-            )  # fmt: skip
+    spare = tempfile.TemporaryDirectory(prefix="trine-", ignore_cleanup_errors=True)
+    with spare if folder is None else nullcontext(folder) as directory:
+        answer, _, is_finished = run_watched(spec, directory, processes=vary.get("processes"))
         answer = replace(answer, is_kept=folder is not None)
         show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
         write_json(answer, shown["json"], words)
         end_points(answer, is_finished, shown["parquet"])
-
-
-def _axis(text: str) -> tuple[str, str]:
-    """Return the field and the values of ``FIELD=VALUES``. Raises InputError for another text."""
-    name, equals, values = text.partition("=")
-    if not equals or not name.strip() or not values.strip():
-        raise InputError(f"takes FIELD=VALUES such as tp=1,2,4, got {text!r:.80}", field="--vary")
-    return name.strip(), values.strip()

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_UP
@@ -157,6 +157,17 @@ class SizeAnswer(Report):
         """Return the sizing as plain data (docs/reference/decide-json.md)."""
         keys = "model tokens days budget_usd global_batch sequence price_source"
         return {**to_row(self, keys), **self.tables()}
+
+    def record(self) -> Row:
+        """Return the first machine as a flat row: its GPUs, layout, and cost, whose days are ``run_days``.
+
+        Raises InputError if no machine has an answer.
+        """
+        row = self.machines[0].row()
+        if row["problem"]:
+            raise InputError(f"no machine trains {self._question}: {row['problem']}")
+        layout, cost = cast("dict[str, Row]", row).pop("layout"), cast("dict[str, Row]", row).pop("cost")
+        return {**row, **layout, **{f"run_{name}" if "days" in name else name: cost[name] for name in cost}}
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""

@@ -11,11 +11,5 @@ if TYPE_CHECKING:
     from trine.experiments.spec import ExperimentSpec as ExperimentSpec
     from trine.experiments.sweeps import sweep as sweep
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "Experiment": "trine.experiments.experiment",
-        "ExperimentSpec": "trine.experiments.spec",
-        "sweep": "trine.experiments.sweeps",
-    },
-)
+_NAMES = {"Experiment": "experiment", "ExperimentSpec": "spec", "sweep": "sweeps"}
+__getattr__ = lazy(__name__, {name: f"trine.experiments.{module}" for name, module in _NAMES.items()})

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trine.experiments.journal import count_entries
+from trine.errors import InputError
+from trine.experiments.journal import FAILED, read_lines
 from trine.experiments.spec import ExperimentSpec, stored_spec
 from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
 from trine.results.frames import pyarrow
+from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import MAX_LINES, columns, first_screen, wrapped
 
@@ -26,6 +27,7 @@ MAX_ROWS = 10_000
 MAIN_RESULTS = {
     "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "memory_verdict", "tokens_per_s", "mfu"),
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
+    "size": ("cluster", "gpus", "run_days", "run_days_low", "run_days_high", "usd"),
 }  # fmt: skip
 _MOST_RESULTS = 4
 
@@ -59,7 +61,10 @@ class Experiment(Report):
     @cached_property
     def counts(self) -> tuple[int, int]:
         """Answered points, and failed points among them."""
-        return count_entries(self.folder, self.spec)
+        total = failed = 0
+        for line in read_lines(self.folder, self.spec):
+            total, failed = total + 1, failed + (FAILED in line.text)
+        return total, failed
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -75,31 +80,26 @@ class Experiment(Report):
     def headline(self) -> str:
         """The question and the number of points, answered and failed."""
         answered, failed = self.counts
-        fields = " x ".join(self.spec.vary) or "no field"
-        words = [f"{answered - failed:,} of {self.spec.size:,} points answered"]
-        words += [f"{failed:,} failed"] if failed else []
-        words += [f"{self.left:,} left"] if self.left else []
-        return f"{self.spec.command} by {fields}: {', '.join(words)}"
+        words = f"{answered - failed:,} of {self.spec.size:,} points answered"
+        words += f", {failed:,} failed" if failed else ""
+        words += f", {self.left:,} left" if self.left else ""
+        return f"{self.spec.command} by {' x '.join(self.spec.vary) or 'no field'}: {words}"
 
     @property
     def shown(self) -> list[str]:
-        """Columns of the readable table: the varied fields and the main results."""
-        names = list(self.rows[0]) if self.rows else []
-        fields = [name for name in self.spec.vary if name in names]
-        results = [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in names]
-        return fields + (results or self._telling_results(fields)[:_MOST_RESULTS])
-
-    def _telling_results(self, fields: list[str]) -> list[str]:
-        """Return the columns of numbers that differ between points, times first."""
-        rows = [row for row in self.rows if row["status"] == "done"]
-        values = {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in fields}
+        """Columns of the readable table: varied fields, and the main results or numbers that differ, times first."""
+        good = [row for row in self.rows if row["status"] == "done"]
+        values = {name: [row[name] for row in good] for name in (self.rows[0] if self.rows else ())}
+        fields = [name for name in self.spec.vary if values.pop(name, None) is not None]
+        if main := [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in values]:
+            return fields + main
         names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
         names = [name for name in names if len(set(values[name])) > 1] or names
-        return sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))
+        return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MOST_RESULTS]
 
     def summary(self) -> str:
         """Return the table, or its beginning, on one screen."""
-        return self._text(MAX_LINES)
+        return first_screen(self._text(MAX_LINES))
 
     def details(self) -> str:
         """Return the table with all answered points."""
@@ -110,13 +110,12 @@ class Experiment(Report):
         following = ["", *wrapped("next", self._next())]
         head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]
         space = None if most is None else most - len(head) - len(reasons) - len(following) - 3
-        good = [row for row in self.rows if row["status"] == "done"][:space]
-        table = [tuple(self.shown), *(tuple(_cell(row[name]) for name in self.shown) for row in good)]
-        lines = columns(table, range(len(self.shown) - 1, len(self.spec.vary), -1)) if good else []
+        good, shown = [row for row in self.rows if row["status"] == "done"][:space], self.shown
+        table = [tuple(shown), *(tuple(_cell(row[name]) for name in shown) for row in good)]
+        lines = columns(table, range(len(shown) - 1, len(self.spec.vary), -1)) if good else []
         if (more := self.counts[0] - self.counts[1] - len(good)) > 0:
             lines.append(f"... {more:,} more rows: --details, or --parquet DIR")
-        text = "\n".join([*head, *lines, *(["", *reasons] if reasons else []), *following])
-        return text if most is None else first_screen(text)
+        return "\n".join([*head, *lines, *(["", *reasons] if reasons else []), *following])
 
     def _next(self) -> str:
         if not self.is_kept:
@@ -155,40 +154,51 @@ class Experiment(Report):
 
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return one row per answered point as a pandas data frame, from the Parquet file if it has all points."""
-        path = self.folder / PARQUET_FILE
-        if table is None and self._has_parquet():
-            import pandas as pd
+        stored = self._stored() if table is None else None
+        return super().to_frame(table) if stored is None else stored.to_pandas()
 
-            return pd.read_parquet(path)
-        return super().to_frame(table)
-
-    def _has_parquet(self) -> bool:
-        """Return whether ``points.parquet`` has every answered point."""
+    def _stored(self, names: list[str] | None = None) -> Any:
+        """Return columns of ``points.parquet`` as an Arrow table; None if it has not every answered point."""
         path = self.folder / PARQUET_FILE
-        if not path.is_file():
-            return False
-        _, parquet = pyarrow()
-        return bool(parquet.read_metadata(path).num_rows == self.counts[0])
+        if not path.is_file() or pyarrow()[1].read_metadata(path).num_rows != self.counts[0]:
+            return None
+        return pyarrow()[1].read_table(path, columns=names)
 
     def pictures(self) -> dict[str, Any]:
         """Return one picture: a result against a field; its options are x, y and color."""
         return {"points": self._draw}
 
     def _draw(self, x: str, y: str, color: str | None = None) -> Any:
-        from trine.experiments.plot import draw
+        """Return a figure with ``y`` against ``x``: all points, and a line through the lowest per value of ``color``.
 
-        names = list(self.rows[0]) if self.rows else []
-        x, y = column_named(x, names), column_named(y, names)
-        color = None if color is None else column_named(color, names)
-        rows: Any = self._columns(dict.fromkeys([x, y, *([] if color is None else [color]), "status"]))
-        return draw(rows, x, y, color, self.headline)
-
-    def _columns(self, names: Iterable[str]) -> list[Row]:
-        """Return these columns of all rows."""
-        if self._has_parquet():
-            rows: list[Row] = pyarrow()[1].read_table(self.folder / PARQUET_FILE, columns=list(names)).to_pylist()
-            return rows
-        return [{name: row.get(name) for name in names} for row in read_rows(self.folder, self.spec)]
+        Raises InputError: an unknown column, or no point has a number in ``y``.
+        """
+        known = self.rows[0] if self.rows else {}
+        names = [column_named(name, known) for name in (x, y, *([] if color is None else [color]))]
+        stored = self._stored([*dict.fromkeys([*names, "status"])])
+        found: list[Any] = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
+        rows = [[row[name] for name in names] for row in found if row["status"] == "done"]
+        rows = [row for row in rows if row[0] is not None and _is_number(row[1])]
+        if not rows:
+            raise InputError("no point has a number", field=names[1])
+        values = list(dict.fromkeys(row[0] for row in rows))
+        is_text = not all(map(_is_number, values))
+        places = {value: number if is_text else value for number, value in enumerate(values)}
+        figure, axes = subplots(figsize=(7.0, 4.5))
+        for number, label in enumerate(dict.fromkeys(row[2] if color is not None else None for row in rows)):
+            points = sorted((places[row[0]], row[1]) for row in rows if color is None or row[2] == label)
+            style = {"color": COLOURS[number % len(COLOURS)]}
+            axes.plot(*zip(*points, strict=True), "o", markersize=4, alpha=0.6, **style)
+            lowest = dict(reversed(points))
+            axes.plot(sorted(lowest), [lowest[place] for place in sorted(lowest)], label=str(label), **style)
+        if color is not None:
+            axes.legend(title=names[2])
+        if is_text:
+            axes.set_xticks(range(len(values)), [str(value) for value in values])
+        axes.set(xlabel=names[0], ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None))
+        axes.set_title(self.headline[:90], fontsize=9)
+        axes.grid(alpha=0.3)
+        return figure
 
 
 def _is_number(value: object) -> bool:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trine.common.inputs import PRESETS, is_file, preset_names
+from trine.common.inputs import PRESETS, is_file
 from trine.common.outputs import write_text
 from trine.common.plugins import load_target
 from trine.common.spec import load_mapping
@@ -23,14 +22,12 @@ from trine.errors import InputError, nearest
 from trine.experiments.spec import Settings, canonical, digest
 from trine.experiments.values import Value
 
-#: Option -> function that reads and checks its file.
-READERS = {
-    "cluster": "trine.cluster:load_cluster",
-    "gpu_model": "trine.gpu.model.files:load_gpu_model",
-    "software": "trine.software.profile:load_software",
+#: Option -> folder of its presets, and function that reads and checks its file.
+FILES = {
+    "cluster": ("clusters", "trine.cluster:load_cluster"),
+    "gpu_model": ("gpu_models", "trine.gpu.model.files:load_gpu_model"),
+    "software": ("software", "trine.software.profile:load_software"),
 }
-#: Option -> folder of its presets.
-_FOLDERS = {"cluster": "clusters", "gpu_model": "gpu_models", "software": "software"}
 _SOURCE = "set by the experiment"
 
 
@@ -43,15 +40,20 @@ def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Sett
     """
     plain = {name: value for name, value in settings.items() if not is_inside(name)}
     identity = dict(plain)
-    for option in dict.fromkeys(name.partition(".")[0] for name in settings if is_inside(name)):
-        changes = {name.partition(".")[2]: settings[name] for name in settings if name.startswith(f"{option}.")}
-        base = plain.get(option)
+    changes: dict[str, Settings] = {}
+    for name in filter(is_inside, settings):
+        option, _, place = name.partition(".")
+        changes.setdefault(option, {})[place] = settings[name]
+    for option, changed in changes.items():
+        base, field = plain.get(option), f"{option}.{next(iter(changed))}"
         if not isinstance(base, str):
-            raise InputError(f"changes a file: set {option} too", field=f"{option}.{next(iter(changes))}")
+            raise InputError(f"changes a file: set {option} too", field=field)
         if option == "workload":
-            plain[option] = identity[option] = _extended_model(base, changes)
+            if not base.startswith("model:"):
+                raise InputError(f"changes a model: {base!r:.80} is a trace", field=field)
+            plain[option] = identity[option] = ",".join([base, *(f"{key}={changed[key]}" for key in changed)])
             continue
-        name, text = changed_file(option, base, canonical(changes))
+        name, text = changed_file(option, base, canonical(changed))
         path = folder / digest(text) / f"{name}.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,13 +64,7 @@ def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Sett
 
 def is_inside(name: str) -> bool:
     """Return whether a field lies inside a file or a model."""
-    return name.partition(".")[0] in (*READERS, "workload") and "." in name
-
-
-def _extended_model(base: str, changes: Mapping[str, Value]) -> str:
-    if not base.startswith("model:"):
-        raise InputError(f"changes a model: {base!r:.80} is a trace", field=f"workload.{next(iter(changes))}")
-    return ",".join([base, *(f"{name}={value}" for name, value in changes.items())])
+    return name.partition(".")[0] in (*FILES, "workload") and "." in name
 
 
 @lru_cache(maxsize=1024)
@@ -77,14 +73,16 @@ def changed_file(option: str, base: str, changes: str) -> tuple[str, str]:
 
     Raises InputError: an unknown base or path.
     """
-    folder = PRESETS / _FOLDERS[option]
-    path = folder / f"{base.lower()}.yaml" if base.lower() in preset_names(folder) else Path(base)
+    preset = PRESETS / FILES[option][0] / f"{base.lower()}.yaml"
+    path = preset if os.sep not in base and is_file(preset) else Path(base)
     if not is_file(path):
         raise InputError(f"{base!r:.80} is neither a preset nor a file, so no field of it can change", field=option)
     data = copy.deepcopy(load_mapping(path))
     if not isinstance(data, dict):
         raise InputError("must be a mapping", file=path)
-    _keep_neighbours(data, path)
+    for entry, key in [(data, "base"), *((node, "file") for node in [data.get("node"), *(data.get("nodes") or [])])]:
+        if isinstance(entry, dict) and isinstance(entry.get(key), str) and is_file(path.parent / entry[key]):
+            entry[key] = os.path.abspath(path.parent / entry[key])  # the copy lies elsewhere
     if option == "cluster":
         data.setdefault("name", path.stem)
     for place, value in json.loads(changes).items():
@@ -93,14 +91,6 @@ def changed_file(option: str, base: str, changes: str) -> tuple[str, str]:
         if option == "software" and place.startswith("factors.") and place.endswith(".value"):
             _set(data, [*place.split(".")[:-1], "fitted_on"], _SOURCE, f"{option}.{place}")
     return path.stem, json.dumps(data, indent=1)
-
-
-def _keep_neighbours(data: dict[str, Any], path: Path) -> None:
-    """Make the paths of other files in a file absolute, because its copy lies elsewhere."""
-    entries = [(data, "base"), *((node, "file") for node in [data.get("node"), *(data.get("nodes") or [])])]
-    for entry, key in entries:
-        if isinstance(entry, dict) and isinstance(entry.get(key), str) and is_file(path.parent / entry[key]):
-            entry[key] = os.path.abspath(path.parent / entry[key])
 
 
 def _set(data: dict[str, Any], parts: list[str], value: Value, field: str) -> None:
@@ -117,32 +107,27 @@ def _set(data: dict[str, Any], parts: list[str], value: Value, field: str) -> No
 
 
 def _below(node: Any, part: str, field: str) -> list[Any]:
-    if isinstance(node, list):
-        return _entries(node, part, field)
-    if not isinstance(node, dict):
+    """Return the entry of a mapping, or the entries of a list with this name, link, position or beginning of a name."""
+    if isinstance(node, dict):
+        return [node.setdefault(part, {})]
+    if not isinstance(node, list):
         raise InputError(f"has nothing called {part!r:.80}", field=field)
-    return [node.setdefault(part, {})]
-
-
-def _entries(items: list[Any], part: str, field: str) -> list[Any]:
-    """Return the entries of a list with this name, link, position or beginning of a name."""
-    names = [str(item.get("name", item.get("link"))) if isinstance(item, dict) else "" for item in items]
-    if part.isdecimal() and int(part) < len(items):
-        return [items[int(part)]]
-    matches = [item for item, name in zip(items, names, strict=True) if name == part]
-    matches = matches or [item for item, name in zip(items, names, strict=True) if name.startswith(part)]
-    if not matches:
-        raise InputError(f"no entry {part!r:.80}{nearest(part, set(names) - {'None', ''})}", field=field)
-    return matches
+    if part.isdecimal() and int(part) < len(node):
+        return [node[int(part)]]
+    names = [str(item.get("name", item.get("link", ""))) if isinstance(item, dict) else "" for item in node]
+    wanted = {part} if part in names else {name for name in names if name.startswith(part)}
+    if not wanted:
+        raise InputError(f"no entry {part!r:.80}{nearest(part, set(names) - {''})}", field=field)
+    return [item for item, name in zip(node, names, strict=True) if name in wanted]
 
 
 def check_files(settings: Settings, folder: Path) -> None:
     """Read the changed files of a point. Raises InputError for a field that a file does not have, or a wrong value."""
-    changed = {name.partition(".")[0] for name in settings if is_inside(name)}
     plain, _ = with_changed_files(settings, folder)
-    for option in changed & set(READERS):
-        try:
-            load_target(READERS[option])(plain[option])
-        except InputError as error:
-            problem = str(error).replace(f"{plain[option]}: ", "")
-            raise InputError(problem, field=f"{option} (changed)") from None
+    for option, (_, reader) in FILES.items():
+        if any(name.startswith(f"{option}.") for name in settings):
+            try:
+                load_target(reader)(plain[option])
+            except InputError as error:
+                problem = str(error).replace(f"{plain[option]}: ", "")
+                raise InputError(problem, field=f"{option} (changed)") from None

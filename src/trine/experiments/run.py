@@ -6,17 +6,17 @@ import os
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from trine.errors import InputError, SimulationError, one_line
-from trine.experiments.executors import UNKNOWN_WORKERS, SerialExecutor, Workers
-from trine.experiments.journal import Entry, WorkerJournal, folder_of, is_current, journals, lines, read_entries
+from trine.experiments.executors import SerialExecutor, Workers
+from trine.experiments.journal import Entry, folder_of, read_lines
 from trine.experiments.sources import NumberedSource, Point, SearchSource
 from trine.experiments.spec import ExperimentSpec, Shard
-from trine.experiments.worker import Task, answer_task, close_journals, fingerprint
+from trine.experiments.worker import Task, answer_task, close_journals, failed_entry, open_journal
 
 #: Called with (answered, failed, all points of this run) after each call of a worker.
 OnProgress = Callable[[int, int, int], None]
@@ -26,6 +26,8 @@ _CALL_S, _MAX_GROUP = 0.25, 256
 #: Losses after which a point runs alone, and further losses alone after which it counts as failed.
 _SUSPECT_AFTER, _FAILED_AFTER = 2, 3
 _MAX_LOSSES = 12
+#: Assumed number of workers of an executor that does not give it.
+_UNKNOWN_WORKERS = 16
 #: Longest specification, in characters, that goes to the workers with every call.
 _MAX_SENT = 20_000
 
@@ -33,7 +35,7 @@ _MAX_SENT = 20_000
 class WorkersLostError(Exception):
     """Lost workers, or a lost connection to them. tasks: calls without an answer; cause: the first error."""
 
-    def __init__(self, tasks: list[Task], cause: BaseException) -> None:
+    def __init__(self, tasks: Iterable[Task], cause: BaseException) -> None:
         super().__init__(one_line(f"{type(cause).__name__}: {cause}", 200))
         self.tasks = tasks
 
@@ -53,19 +55,6 @@ def run_points(
             run.close()
 
 
-def answered(directory: Path, spec: ExperimentSpec, shard: Shard) -> Iterator[int]:
-    """Return the numbers of the points in the journals that may have points of a shard."""
-    for path in journals(directory, shard):
-        if is_current(path, spec):
-            for _, line in lines(path):
-                yield point_of(line)
-
-
-def point_of(line: bytes) -> int:
-    """Return the number of a line's point, which its text begins with."""
-    return int(line[9 : line.index(b",", 9)])
-
-
 @contextmanager
 def _locked(folder: Path, shard: Shard) -> Iterator[None]:
     """Lock a shard's folder of journals until the block or this process ends.
@@ -73,23 +62,18 @@ def _locked(folder: Path, shard: Shard) -> Iterator[None]:
     Raises InputError if another process of this machine has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):  # on Windows, and on a file system without locks
+            import fcntl
+
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                where = folder.parents[1]
+                raise InputError(f"another process is answering shard {shard} of it", file=where) from None
         yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise InputError(f"another process is answering shard {shard} of it", file=folder.parents[1]) from None
-    except OSError:  # a file system without locks
-        pass
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
 class _Run:
@@ -102,16 +86,16 @@ class _Run:
         self._on_progress = on_progress
         self._calls_of_shard = directory / "running" / folder_of(directory, shard).name
         self._start_claims()
+        self._source: NumberedSource | SearchSource
         if spec.search is None:
-            self._source: NumberedSource | SearchSource = NumberedSource(spec, shard, answered(directory, spec, shard))
+            done = (line.point for line in read_lines(directory, spec, shard))
+            self._source = NumberedSource(spec.points(shard), done)
         else:
-            self._source = SearchSource(spec, read_entries(directory, spec))
-        self._total, self._failed = self._source.left, 0
+            self._source = SearchSource(spec, (line.entry() for line in read_lines(directory, spec)))
+        self._total, self._failed, self._calls = self._source.left, 0, 0
         self._again: deque[Point] = deque()
         self._losses: Counter[int] = Counter()
         self._point_s: float | None = None
-        self._calls = 0
-        self._journal: WorkerJournal | None = None
 
     def _start_claims(self) -> None:
         """Start a new folder for claims, before the journals are read.
@@ -125,8 +109,8 @@ class _Run:
 
     def until_done(self) -> None:
         """Feed executors until every point has an answer."""
-        losses, lost_since, left = 0, time.monotonic(), self._source.left
-        while self._source.left:
+        losses, lost_since = 0, time.monotonic()
+        while left := self._source.left:
             try:
                 self._with_executor()
                 continue
@@ -134,11 +118,10 @@ class _Run:
                 self._take_back(lost)
                 problem = str(lost)
             if self._source.left < left:
-                losses, lost_since, left = 0, time.monotonic(), self._source.left
+                losses, lost_since = 0, time.monotonic()
             losses += 1
-            waited = time.monotonic() - lost_since
             most = _MAX_LOSSES if self._workers.is_owned else 1  # trine cannot replace the caller's executor
-            if losses > most and waited > self._workers.patience_s:
+            if losses > most and time.monotonic() - lost_since > self._workers.patience_s:
                 raise SimulationError(
                     f"the workers were lost {losses} times in a row ({problem}); start again to go on"
                 )
@@ -146,33 +129,32 @@ class _Run:
 
     def _with_executor(self) -> None:
         try:
-            executor, is_alive = self._workers.make()
+            executor = self._workers.make()
         except (OSError, TimeoutError) as error:
             raise WorkersLostError([], error) from None
         is_done = False
         try:
-            self._feed(executor, is_alive)
+            self._feed(executor)
             is_done = True
         finally:
             if self._workers.is_owned:
                 with suppress(Exception):
                     executor.shutdown(wait=is_done, cancel_futures=True)
 
-    def _feed(self, executor: Executor, is_alive: Callable[[], bool]) -> None:
+    def _feed(self, executor: Executor) -> None:
         pending: dict[Future[list[Entry]], Task] = {}
         lost: list[Task] = []
         cause: BaseException = ConnectionError("no connection to the scheduler")
-        count = getattr(executor, "_max_workers", None) or self._workers.count or UNKNOWN_WORKERS
+        count = getattr(executor, "_max_workers", None)
+        count = count if isinstance(count, int) else _UNKNOWN_WORKERS
         window = 1 if isinstance(executor, SerialExecutor) else 2 * count
-        while not lost:
+        while not lost and getattr(executor, "is_connected", True):
             while len(pending) < window and (task := self._next_task(len(pending), count)) is not None:
                 try:
                     pending[executor.submit(answer_task, task)] = task
                 except (RuntimeError, OSError) as error:  # a broken pool is a RuntimeError
-                    cause = error
-                    lost.append(task)
-                    break
-            if not pending and not lost:
+                    raise WorkersLostError([task, *pending.values()], error) from None
+            if not pending:
                 return
             finished, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -184,43 +166,40 @@ class _Run:
                 except (Exception, CancelledError) as error:  # of the executor: errors of points are answers
                     cause = error
                     lost.append(task)
-            if not is_alive():
-                lost += pending.values()
-                raise WorkersLostError(lost, cause)
         raise WorkersLostError([*lost, *pending.values()], cause)
 
     def _next_task(self, num_pending: int, workers: int) -> Task | None:
-        """Return the next call, or None to wait for calls in flight. Points under suspicion run alone."""
-        if self._again and self._losses[self._again[0][0]] >= _SUSPECT_AFTER:
-            return None if num_pending else self._task([self._again.popleft()])
-        size = self._group_size(workers)
+        """Return the next call, or None to wait for calls in flight.
+
+        A call has one point at first, then about a quarter of a second of work. Points under suspicion run alone.
+        """
+        size = 1
+        if self._point_s is not None:
+            share = self._source.left // (4 * workers)
+            size = max(1, min(_MAX_GROUP, share, int(_CALL_S / max(self._point_s, 1e-6))))
         points: list[Point] = []
         while self._again and len(points) < size and self._losses[self._again[0][0]] < _SUSPECT_AFTER:
             points.append(self._again.popleft())
+        if not points and self._again:
+            if num_pending:
+                return None
+            points = [self._again.popleft()]
         points = points or self._source.take(size)
-        return self._task(points) if points else None
-
-    def _group_size(self, workers: int) -> int:
-        """Return the number of points for one call: one at first, then about a quarter of a second of work."""
-        if self._point_s is None:
-            return 1
-        share = max(1, self._source.left // (4 * workers))
-        return max(1, min(_MAX_GROUP, share, int(_CALL_S / max(self._point_s, 1e-6))))
-
-    def _task(self, points: list[Point]) -> Task:
+        if not points:
+            return None
         self._calls += 1
         claim = ""
         if self._workers.repeats:
             claim = str(self._claims / str(self._calls))
             Path(claim).touch()
         text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
-        return Task(text, str(self._directory), str(self._shard), tuple(points), claim)
+        return Task(text, str(self._directory), self._shard, tuple(points), claim)
 
     def _tell(self, entries: list[Entry], task: Task) -> None:
         """Record the answers of a call, and write those that its worker could not write."""
         for entry in entries:
             if not entry.pop("is_written"):
-                self._write(entry)
+                open_journal(task, self._spec).append(entry)
             self._source.tell(entry)
             self._failed += entry["status"] == "failed"
             seconds = entry["seconds"]
@@ -230,43 +209,32 @@ class _Run:
         if self._on_progress is not None:
             self._on_progress(self._total - self._source.left, self._failed, self._total)
 
-    def _write(self, entry: Entry) -> None:
-        if self._journal is None:
-            self._journal = WorkerJournal(self._directory, self._spec, self._shard)
-        self._journal.append(entry)
-
     def _take_back(self, lost: WorkersLostError) -> None:
         """Read what lost workers wrote; the first other point of each call was in flight, and all others repeat."""
         self._start_claims()
         points = {point for task in lost.tasks for point, _ in task.points}
-        written = {each["point"]: each for each in read_entries(self._directory, self._spec) if each["point"] in points}
-        for entry in written.values():
-            self._tell([{**entry, "is_written": True}], Task("", "", "", ()))
+        lines = read_lines(self._directory, self._spec, self._shard)
+        written = {line.point: line for line in lines if line.point in points}
+        self._tell([{**line.entry(), "is_written": True} for line in written.values()], Task("", "", self._shard, ()))
         for task in lost.tasks:
             missing = [point for point in task.points if point[0] not in written]
-            if missing:
-                self._losses[missing[0][0]] += 1
+            for number, _ in missing[:1]:
+                self._losses[number] += 1
             self._again.extend(point for point in missing if not self._give_up(point, str(lost)))
-        order = sorted(self._again, key=lambda point: (self._losses[point[0]], point[0]))
-        self._again = deque(order)
+        self._again = deque(sorted(self._again, key=lambda point: (self._losses[point[0]], point[0])))
 
     def _give_up(self, point: Point, problem: str) -> bool:
-        """Record a point as failed if its workers keep ending."""
+        """Record a point as failed if its local workers keep ending."""
         number, chosen = point
-        if self._losses[number] < _SUSPECT_AFTER + _FAILED_AFTER or not self._workers.is_local:
+        losses = self._losses[number]
+        if losses < _SUSPECT_AFTER + _FAILED_AFTER or self._workers.repeats or not self._workers.is_owned:
             return False
         fields = self._spec.fields_of(number) if chosen is None else chosen
-        entry: Entry = {
-            "point": number, "key": fingerprint(self._spec, {**self._spec.settings, **fields}), "status": "failed",
-            "fields": fields, "reason": f"its worker ended {self._losses[number]} times ({problem})", "seconds": 0.0,
-        }  # fmt: skip
-        self._tell([{**entry, "is_written": False}], Task("", "", "", ()))
+        entry = failed_entry(self._spec, number, fields, f"its worker ended {losses} times ({problem})")
+        self._tell([{**entry, "is_written": False}], Task("", str(self._directory), self._shard, ()))
         return True
 
     def close(self) -> None:
         """Close the journals of this process, and remove notes about calls in flight."""
-        if self._journal is not None:
-            self._journal.sync()
-            self._journal.close()
         close_journals(self._directory)
         shutil.rmtree(self._calls_of_shard, ignore_errors=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.experiments.journal import Entry
-from trine.experiments.spec import ExperimentSpec, Settings, Shard
+from trine.experiments.spec import ExperimentSpec, Settings
 from trine.experiments.values import RandomValues
 
 #: A point by its number, with its fields if they do not follow from the number.
@@ -22,38 +22,29 @@ BATCH = 8
 class NumberedSource:
     """The points of a grid or a sample.
 
-    done: numbers of answered points.
+    points: numbers of all points; done: of those with an answer, and perhaps of other points.
     """
 
-    def __init__(self, spec: ExperimentSpec, shard: Shard, done: Iterable[int]) -> None:
-        self._shard = shard
-        self._total = len(range(shard.number, spec.size, shard.count))
-        self._done = np.zeros(self._total, np.bool_)
-        for point in done:
-            position, rest = divmod(point - shard.number, shard.count)
-            if rest == 0:
-                self._done[position] = True
-        self._left, self._next = self._total - int(self._done.sum()), 0
+    def __init__(self, points: range, done: Iterable[int]) -> None:
+        self._points, self._next = points, 0
+        self._done = np.zeros(len(points), np.bool_)
+        self._done[[points.index(point) for point in done if point in points]] = True
+        self.left = len(points) - int(self._done.sum())
 
     def take(self, count: int) -> list[Point]:
         """Return the next points without an answer."""
-        points: list[Point] = []
-        while len(points) < count and self._next < self._total:
+        taken: list[Point] = []
+        while len(taken) < count and self._next < len(self._points):
             if not self._done[self._next]:
-                points.append((self._next * self._shard.count + self._shard.number, None))
+                taken.append((self._points[self._next], None))
             self._next += 1
-        return points
+        return taken
 
     def tell(self, entry: Entry) -> None:
         """Mark a point as answered."""
-        position = (entry["point"] - self._shard.number) // self._shard.count
-        self._left -= not self._done[position]
+        position = self._points.index(entry["point"])
+        self.left -= not self._done[position]
         self._done[position] = True
-
-    @property
-    def left(self) -> int:
-        """Number of points without an answer."""
-        return self._left
 
 
 class SearchSource:
@@ -63,13 +54,18 @@ class SearchSource:
     """
 
     def __init__(self, spec: ExperimentSpec, entries: Iterable[Entry]) -> None:
-        self._optuna = _optuna()
+        try:
+            import optuna
+        except ImportError:
+            raise MissingExtraError("a search", "search", "optuna") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         assert spec.search is not None
-        self._spec, self._search = spec, spec.search
+        self._vary, self._search, self._fail = spec.vary, spec.search, optuna.trial.TrialState.FAIL
         self._known = {(entry["point"], str(entry["fields"])): entry for entry in entries}
-        sampler = self._optuna.samplers.TPESampler(seed=spec.seed)
-        direction = "minimize" if spec.search.minimise is not None else "maximize"
-        self._study = self._optuna.create_study(sampler=sampler, direction=direction)
+        self._study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=spec.seed),
+            direction="minimize" if spec.search.minimise is not None else "maximize",
+        )
         self._trials: dict[int, Any] = {}
         self._answers: dict[int, Entry] = {}
         self._queue: deque[Point] = deque()
@@ -93,45 +89,30 @@ class SearchSource:
     def _advance(self) -> None:
         while len(self._answers) == len(self._trials) and self._told < self._search.trials:
             for number in sorted(self._trials):
-                self._tell_study(self._trials[number], self._answers[number])
+                value = self._value(self._answers[number])
+                self._study.tell(self._trials[number], value, state=self._fail if value is None else None)
             self._told += len(self._trials)
             self._trials, self._answers = {}, {}
             for number in range(self._told, min(self._told + BATCH, self._search.trials)):
-                self._ask(number)
-
-    def _ask(self, number: int) -> None:
-        trial = self._study.ask()
-        fields = {name: self._suggest(trial, name, axis) for name, axis in self._spec.vary.items()}
-        self._trials[number] = trial
-        known = self._known.get((number, str(fields)))
-        if known is None:
-            self._queue.append((number, fields))
-        else:
-            self._answers[number] = known
+                trial = self._trials[number] = self._study.ask()
+                fields = {name: self._suggest(trial, name, axis) for name, axis in self._vary.items()}
+                if (number, str(fields)) in self._known:
+                    self._answers[number] = self._known[number, str(fields)]
+                else:
+                    self._queue.append((number, fields))
 
     def _suggest(self, trial: Any, name: str, axis: Any) -> Any:
         if not isinstance(axis, RandomValues):
             return trial.suggest_categorical(name, list(axis))
-        suggest = trial.suggest_int if axis.is_whole else trial.suggest_float
-        ends = (int(axis.low), int(axis.high)) if axis.is_whole else (axis.low, axis.high)
-        return axis.with_unit(suggest(name, *ends, log=axis.is_log))
+        suggest, kind = (trial.suggest_int, int) if axis.is_whole else (trial.suggest_float, float)
+        return axis.with_unit(suggest(name, kind(axis.low), kind(axis.high), log=axis.is_log))
 
-    def _tell_study(self, trial: Any, entry: Entry) -> None:
+    def _value(self, entry: Entry) -> float | None:
+        """Return the result to optimise; None (a failed trial for optuna) for a failed point."""
         if entry["status"] != "done":
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            return
-        name = self._search.minimise or self._search.maximise or ""
-        value = entry["result"].get(name)
-        if not isinstance(value, int | float):
-            numbers = [key for key, each in entry["result"].items() if isinstance(each, int | float)]
+            return None
+        name, result = self._search.minimise or self._search.maximise, entry["result"]
+        if not isinstance(result.get(name), int | float):
+            numbers = [key for key, each in result.items() if isinstance(each, int | float)]
             raise InputError(f"no number called {name!r:.80} in the results{nearest(name, numbers)}", field="search")
-        self._study.tell(trial, value)
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise MissingExtraError("a search", "search", "optuna") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+        return float(result[name])

@@ -6,19 +6,19 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from trine.common._version import __version__
 from trine.common.arguments import named_arguments
 from trine.common.inputs import is_file, read_bytes
 from trine.common.schema import Field, Spec
 from trine.common.spec import check, load_mapping
-from trine.errors import InputError
-from trine.experiments.values import RandomValues, Value, parse_values, read_written, written
+from trine.errors import InputError, about
+from trine.experiments.values import RandomValues, Value, parse_values
 
 #: Function that answers a point: (command, settings) -> flat record.
 CLI_QUESTION = "trine.cli.record:answer_point"
@@ -28,7 +28,6 @@ MAX_POINTS = 10**9
 SPEC_FILE = "experiment.json"
 
 Settings = dict[str, Any]
-Axis = tuple[Value, ...] | RandomValues
 
 
 class SearchSpec(Spec):
@@ -53,25 +52,29 @@ class ExperimentFile(Spec):
     search: SearchSpec | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shard:
-    """Part ``number`` of ``count`` of an experiment: every ``count``-th point, starting with ``number``."""
+class StoredFile(ExperimentFile):
+    """The resolved specification in an experiment's directory."""
+
+    question: str = CLI_QUESTION
+    inputs: dict[str, str] = Field(default_factory=dict)
+
+
+class Shard(NamedTuple):
+    """Part ``number`` of ``of`` of an experiment: every ``of``-th point, starting with ``number``."""
 
     number: int = 0
-    count: int = 1
+    of: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Return the shard of ``i/n``, i from 0 to n - 1. Raises InputError for another text."""
-        number, slash, count = text.partition("/")
-        if not slash or not (number.isdecimal() and count.isdecimal()) or len(text) > 20:
-            raise InputError(f"must be i/n such as 0/8, got {text!r:.80}", field="shard")
-        if not int(number) < int(count):
-            raise InputError(f"{text}: shards of {count} are 0/{count} to {int(count) - 1}/{count}", field="shard")
-        return cls(number=int(number), count=int(count))
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and len(text) <= 20 and int(number) < int(count)):
+            raise InputError(f"must be i/n, 0/8 to 7/8 for 8 shards, got {text!r:.80}", field="shard")
+        return cls(int(number), int(count))
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.of}"
 
 
 @named_arguments
@@ -97,28 +100,24 @@ class ExperimentSpec:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        axes = {name: _axis(name, values) for name, values in self.vary.items()}
+        axes = {name: parse_values(name, values) for name, values in self.vary.items()}
         object.__setattr__(self, "vary", axes)
-        fixed = next((name for name in axes if name in self.settings), None)
-        if fixed is not None:
-            raise InputError("is both set and varied: keep one", field=fixed)
-        if self.random and self.samples is None and self.search is None:
+        for name in axes.keys() & self.settings.keys():
+            raise InputError("is both set and varied: keep one", field=name)
+        drawn = "search" if self.samples is None else "samples"
+        has_draws = self.samples is not None or self.search is not None
+        if self.random and not has_draws:
             raise InputError(
                 "is random: add samples (how many), or search (with optuna)", field=next(iter(self.random))
             )
-        if not self.random and (self.samples is not None or self.search is not None):
-            name = "samples" if self.samples is not None else "search"
-            raise InputError(f"{name} needs a random field such as uniform(0.1..0.9)", field=name)
-        if self.search is not None:
-            self._check_search(self.search)
+        if has_draws and not self.random:
+            raise InputError(f"{drawn} needs a random field such as uniform(0.1..0.9)", field=drawn)
+        if self.search is not None and self.samples is not None:
+            raise InputError("samples and search both draw the random fields: keep one", field="search")
+        if self.search is not None and (self.search.minimise is None) == (self.search.maximise is None):
+            raise InputError("needs minimise or maximise: the name of a result", field="search")
         if self.size > MAX_POINTS:
             raise InputError(f"{self.size:,} points: an experiment has at most {MAX_POINTS:,}")
-
-    def _check_search(self, search: SearchSpec) -> None:
-        if self.samples is not None:
-            raise InputError("samples and search both draw the random fields: keep one", field="search")
-        if (search.minimise is None) == (search.maximise is None):
-            raise InputError("needs minimise or maximise: the name of a result", field="search")
 
     @cached_property
     def grid(self) -> dict[str, tuple[Value, ...]]:
@@ -140,25 +139,22 @@ class ExperimentSpec:
     def fields_of(self, point: int) -> Settings:
         """Return the varied fields of a point by its number; a search's points are drawn as it goes."""
         cell, sample = divmod(point, self.samples or 1)
-        values: Settings = {}
+        values: Settings = {name: axis.draw(self.seed, name, sample) for name, axis in self.random.items()}
         for name, choices in reversed(self.grid.items()):
             cell, position = divmod(cell, len(choices))
             values[name] = choices[position]
-        drawn = {name: axis.draw(self.seed, name, sample) for name, axis in self.random.items()}
-        return {name: values[name] if name in values else drawn[name] for name in self.vary}
+        return {name: values[name] for name in self.vary}
 
-    def points(self, shard: Shard) -> Iterator[int]:
+    def points(self, shard: Shard) -> range:
         """Return the numbers of the points of a shard."""
-        return iter(range(shard.number, self.size, shard.count))
+        return range(shard.number, self.size, shard.of)
 
     def document(self) -> dict[str, Any]:
         """Return the resolved specification as plain data."""
+        values = {name: list(axis) if isinstance(axis, tuple) else str(axis) for name, axis in self.vary.items()}
         search = None if self.search is None else self.search.model_dump()
-        return {
-            "command": self.command, "settings": self.settings, "samples": self.samples, "seed": self.seed,
-            "vary": {name: written(axis) for name, axis in self.vary.items()}, "search": search,
-            "question": self.question, "inputs": dict(self.inputs),
-        }  # fmt: skip
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**own, "vary": values, "search": search, "inputs": dict(self.inputs)}
 
     @cached_property
     def text(self) -> str:
@@ -188,52 +184,28 @@ def _located(value: Any, files: dict[str, str]) -> Any:
     return value
 
 
-def _axis(name: str, values: object) -> Axis:
-    return values if isinstance(values, RandomValues) else parse_values(name, values)
-
-
-def spec_of(data: object, file: object) -> ExperimentSpec:
-    """Return the specification of an experiment file's plain data. Raises SpecError with file and field."""
-    content = check(ExperimentFile, data, file)
-    return ExperimentSpec(**{name: getattr(content, name) for name in ExperimentFile.model_fields})
+def spec_of(data: object, file: object, kind: type[ExperimentFile] = ExperimentFile) -> ExperimentSpec:
+    """Return the specification of plain data. Raises InputError with file and field."""
+    with about(file):
+        content = check(kind, data, file)
+        return ExperimentSpec(**{name: getattr(content, name) for name in kind.model_fields})
 
 
 def read_experiment(path: str | os.PathLike[str]) -> ExperimentSpec:
     """Read an experiment file (YAML or JSON). Raises InputError with file and field."""
-    from trine.errors import about
-
-    with about(os.fspath(path)):
-        return spec_of(load_mapping(path), os.fspath(path))
-
-
-def parse_document(data: object) -> ExperimentSpec:
-    """Return the specification that :meth:`ExperimentSpec.document` wrote. Raises InputError for other data."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("vary"), Mapping):
-        raise InputError("is no experiment")
-    names = set(ExperimentSpec.__dataclass_fields__)
-    if set(data) != names:
-        raise InputError(f"has the fields {', '.join(sorted(set(map(str, data)) ^ names))} too many or too few")
-    search = None if data["search"] is None else check(SearchSpec, data["search"], None)
-    vary = {name: read_written(name, values) for name, values in data["vary"].items()}
-    return ExperimentSpec(**{**data, "search": search, "vary": vary})
+    return spec_of(load_mapping(path), os.fspath(path))
 
 
 def stored_spec(directory: Path) -> ExperimentSpec:
     """Return the specification of an experiment's directory. Raises InputError if the folder holds none."""
-    from trine.errors import about
-
-    with about(directory / SPEC_FILE):
-        return parse_document(load_mapping(directory / SPEC_FILE))
+    return spec_of(load_mapping(directory / SPEC_FILE), directory / SPEC_FILE, StoredFile)
 
 
 def canonical(data: object) -> str:
     """Return plain data as JSON with one spelling."""
-    return json.dumps(data, sort_keys=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def digest(text: str) -> str:
     """Return the fingerprint of a text: 24 hexadecimal digits of its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-Status = Literal["done", "failed"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
+import socket
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trine.common._version import __version__
 from trine.common.arguments import named_arguments
 from trine.common.plugins import load_target
 from trine.common.spec import write_json
@@ -17,7 +21,6 @@ from trine.errors import InputError, MissingExtraError
 from trine.experiments.executors import make_workers
 from trine.experiments.experiment import Experiment
 from trine.experiments.fields import check_files, is_inside
-from trine.experiments.journal import environment
 from trine.experiments.run import OnProgress, run_points
 from trine.experiments.spec import (
     CLI_QUESTION,
@@ -25,6 +28,7 @@ from trine.experiments.spec import (
     SPEC_FILE,
     ExperimentSpec,
     Shard,
+    canonical,
     read_experiment,
     spec_of,
     stored_spec,
@@ -32,7 +36,6 @@ from trine.experiments.spec import (
 
 #: Function that returns the name of an option of a command, from any of its spellings.
 _OPTION_NAME = "trine.cli.record:option_name"
-ENVIRONMENT_FILE = "environment.json"
 
 
 @named_arguments
@@ -64,39 +67,40 @@ def sweep(
     """
     spec, folder = _spec_and_folder(experiment, directory)
     part = Shard() if shard is None else Shard.parse(shard)
-    if part.count > 1 and spec.search is not None:
+    if part.of > 1 and spec.search is not None:
         raise InputError("a search needs the results of all trials: it has no shards", field="shard")
-    workers = make_workers(
-        executor=executor, processes=processes, scheduler=scheduler, most=-(-spec.size // (2 * part.count))
-    )
+    most = -(-spec.size // (2 * part.of))
+    workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most)
     _prepare(folder, spec)
     run_points(folder.resolve(), spec, workers, part, progress)
     finished = Experiment(folder)
-    if part.count == 1 and not finished.left:
+    if part.of == 1 and not finished.left:
         with suppress(MissingExtraError):  # the journals have everything
             finished.compact()
     return finished
 
 
-def _spec_and_folder(
-    experiment: ExperimentSpec | Mapping[str, Any] | str | os.PathLike[str], directory: str | os.PathLike[str] | None
-) -> tuple[ExperimentSpec, Path]:
+def _spec_and_folder(experiment: Any, directory: str | os.PathLike[str] | None) -> tuple[ExperimentSpec, Path]:
     """Return the resolved specification and its directory."""
-    if isinstance(experiment, str | os.PathLike):
-        path = Path(experiment)
-        if path.is_dir():
-            if directory is not None and Path(directory) != path:
-                raise InputError(f"{path} is a directory already: leave the second one out", field="directory")
-            return _unchanged(stored_spec(path), path), path
-        spec = read_experiment(path)
-        folder = path.with_suffix("") if directory is None else Path(directory)
+    is_path = isinstance(experiment, str | os.PathLike)
+    if is_path and (path := Path(experiment)).is_dir():
+        if directory is not None and Path(directory) != path:
+            raise InputError(f"{path} is a directory already: leave the second one out", field="directory")
+        spec = stored_spec(path)
+        now = replace(spec, inputs={}).with_inputs() if spec.question == CLI_QUESTION else spec
+        for file, digest in spec.inputs.items():
+            if now.inputs.get(file) != digest:
+                raise InputError(f"has changed since the experiment in {path} began", file=file)
+        return spec, path
+    if is_path:
+        spec, folder = read_experiment(experiment), Path(directory or path.with_suffix(""))
         if folder == path:
             raise InputError("needs a directory: an experiment file ends in .yaml or .json", file=path)
-    elif directory is None:
-        raise InputError("needs a folder for the results", field="directory")
     else:
-        spec = experiment if isinstance(experiment, ExperimentSpec) else spec_of(experiment, "experiment")
+        if directory is None:
+            raise InputError("needs a folder for the results", field="directory")
         folder = Path(directory)
+        spec = experiment if isinstance(experiment, ExperimentSpec) else spec_of(experiment, "experiment")
     return resolved(spec, folder), folder
 
 
@@ -108,52 +112,35 @@ def resolved(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
     if spec.question != CLI_QUESTION:
         return spec
     name = load_target(_OPTION_NAME)
-    spec = replace(
-        spec,
-        settings={name(spec.command, each): value for each, value in spec.settings.items()},
-        vary={name(spec.command, each): axis for each, axis in spec.vary.items()},
-    ).with_inputs()
+    settings = {name(spec.command, each): value for each, value in spec.settings.items()}
+    vary = {name(spec.command, each): axis for each, axis in spec.vary.items()}
+    spec = replace(spec, settings=settings, vary=vary).with_inputs()
     first = {**spec.settings, **(spec.fields_of(0) if spec.search is None else {})}
     if any(map(is_inside, first)):
         check_files(first, folder / "files")
     return spec
 
 
-def _unchanged(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
-    """Return the stored specification. Raises InputError if an input file has changed since."""
-    now = replace(spec, inputs={}).with_inputs() if spec.question == CLI_QUESTION else spec
-    for path, digest in spec.inputs.items():
-        if now.inputs.get(path) != digest:
-            raise InputError(f"has changed since the experiment in {folder} began", file=path)
-    return spec
-
-
 def _prepare(folder: Path, spec: ExperimentSpec) -> None:
     """Create the directory, or check that it holds this experiment. Raises InputError if it holds another one."""
     if (folder / SPEC_FILE).is_file():
-        stored = stored_spec(folder)
-        if stored.text != spec.text:
-            raise InputError(f"holds another experiment: {_difference(stored, spec)}; give another folder", file=folder)
-    else:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write: {error.strerror or error}", file=folder) from None
-        others = [each.name for each in folder.iterdir() if each.name != "files" and not each.name.startswith(".")]
-        if others:
-            raise InputError(f"is no experiment and not empty ({others[0]:.40}): choose another folder", file=folder)
-        write_json(folder / SPEC_FILE, spec.document())
-    environments = folder / ENVIRONMENT_FILE
-    if not environments.is_file():
-        write_json(environments, {RESULT_VERSION: environment()})
-
-
-def _difference(stored: ExperimentSpec, spec: ExperimentSpec) -> str:
-    old, new = stored.document(), spec.document()
-    field = next(name for name in new if old[name] != new[name] or list_of(old[name]) != list_of(new[name]))
-    return f"{field} was {old[field]!r:.80}, not {new[field]!r:.80}"
-
-
-def list_of(value: object) -> list[object]:
-    """Return the keys of a mapping in order, else the value alone: the order of varied fields numbers the points."""
-    return list(value) if isinstance(value, Mapping) else [value]
+        old, new = stored_spec(folder).document(), spec.document()
+        for name in new:
+            if canonical(old[name]) != canonical(new[name]):  # as text: the order of varied fields numbers the points
+                change = f"{name} was {old[name]!r:.80}, not {new[name]!r:.80}"
+                raise InputError(f"holds another experiment: {change}; give another folder", file=folder)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", file=folder) from None
+    others = [each.name for each in folder.iterdir() if each.name != "files" and not each.name.startswith(".")]
+    if others:
+        raise InputError(f"is no experiment and not empty ({others[0]:.40}): choose another folder", file=folder)
+    write_json(folder / SPEC_FILE, spec.document())
+    environment = {
+        "trine": __version__, "result_version": RESULT_VERSION, "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "numba")}, "platform": platform.platform(),
+        "host": socket.gethostname(), "cpus": os.cpu_count(),
+    }  # fmt: skip
+    write_json(folder / "environment.json", {RESULT_VERSION: environment})

@@ -11,8 +11,7 @@ import numpy as np
 
 from trine.common.outputs import open_output
 from trine.errors import InputError, nearest
-from trine.experiments.journal import Entry, is_current, journals, lines, parse_line
-from trine.experiments.run import point_of
+from trine.experiments.journal import Entry, Line, read_lines
 from trine.experiments.spec import ExperimentSpec
 from trine.results.frames import Row, pyarrow
 
@@ -20,17 +19,14 @@ PARQUET_FILE = "points.parquet"
 #: Rows that are in memory at a time.
 GROUP_ROWS = 20_000
 #: Columns of every row, before the fields and the results.
-Types = dict[str, set[type]]
 FIRST_COLUMNS = ("point", "key", "status", "reason")
+#: Column -> types of its values.
+Types = dict[str, set[type]]
 
 
 class LineIndex(NamedTuple):
-    """Place of each point's line: journal number, offset and length, sorted by point.
+    """Place of each point's line: journal number and offset, int64[num_points] sorted by point; paths: the journals."""
 
-    points, files, offsets: int64[num_points]; paths: the journals.
-    """
-
-    points: Any
     files: Any
     offsets: Any
     paths: list[Path]
@@ -38,42 +34,42 @@ class LineIndex(NamedTuple):
 
 def index_lines(directory: Path, spec: ExperimentSpec) -> LineIndex:
     """Return the place of each answered point; of a point that was in flight twice, one of its equal lines."""
-    paths = [path for path in journals(directory) if is_current(path, spec)]
-    places: list[Any] = [np.empty((0, 3), np.int64)]
-    for number, path in enumerate(paths):
-        found = [(point_of(line), number, offset) for offset, line in lines(path)]
-        places.append(np.array(found, np.int64).reshape(-1, 3))
-    table = np.concatenate(places)
-    points, first = np.unique(table[:, 0], return_index=True)
-    return LineIndex(points, table[first, 1], table[first, 2], paths)
+    numbers: dict[Path, int] = {}
+    found = (
+        value
+        for line in read_lines(directory, spec)
+        for value in (line.point, numbers.setdefault(line.path, len(numbers)), line.offset)
+    )
+    table = np.fromiter(found, np.int64).reshape(-1, 3)
+    _, first = np.unique(table[:, 0], return_index=True)
+    return LineIndex(table[first, 1], table[first, 2], list(numbers))
 
 
-def entries(index: LineIndex, start: int = 0, stop: int | None = None) -> list[Entry]:
+def _entries(index: LineIndex, start: int, stop: int | None) -> list[Entry]:
     """Return the entries of the points at positions ``start`` to ``stop``, in the order of the points."""
     files, offsets = index.files[start:stop], index.offsets[start:stop]
     found: list[Any] = [None] * len(files)
     order = np.lexsort((offsets, files))
     for number in np.unique(files).tolist():
-        with index.paths[number].open("rb") as file:
+        path = index.paths[number]
+        with path.open("rb") as file:
             for position in order[files[order] == number].tolist():
                 file.seek(int(offsets[position]))
-                found[position] = parse_line(file.readline(), index.paths[number])
+                found[position] = Line(path, 0, file.readline()).entry()
     return found
 
 
-def row_of(entry: Entry) -> Row:
+def _row(entry: Entry) -> Row:
     """Return the entry as a flat row: point, key, status, reason, its fields, then its results without these names."""
-    row: Row = {"point": entry["point"], "key": entry["key"], "status": entry["status"], "reason": entry.get("reason")}
-    row |= entry["fields"]
-    for name, value in (entry.get("result") or {}).items():
-        row.setdefault(name, value)
+    first = {name: entry.get(name) for name in FIRST_COLUMNS} | entry["fields"]
+    row: Row = first | (entry.get("result") or {}) | first
     return row
 
 
 def read_rows(directory: Path, spec: ExperimentSpec, most: int | None = None) -> list[Row]:
     """Return the rows of the first ``most`` answered points, by default of all; all rows have the same columns."""
-    rows = [row_of(entry) for entry in entries(index_lines(directory, spec), 0, most)]
-    names = dict.fromkeys(name for row in rows for name in row)
+    rows = [_row(entry) for entry in _entries(index_lines(directory, spec), 0, most)]
+    names = dict.fromkeys(chain.from_iterable(rows))
     return [{name: row.get(name) for name in names} for row in rows]
 
 
@@ -84,56 +80,48 @@ def compact(directory: Path, spec: ExperimentSpec) -> Path:
     pyarrow, InputError for an experiment without results.
     """
     pa, pq = pyarrow()
-    index = index_lines(directory, spec)
-    if not len(index.points):
+    index, path = index_lines(directory, spec), directory / PARQUET_FILE
+    if not len(index.files):
         raise InputError("has no results yet", file=directory)
-    path = directory / PARQUET_FILE
-    types = _types([next(_groups(index))])
-    try:
-        _write(path, index, types, pa, pq)
-    except _OtherTypesError:  # rare: later points have other results than the first ones
-        _write(path, index, _types(_groups(index)), pa, pq)
+    types: Types = {name: set() for name in FIRST_COLUMNS}
+    _add_types(types, next(_groups(index)))
+    while not _is_written(path, index, types, pa, pq):
+        pass  # rare: later points have other columns or types than the first ones, which ``types`` has now
     return path
 
 
-class _OtherTypesError(Exception):
-    """A row with a column or a type that the schema does not have."""
-
-
-def _write(path: Path, index: LineIndex, types: Types, pa: Any, pq: Any) -> None:
-    kinds = {name: _arrow_type(found - {type(None)}, pa) for name, found in types.items()}
+def _is_written(path: Path, index: LineIndex, types: Types, pa: Any, pq: Any) -> bool:
+    """Write the table, and add the types of all rows to ``types``; return False if they did not fit the columns."""
+    kinds = {name: _arrow_type(found, pa) for name, found in types.items()}
     schema = pa.schema(list(kinds.items()))
     with open_output(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for columns in _groups(index):
-            if any(not found <= types.get(name, set()) for name, found in _types([columns]).items()):
-                raise _OtherTypesError
-            size = len(columns["point"])
-            arrays = [_array(columns.get(name, [None] * size), kind, pa) for name, kind in kinds.items()]
-            writer.write_table(pa.table(arrays, schema=schema))
+            _add_types(types, columns)
+            if kinds == {name: _arrow_type(found, pa) for name, found in types.items()}:
+                none: list[object] = [None] * len(columns["point"])
+                arrays = [_array(columns.get(name, none), kind, pa) for name, kind in kinds.items()]
+                writer.write_table(pa.table(arrays, schema=schema))
+    return kinds == {name: _arrow_type(found, pa) for name, found in types.items()}
 
 
 def _groups(index: LineIndex) -> Iterator[dict[str, list[object]]]:
     """Yield the columns of GROUP_ROWS points at a time; a column has None for points without it."""
-    for start in range(0, len(index.points), GROUP_ROWS):
-        rows = [row_of(entry) for entry in entries(index, start, start + GROUP_ROWS)]
+    for start in range(0, len(index.files), GROUP_ROWS):
+        rows = [_row(entry) for entry in _entries(index, start, start + GROUP_ROWS)]
         yield {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
-def _types(groups: Iterable[dict[str, list[object]]]) -> Types:
-    """Return the types of the values in each column."""
-    types: Types = {name: {type(None)} for name in FIRST_COLUMNS}
-    for columns in groups:
-        for name, values in columns.items():
-            types.setdefault(name, {type(None)}).update(map(type, values))
-    return types
+def _add_types(types: Types, columns: dict[str, list[object]]) -> None:
+    for name, values in columns.items():
+        types.setdefault(name, set()).update(set(map(type, values)) - {type(None)})
 
 
 def _arrow_type(kinds: set[type], pa: Any) -> Any:
     """Return a type that holds every value of a column: text if the values have different types."""
+    if kinds == {int, float}:
+        return pa.float64()
     single = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    if len(kinds) == 1:
-        return single.get(next(iter(kinds)), pa.string())
-    return pa.float64() if kinds == {int, float} else pa.string()
+    return single.get(next(iter(kinds)), pa.string()) if len(kinds) == 1 else pa.string()
 
 
 def _array(values: list[object], kind: Any, pa: Any) -> Any:
@@ -147,14 +135,9 @@ def column_named(name: str, columns: Iterable[str]) -> str:
 
     Raises InputError with the nearest name.
     """
-    known = list(columns)
-    wanted = name.replace("-", "_")
-    if wanted in known:
-        return wanted
+    known, wanted = list(columns), name.replace("-", "_")
     ending = [column for column in known if column.endswith(f".{wanted}")]
-    plain = wanted.rpartition(".")[2]
-    if len(ending) == 1:
-        return ending[0]
-    if plain in known:
-        return plain
+    for column in (wanted, *(ending if len(ending) == 1 else []), wanted.rpartition(".")[2]):
+        if column in known:
+            return column
     raise InputError(f"no column {name!r:.80}{nearest(name, known)}")

@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from trine.errors import InputError
 
@@ -39,16 +37,19 @@ class RandomValues:
     is_whole: bool
     unit: str = ""
 
+    def __str__(self) -> str:
+        low, high = (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+        return f"{'log' if self.is_log else 'uniform'}({low}..{high} {self.unit})"
+
     def draw(self, seed: int, field: str, sample: int) -> Value:
         """Return the value of a sample; it depends on the arguments alone."""
         part = random.Random(f"{seed}/{field}/{sample}").random()
-        if self.is_whole and not self.is_log:
-            return self.with_unit(int(self.low) + int(part * (int(self.high) - int(self.low) + 1)))
         if self.is_log:
             number = math.exp(math.log(self.low) + part * (math.log(self.high) - math.log(self.low)))
-        else:
-            number = self.low + part * (self.high - self.low)
-        return self.with_unit(round(number) if self.is_whole else number)
+            return self.with_unit(round(number) if self.is_whole else number)
+        if self.is_whole:
+            return self.with_unit(int(self.low) + int(part * (int(self.high) - int(self.low) + 1)))
+        return self.with_unit(self.low + part * (self.high - self.low))
 
     def with_unit(self, number: float) -> Value:
         """Return a number, as text if the range has a unit."""
@@ -60,98 +61,63 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
 
     Raises InputError: no value, a repeated value, a range that is empty or too long.
     """
+    if isinstance(given, RandomValues):
+        return given
     if isinstance(given, str):
         text = given.strip()
-        match = _RANDOM.fullmatch(text)
-        if match is not None:
+        if match := _RANDOM.fullmatch(text):
             return _distribution(field, *match.groups())
-        parts: list[object] = [part.strip() for part in re.split(";" if ";" in text else ",", text)]
-    else:
-        parts = list(given) if isinstance(given, list | tuple) else [given]
-    values = [value for part in parts for value in _part(field, part)]
-    if len(set(map(_key, values))) < len(values):
-        repeated = next(value for i, value in enumerate(values) if _key(value) in map(_key, values[:i]))
-        raise InputError(f"has the value {repeated!r} twice", field=field)
+        given = [part.strip() for part in text.split(";" if ";" in text else ",")]
+    values = [value for part in (given if isinstance(given, list | tuple) else [given]) for value in _part(field, part)]
+    seen: set[tuple[type, Value]] = set()
+    for value in values:
+        if (type(value), value) in seen:
+            raise InputError(f"has the value {value!r} twice", field=field)
+        seen.add((type(value), value))
     if not values or "" in values:
         raise InputError(f"has an empty value in {given!r:.80}; give values such as 1,2,4 or 8..64*2", field=field)
     return tuple(values)
 
 
-def _key(value: Value) -> tuple[str, Value]:
-    return type(value).__name__, value
-
-
 def _part(field: str, part: object) -> list[Value]:
-    if isinstance(part, bool | int | float):
-        if isinstance(part, float) and not math.isfinite(part):
-            raise InputError(f"takes finite numbers, got {part!r}", field=field)
-        return [part]
-    if not isinstance(part, str):
-        raise InputError(f"takes numbers and text, got {part!r:.80}", field=field)
-    match = _RANGE.fullmatch(part)
-    return [literal(part)] if match is None else _range(field, part, *match.groups())
+    if isinstance(part, str):
+        match = _RANGE.fullmatch(part)
+        return [_literal(part)] if match is None else _range(field, part, *match.groups())
+    if not isinstance(part, bool | int | float) or not math.isfinite(part):
+        raise InputError(f"takes finite numbers and text, got {part!r:.80}", field=field)
+    return [part]
 
 
-def literal(text: str) -> Value:
+def _literal(text: str) -> Value:
     """Return a number, a boolean or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if not re.fullmatch(_NUMBER, text, re.ASCII):
         return text
-    return int(text) if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else float(text)
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
 def _distribution(field: str, kind: str, low: str, high: str, unit: str) -> RandomValues:
-    made = RandomValues(
-        low=float(low), high=float(high), is_log=kind == "log", unit=unit,
-        is_whole=isinstance(literal(low), int) and isinstance(literal(high), int),
-    )  # fmt: skip
-    if not made.low < made.high or (made.is_log and made.low <= 0):
+    is_whole = isinstance(_literal(low), int) and isinstance(_literal(high), int)
+    made = RandomValues(low=float(low), high=float(high), is_log=kind == "log", is_whole=is_whole, unit=unit)
+    if not made.low < made.high < math.inf or (made.is_log and made.low <= 0):
         raise InputError(f"{kind}({low}..{high}) is empty, or its logarithm is", field=field)
     return made
 
 
 def _range(field: str, text: str, low: str, high: str, kind: str | None, by: str | None, unit: str) -> list[Value]:
     """Return the values of a range, exact in the decimals as typed."""
-    start, end = Fraction(low), Fraction(high)
-    step = Fraction(by) if by is not None else Fraction(1)
+    start, end, step = Fraction(low), Fraction(high), Fraction(by or 1)
+    if kind == "/":
+        kind, step = "+", (end - start) / (int(step) - 1) if step >= 2 else Fraction(0)
     if start > end or step <= 0 or (kind == "*" and (step <= 1 or start <= 0)):
         raise InputError(f"the range {text!r:.80} is empty or endless", field=field)
-    numbers = _spaced(field, text, start, end, int(step)) if kind == "/" else _stepped(field, start, end, kind, step)
-    return [_value(number, unit) for number in numbers]
-
-
-def _spaced(field: str, text: str, start: Fraction, end: Fraction, count: int) -> list[Fraction]:
-    if not 2 <= count <= MAX_VALUES:
-        raise InputError(f"the range {text!r:.80} needs 2 to {MAX_VALUES} values", field=field)
-    return [start + (end - start) * i / (count - 1) for i in range(count)]
-
-
-def _stepped(field: str, start: Fraction, end: Fraction, kind: str | None, step: Fraction) -> list[Fraction]:
     if kind != "*" and (end - start) / step >= MAX_VALUES:
         raise InputError(f"has more than {MAX_VALUES} values", field=field)
-    numbers = [start]
-    while (following := numbers[-1] * step if kind == "*" else numbers[-1] + step) <= end:
-        numbers.append(following)
-    return numbers
-
-
-def _value(number: Fraction, unit: str) -> Value:
-    plain: int | float = int(number) if number.denominator == 1 else float(number)
-    return f"{plain} {unit}" if unit else plain
-
-
-def written(values: tuple[Value, ...] | RandomValues) -> list[Value] | dict[str, Any]:
-    """Return the values as plain data for the resolved specification."""
-    if isinstance(values, tuple):
-        return list(values)
-    return {name: getattr(values, name) for name in RandomValues.__dataclass_fields__}
-
-
-def read_written(field: str, data: object) -> tuple[Value, ...] | RandomValues:
-    """Return the values that :func:`written` wrote. Raises InputError for other data."""
-    if isinstance(data, Mapping):
-        if set(data) != set(RandomValues.__dataclass_fields__):
-            raise InputError("is no distribution", field=field)
-        return RandomValues(**data)
-    return parse_values(field, data)
+    values: list[Value] = []
+    number = start
+    while number <= end:
+        plain: int | float = int(number) if number.denominator == 1 else float(number)
+        values.append(f"{plain} {unit}" if unit else plain)
+        number = number * step if kind == "*" else number + step
+    return values

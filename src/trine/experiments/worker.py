@@ -16,20 +16,20 @@ from trine.common.plugins import load_target
 from trine.common.spec import parse_json
 from trine.errors import InputError, TrineError, one_line
 from trine.experiments.fields import with_changed_files
-from trine.experiments.journal import Entry, WorkerJournal, lines, parse_line
+from trine.experiments.journal import Entry, WorkerJournal, lines_of
 from trine.experiments.spec import (
     RESULT_VERSION,
+    SPEC_FILE,
     ExperimentSpec,
     Settings,
     Shard,
+    StoredFile,
     canonical,
     digest,
-    parse_document,
+    spec_of,
     stored_spec,
 )
 
-#: Garbage collection as rare as in the command line: points make many objects that live shortly.
-_COLLECT_AFTER = (200_000, 2, 2)
 _MAX_REASON = 300
 
 
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 
     spec: str
     directory: str
-    shard: str
+    shard: Shard
     points: tuple[tuple[int, Settings | None], ...]
     claim: str = ""
     version: str = RESULT_VERSION
@@ -51,26 +51,32 @@ class Task(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _spec(text: str, directory: str) -> ExperimentSpec:
-    return parse_document(parse_json(text, "experiment")) if text[0] == "{" else stored_spec(Path(directory))
+    if text[0] != "{":
+        return stored_spec(Path(directory))
+    return spec_of(parse_json(text, "experiment"), "experiment", StoredFile)
 
 
 #: Journals of this process by (process, directory, shard); a forked process opens another one.
-_journals: dict[tuple[int, str, str], WorkerJournal] = {}
+_journals: dict[tuple[int, str, Shard], WorkerJournal] = {}
 
 
 def _journal(task: Task, spec: ExperimentSpec) -> WorkerJournal | None:
     """Return the journal of this process, or None if the directory is not visible here."""
+    return open_journal(task, spec) if Path(task.directory, SPEC_FILE).is_file() else None
+
+
+def open_journal(task: Task, spec: ExperimentSpec) -> WorkerJournal:
+    """Return the journal of this process for a task's shard."""
     key = (os.getpid(), task.directory, task.shard)
     if key not in _journals:
-        if not Path(task.directory, "experiment.json").is_file():
-            return None
-        _journals[key] = WorkerJournal(Path(task.directory), spec, Shard.parse(task.shard))
+        _journals[key] = WorkerJournal(Path(task.directory), spec, task.shard)
     return _journals[key]
 
 
 def close_journals(directory: Path) -> None:
-    """Close the journals that this process has open in a directory."""
+    """Write the journals that this process has open in a directory to the disk, and close them."""
     for key in [key for key in _journals if key[1] == str(directory)]:
+        _journals[key].sync()
         _journals.pop(key).close()
 
 
@@ -81,7 +87,7 @@ def start_worker() -> None:
 
     Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C ends
-    gc.set_threshold(*_COLLECT_AFTER)
+    gc.set_threshold(200_000, 2, 2)  # as in the command line: points make many objects that live shortly
 
 
 def _end_with_parent() -> None:
@@ -121,39 +127,44 @@ def answer_task(task: Task) -> list[Entry]:
     return entries
 
 
-def _claimed(task: Task, journal: WorkerJournal) -> Mapping[int, Entry]:
+def _claimed(task: Task, journal: WorkerJournal) -> dict[int, Entry]:
     """Return the points of this task that an earlier call of it wrote, and note this process's journal for later ones.
 
     A scheduler that loses a worker gives its task to another worker.
     """
     with Path(task.claim).open("r+", encoding="utf-8") as file:
-        paths = {Path(line) for line in file.read().splitlines()}
+        paths = sorted(set(file.read().splitlines()))
         file.write(f"{journal.path}\n")
-    entries = [parse_line(line, path) for path in sorted(paths) for _, line in lines(path)]
-    return {entry["point"]: entry for entry in entries}
+    return {line.point: line.entry() for path in paths for line in lines_of(Path(path))}
 
 
 def answer(spec: ExperimentSpec, point: int, fields: Settings, directory: Path) -> Entry:
     """Return the entry of one point; errors of the input or the simulation become its reason."""
     began = time.perf_counter()
     settings = {**spec.settings, **fields}
-    entry: Entry = {"point": point, "key": "", "status": "done", "fields": fields}
+    entry = failed_entry(spec, point, fields, "")
     try:
-        plain, identity = with_changed_files(settings, _files_in(directory))
-        entry["key"] = fingerprint(spec, identity)
+        plain, identity = with_changed_files(settings, directory / "files" if directory.is_dir() else _local_folder())
+        entry["key"] = _fingerprint(spec, identity)
         with unobserved():
-            entry["result"] = load_target(spec.question)(spec.command, plain)
-        canonical(entry["result"])  # a result that JSON cannot hold is the point's failure
+            result = load_target(spec.question)(spec.command, plain)
+        canonical(result)  # a result that JSON cannot hold is the point's failure
+        del entry["reason"]
+        entry |= {"status": "done", "result": result}
     except Exception as error:  # whatever the question raises is the point's result
-        entry.pop("result", None)
         name = "" if isinstance(error, TrineError) else f"{type(error).__name__}: "
-        entry |= {"status": "failed", "reason": one_line(f"{name}{error}", _MAX_REASON)}
-    entry["key"] = entry["key"] or fingerprint(spec, settings)
+        entry["reason"] = one_line(f"{name}{error}", _MAX_REASON)
     entry["seconds"] = round(time.perf_counter() - began, 6)
     return entry
 
 
-def fingerprint(spec: ExperimentSpec, settings: Mapping[str, Any]) -> str:
+def failed_entry(spec: ExperimentSpec, point: int, fields: Settings, reason: str) -> Entry:
+    """Return the entry of a point without an answer."""
+    key = _fingerprint(spec, {**spec.settings, **fields})
+    return {"point": point, "key": key, "status": "failed", "fields": fields, "reason": reason, "seconds": 0.0}
+
+
+def _fingerprint(spec: ExperimentSpec, settings: Mapping[str, Any]) -> str:
     """Return the fingerprint of a point's resolved input and the result version."""
     inputs = [spec.question, spec.command, sorted(settings.items()), sorted(spec.inputs.items()), RESULT_VERSION]
     return digest(canonical(inputs))
@@ -161,9 +172,5 @@ def fingerprint(spec: ExperimentSpec, settings: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _local_folder() -> Path:
+    """Return a folder for changed files on a machine that does not see the experiment's directory."""
     return Path(tempfile.mkdtemp(prefix="trine-files-"))
-
-
-def _files_in(directory: Path) -> Path:
-    """Return the folder of changed files: in the experiment's directory if this machine sees it, else a local one."""
-    return directory / "files" if directory.is_dir() else _local_folder()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -116,6 +118,17 @@ def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
 FOLDING = ("on", "exact", "ranks", "off", "verify")
 #: Results with at most this number of ranks show all of them.
 SHOW_ALL = 64
+_SHOWS_FEW: ContextVar[bool] = ContextVar("shows_few", default=False)
+
+
+@contextmanager
+def showing_few(is_few: bool = True) -> Iterator[None]:
+    """Show the representatives of few ranks too: all that an answer without tables of ranks needs."""
+    token = _SHOWS_FEW.set(is_few)
+    try:
+        yield
+    finally:
+        _SHOWS_FEW.reset(token)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,10 +244,14 @@ class JobRunner:
         if self.fold == "verify":
             folded = folder.run()
             return self._with_shown_ranks(folded, whole, check_fold(folded, whole.graph, whole.records))
-        if self.placement.num_ranks > SHOW_ALL:
+        if not self._shows_all:
             return self._with_shown_ranks(folder.run(), whole)
         folded = folder.run(lambda: UnfoldedTimes(whole.records, UnfoldedNumbers(patterns, whole.graph).of_rank))
         return self._with_shown_ranks(folded, whole)
+
+    @property
+    def _shows_all(self) -> bool:
+        return self.placement.num_ranks <= SHOW_ALL and not _SHOWS_FEW.get()
 
     def _are_alone(self, extraction: Extraction, whole: _Whole) -> bool:
         """Return whether schedules alone distinguish all of a few ranks, as in a chain; patterns are then not needed.
@@ -242,7 +259,7 @@ class JobRunner:
         False if ranks of one program drift apart, since those need a warning (``sensitivity_warning``).
         """
         num_ranks = self.placement.num_ranks
-        if self.stragglers is not None or num_ranks > SHOW_ALL or len(self.job.programs) == num_ranks:
+        if self.stragglers is not None or not self._shows_all or len(self.job.programs) == num_ranks:
             return False
         if extraction.num_patterns < num_ranks:
             return False
@@ -283,7 +300,7 @@ class JobRunner:
         return self._with_all_ranks(_Whole(self, scaling), None, why=why if self.fold != "off" else "")
 
     def _with_shown_ranks(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
-        if self.placement.num_ranks <= SHOW_ALL:
+        if self._shows_all:
             return self._with_all_ranks(whole, folded, sentence=sentence)
         ranks = representative_ranks(folded, self.fullest_program)
         observation = observe(folded, self.placement, ranks)

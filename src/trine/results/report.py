@@ -61,6 +61,10 @@ class Report(ABC):
     def document(self) -> Row:
         """Return the result's keys as plain data, without the envelope."""
 
+    def record(self) -> Row:
+        """Return one flat row for a point of an experiment; by default the document, whose lists are left out."""
+        return self.document()
+
     def tables(self) -> dict[str, Table]:
         """Return the tables by name, the main table first; values in a row are plain."""
         return {}

@@ -77,6 +77,15 @@ def test_train_points_have_the_step_s_numbers():
     assert row["memory_needed_bytes"] == max(each["needed_bytes"] for each in alone["memory"])
 
 
+def test_size_points_have_gpus_and_days():
+    words = ["size", "model:gpt-2", "--tokens", "1B", "--days", 30, "--cluster", "dgx-h100", "--global-batch", 128]
+    words += ["--max-gpus", 8]
+    (row,) = single(*words, "--processes", 1, "--vary", "price=2")["rows"]
+    (alone,) = single(*words, "--price", 2)["machines"]
+    assert (row["gpus"], row["tp"]) == (alone["gpus"], alone["layout"]["tp"])
+    assert (row["run_days"], row["usd"]) == (alone["cost"]["days"], alone["cost"]["usd"])
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

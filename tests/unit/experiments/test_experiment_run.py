@@ -12,8 +12,8 @@ from experiment_questions import __name__ as QUESTIONS
 
 import trine
 from trine.errors import InputError, SimulationError
-from trine.experiments.journal import count_entries, journals
-from trine.experiments.spec import ExperimentSpec
+from trine.experiments.journal import journals
+from trine.experiments.spec import ExperimentSpec, Shard
 
 
 def spec(question="square", **changes):
@@ -127,7 +127,7 @@ def test_results_of_another_version_are_computed_again(tmp_path, monkeypatch):
     trine.sweep(asked, tmp_path / "e", processes=1)
     (path,) = journals(tmp_path / "e")
     path.write_text(path.read_text().replace(f'"result_version":"{trine.__version__}', '"result_version":"0.0'))
-    assert count_entries(tmp_path / "e", asked) == (0, 0)
+    assert trine.Experiment(tmp_path / "e").counts == (0, 0)
     trine.sweep(tmp_path / "e", processes=1)
     assert len(starts(log)) == 80
     assert trine.Experiment(tmp_path / "e").to_frame().shape[0] == 40
@@ -151,7 +151,7 @@ def test_only_the_driver_s_restart_repeats_a_call(tmp_path):
     log, directory = tmp_path / "log", tmp_path / "e"
     asked = spec(settings={"log": str(log)})
     trine.sweep(asked, directory, processes=1, shard="0/40")
-    task = Task(asked.text, str(directory), "0/1", ((4, None), (5, None)), str(directory / "journal" / "claim"))
+    task = Task(asked.text, str(directory), Shard(), ((4, None), (5, None)), str(directory / "journal" / "claim"))
     (directory / "journal" / "claim").touch()
     first = answer_task(task)
     assert answer_task(task) == first

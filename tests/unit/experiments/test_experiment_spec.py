@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from trine.errors import InputError
-from trine.experiments.spec import ExperimentSpec, SearchSpec, Shard, parse_document, read_experiment
+from trine.experiments.spec import ExperimentSpec, SearchSpec, Shard, StoredFile, read_experiment, spec_of
 
 
 def spec(**changes):
@@ -32,13 +32,13 @@ def test_samples_are_the_same_at_every_point_of_the_grid():
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
 def test_shards_part_the_points(count):
     made = spec(vary={"a": "1..23"})
-    shards = [list(made.points(Shard(number=i, count=count))) for i in range(count)]
+    shards = [list(made.points(Shard(i, count))) for i in range(count)]
     assert sorted(point for shard in shards for point in shard) == list(range(23))
 
 
 def test_the_document_reads_back_with_the_same_fingerprint():
     made = spec(vary={"a": "1..3", "r": "log(1..9)"}, search=SearchSpec(trials=5, minimise="y"))
-    again = parse_document(made.document())
+    again = spec_of(made.document(), "e", StoredFile)
     assert again.text == made.text
     assert again.id == made.id != spec().id
     assert spec(vary={"b": "x,y", "a": "1..3"}).id != spec().id  # the order numbers the points
