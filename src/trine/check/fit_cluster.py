@@ -24,6 +24,7 @@ from trine.cluster.load import as_cluster, rescaled, scaled
 from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP, Link
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
+from trine.common.arguments import named_arguments
 from trine.common.units import format_bandwidth, format_time
 from trine.errors import InputError
 from trine.results.columns import to_row
@@ -142,6 +143,7 @@ class ClusterFit(Report):
         write_text(path, self.cluster.to_yaml())
 
 
+@named_arguments
 def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: str | None = None) -> ClusterFit:
     """Fit the links of ``base`` to logs of one machine, and return the fit with its cluster.
 

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from trine.common.arguments import named_arguments
 from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.common.units import MAX_INT64, PS_PER_S, format_time
@@ -176,6 +177,7 @@ class _Facts(NamedTuple):
     inputs: Mapping[str, object]
 
 
+@named_arguments
 def compare(a: Source, b: Source) -> Comparison:
     """Compare two answers of :func:`trine.simulate`, or two of :func:`trine.collective`.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster.presets import load_gpu
+from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MODELLED, Evidence
 from trine.common.schema import Spec
 from trine.common.spec import read_spec
@@ -165,6 +166,7 @@ class RunCost:
         return {**to_row(self, "tokens steps num_gpus"), **amounts, **prices, "left_out": LEFT_OUT}
 
 
+@named_arguments
 def run_cost(
     step: Result | RunStep, tokens: float | str, price: Price | float | str | os.PathLike[str] | None = None
 ) -> RunCost:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.presets import known_clusters, known_gpus
+from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.spec import load_mapping
@@ -120,6 +121,7 @@ class Support(Report):
         return {"entries": to_rows(self.entries)}
 
 
+@named_arguments
 def support(name: str | None = None) -> Support:
     """Return all known models, GPUs, clusters, software profiles and precisions, or only the named one.
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trine.cluster import Cluster
+from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64
 from trine.common.schema import Bandwidth, Field, Spec
 from trine.common.spec import read_spec
@@ -123,6 +124,7 @@ def read_neighbour(path: str | os.PathLike[str]) -> NeighbourFile:
     return found
 
 
+@named_arguments
 def simulate_shared(
     workload: Workload | str | os.PathLike[str],
     plan: Plan,
