@@ -258,7 +258,7 @@ class _Search:
         self._node = load_cluster(cluster)
         self._gpu = self._node.devices[self._node.gpus[0]].gpu or ""
         limit = max_gpus if self._node.fabric is not None else min(max_gpus, len(self._node.gpus))
-        self._counts = [count for count in self._possible(limit) if has_layout(shape, self._node, count, batch)]
+        self._counts = [count for count in self._possible(limit) if has_layout(shape, count, batch)]
         self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
 
     def _possible(self, limit: int) -> Iterator[int]:

@@ -39,11 +39,14 @@ MOST_IF_LARGE = 32
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
 #: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
 REPEATED = 0.9
+#: In a large space, more virtual stages have to lower the bound by this share.
+GAIN = 0.005
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
 MEMORY_LIKELY = "memory, estimated from similar layouts (--exact simulates them)"
 SLOWER = "slower than the best ones by its lower bound"
 UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
+SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
 SAVES_NOTHING = "offload, where the same layout fits without it"
 
 
@@ -266,12 +269,26 @@ class Search:
     def _expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
         costs = self._costs.get(_form(family.layout))
+        spare = self._small_gains(family, costs) if self._estimates else ()
         for layout in family.layouts():
-            if reason := self._space.reason(layout):
+            if (layout.schedule, layout.virtual_stages) in spare:
+                self.rejected[SMALL_GAIN] += len(family.offload)
+            elif reason := self._space.reason(layout):
                 self.rejected[reason] += len(family.offload)
             else:
                 self._num_with_offload += len(family.offload) - 1
                 self._push(layout, costs)
+
+    def _small_gains(self, family: Family, costs: LayerCosts | None) -> set[tuple[str | None, int]]:
+        """Return the schedules whose bound hardly differs from that with fewer virtual stages."""
+        spare, best = set(), inf
+        for schedule, count in sorted(family.pipelines, key=lambda pair: pair[1]):
+            layout = family.layout._replace(schedule=schedule, virtual_stages=count)
+            if count > 1 and not self._space.reason(layout):
+                bound = self._time_bound(layout, costs)
+                spare |= {(schedule, count)} if bound > (1 - GAIN) * best else set()
+                best = min(best, bound)
+        return spare
 
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
         """Queue a layout by the bound of its own form or, until that is measured, of the form ``costs``."""
