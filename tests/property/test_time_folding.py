@@ -38,9 +38,13 @@ def assert_same(few: Result, every: Result) -> None:
         assert np.array_equal(getattr(few.rank_times, part), getattr(every.rank_times, part)), part
     for table in ("collectives", "layers", "operators", "phases", "stages", "critical_path_times", "energy"):
         assert getattr(few, table) == getattr(every, table), table
-    assert [(link.name, link.size_bytes) for link in few.links] == [(link.name, link.size_bytes) for link in every.links]
+    assert [(link.name, link.size_bytes) for link in few.links] == [
+        (link.name, link.size_bytes) for link in every.links
+    ]
     assert [peak.total_bytes for peak in few.memory_peaks] == [peak.total_bytes for peak in every.memory_peaks]
-    assert [row for row in few.evidence if row.share is not None] == [row for row in every.evidence if row.share is not None]
+    assert [row for row in few.evidence if row.share is not None] == [
+        row for row in every.evidence if row.share is not None
+    ]
 
 
 def compare(seed: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import pickle
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
@@ -16,7 +16,7 @@ MAX_KEPT = 4096
 def keep(function: F) -> F:
     """Keep a function's answers about its first argument, an object with a ``__dict__`` that never changes.
 
-    The other arguments must be hashable, or dataclasses of plain data. An answer must not be changed by its receivers.
+    The other arguments must be hashable, or plain data. An answer must not be changed by its receivers.
     """
     name = f"_kept {function.__module__}.{function.__qualname__}"
 
@@ -36,5 +36,5 @@ def _hashable(argument: Any) -> Hashable:
     try:
         hash(argument)
     except TypeError:
-        return repr(dataclasses.astuple(argument))
+        return pickle.dumps(argument)
     return cast(Hashable, argument)

@@ -5,8 +5,8 @@ a *sequence*. If all tasks that start in some interval have an equal task one pe
 differ by exactly the period, then the interval contains a window that the longer run repeats, see :func:`_windows`.
 
 Why it is exact: the rates of flows depend on the set of flows in progress alone (:mod:`trine.engine`), so a flow's
-remaining bytes, a float, follow from the starts and ends of all flows since its start. If these repeat after one period,
-so does the complete state, bit for bit, and with it the future, as long as the programs continue alike.
+remaining bytes, a float, follow from the starts and ends of all flows since its start. If these repeat after one
+period, so does the complete state, bit for bit, and with it the future, as long as the programs continue alike.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ class _Sorted(NamedTuple):
     """All tasks in order of start, for one length of the period. start, end: ps.
 
     shift: ps to the equal task one period later, -1 without one. drift: by how much the shifts of start and end differ.
-    ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1. key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
+    ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1.
+    key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
     """
 
     start: Int64
@@ -359,8 +360,8 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
                 task = int(off.argmax())
                 raise SimulationError(
                     f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
-                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches. This is a bug of "
-                    "trine: please report it; --no-fold gives the right times"
+                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches. This is a bug "
+                    "of trine: please report it; --no-fold gives the right times"
                 )
     how = "equal to the picosecond" if not largest else f"at most {format_time(largest)} off"
     return f"verified: {num_tasks // 2:,} tasks are {how} in a run of all micro-batches"

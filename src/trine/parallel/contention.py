@@ -22,8 +22,8 @@ from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
-from trine.common.kept import keep
 from trine.common.arrays import Int64
+from trine.common.kept import keep
 from trine.common.schema import Field, Spec
 from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S, transfer_ps

@@ -39,9 +39,10 @@ class Completion(NamedTuple):
 class RankActions:
     """The passes of pipeline rank ``rank``.
 
-    passes: those in the program, in order; all_passes: those of all micro-batches. groups: passes, joined passes together. orders: the operator runs of a micro-batch, for each distinct
-    sequence of its passes; order_of: the index into ``orders`` of each micro-batch. forward, backward, last_backward:
-    see :class:`trine.parallel.extension.StageProgram`.
+    passes: those in the program, in order; all_passes: those of all micro-batches. groups: passes, joined passes
+    together. orders: the operator runs of a micro-batch, for each distinct sequence of its passes; order_of: the index
+    into ``orders`` of each micro-batch. forward, backward, last_backward: see
+    :class:`trine.parallel.extension.StageProgram`.
     """
 
     def __init__(self, context: JobContext, rank: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
@@ -234,13 +235,13 @@ class Plan(OneLine):
         return tuple((axis.name, axis.size) for axis in self._grid())
 
     def _grid(self) -> tuple[Axis, ...]:
-        degrees = {name: getattr(self, name) for name in _DEGREES} | {"etp": self.expert_tp}
-        return grid_axes(self.order, degrees, self.shard_ways)
+        degrees = (*((name, getattr(self, name)) for name in _DEGREES), ("etp", self.expert_tp))
+        return _grid_axes(self.order, degrees, self.shard_ways)
 
     @property
     def groups(self) -> AxisGroups:
         """The names of the communication groups."""
-        return AxisGroups(self._grid(), self.shard_ways is not None)
+        return _axis_groups(self._grid(), self.shard_ways is not None)
 
     @property
     def expert_tp(self) -> int:
@@ -471,6 +472,14 @@ def exponent(imbalance: str) -> float:
 def _is_share(value: object) -> bool:
     """Return whether the value is a finite number that is not negative."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+@lru_cache(maxsize=1024)
+def _grid_axes(order: str, degrees: tuple[tuple[str, int], ...], shard_degree: int | None) -> tuple[Axis, ...]:
+    return grid_axes(order, dict(degrees), shard_degree)
+
+
+_axis_groups = lru_cache(maxsize=1024)(AxisGroups)
 
 
 #: Numbers of micro-batches that are tried, each twice the one before.

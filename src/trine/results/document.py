@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trine.results import headline
 from trine.results.columns import to_row, to_rows
+from trine.results.repeats import Repeats
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
 from trine.results.waits import RANK_REASONS
@@ -35,7 +36,7 @@ def document(result: TaskRun) -> Row:
         "inputs": dict(result.inputs),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
         "folding": folding_row(result),
-        **({} if result.repeats is None else {"repeats": result.repeats.document()}),
+        **({} if result.repeats is None else {"repeats": repeats_row(result.repeats)}),
         "ranks": rank_rows(result),
         **_shares(result),
         "links": to_rows(result.links, _LINK_COLUMNS),
@@ -129,6 +130,18 @@ def folding_row(result: TaskRun) -> Row | None:
         "stages": to_rows(scope.stages, "begins_s ranks classes link_classes tasks events"),
         "notes": list(scope.notes),
         **({} if ends_ps is None else dict(zip(ESTIMATE_KEYS, map(seconds, ends_ps), strict=True))),
+    }
+
+
+def repeats_row(repeats: Repeats) -> Row:
+    """Return what a run of few micro-batches repeats."""
+    return {
+        "micro_batches": repeats.micro_batches,
+        "micro_batches_simulated": repeats.simulated,
+        "micro_batches_per_period": repeats.period,
+        "periods_skipped": repeats.count,
+        "period_s": [seconds(window.end_ps - window.start_ps) for window in repeats.windows],
+        "error_bound_s": seconds(repeats.bound_ps),
     }
 
 

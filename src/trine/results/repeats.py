@@ -67,10 +67,10 @@ class Repeats:
         """What was repeated, in words."""
         micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
         lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
+        error = f"within {format_time(self.bound_ps)} in all" if self.drift_ps else "to the picosecond"
         return (
             f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
-            f"({lengths}), {'to the picosecond' if not self.drift_ps else f'within {format_time(self.bound_ps)} in all'}"
-            f"{self.verified and f'; {self.verified}'}"
+            f"({lengths}), {error}{self.verified and f'; {self.verified}'}"
         )
 
     @property
@@ -131,17 +131,6 @@ class Repeats:
         """
         return 1 + self.count * (np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)).astype(np.int64)
 
-    def document(self) -> dict[str, object]:
-        """Return the repetition as plain data."""
-        return {
-            "micro_batches": self.micro_batches,
-            "micro_batches_simulated": self.simulated,
-            "micro_batches_per_period": self.period,
-            "periods_skipped": self.count,
-            "period_ps": [window.end_ps - window.start_ps for window in self.windows],
-            "error_bound_ps": self.bound_ps,
-        }
-
     def _mapped(self, records: Records, times: Callable[[Int64], Int64]) -> Records:
         return replace(
             records, ready_ps=times(records.ready_ps), start_ps=times(records.start_ps), end_ps=times(records.end_ps)
@@ -165,10 +154,10 @@ _BLOCKS_PER_REPETITION = 256 * BLOCKS_PER_STREAM
 
 def grows(memory: MemoryEvents, records: Records, repeats: Repeats) -> bool:
     """Return whether a rank holds more memory after a window than before it; ``records``: simulated times."""
-    start = records.start_ps[memory.task]
+    start, rank = records.start_ps[memory.task], memory.rank.astype(np.int64)
     for window in repeats.windows:
         inside = (start >= window.start_ps) & (start < window.end_ps)
-        if sum_by_group(memory.rank[inside].astype(np.int64), memory.delta_bytes[inside], len(memory.resident_bytes)).any():
+        if sum_by_group(rank[inside], memory.delta_bytes[inside], len(memory.resident_bytes)).any():
             return True
     return False
 

@@ -38,9 +38,7 @@ class _Track(NamedTuple):
     flow: int
 
 
-def packets(
-    graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, note: str = ""
-) -> Iterator[bytes]:
+def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None, note: str = "") -> Iterator[bytes]:
     """Yield the trace packet by packet; their concatenation is a valid trace. note: added to the name of all ranks."""
     tracks = [*_stream_tracks(graph, table), *_transfer_tracks(table, "rank"), *_transfer_tracks(table, "peer")]
     strings = _strings(table)

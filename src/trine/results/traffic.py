@@ -98,9 +98,7 @@ def _times_of_collectives(graph: TaskGraph, weights: Int64) -> Int64:
     return times
 
 
-def _messages(
-    graph: TaskGraph, records: Records, window: Window, partial: bool, weights: Int64
-) -> list[CollectiveUse]:
+def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool, weights: Int64) -> list[CollectiveUse]:
     """Return messages outside collectives, by size; a ``partial`` graph keeps those to ranks that it does not show."""
     labels = graph.labels
     is_message = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)

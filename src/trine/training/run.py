@@ -166,8 +166,10 @@ def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool
             return _repeated(setup, total, further, exactness) if 4 * further <= 3 * total else None
         if repeats is not None:
             job_run = replace(run.job_run, repeats=repeats)
-            holds_blocks = job_run.memory.held is not None  # until collectives end: not replayed for more micro-batches
-            return None if holds_blocks and grows(job_run.memory, job_run.records, repeats) else replace(run, job_run=job_run)
+            memory = job_run.memory
+            if memory.held is not None and grows(memory, job_run.records, repeats):
+                return None  # blocks held until collectives end are not replayed for more micro-batches
+            return replace(run, job_run=job_run)
     return None
 
 
@@ -248,9 +250,7 @@ class _Run:
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
-        support = evidence(
-            setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats
-        )
+        support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats)
         support = (*support, *self._repetition())
         shared = {
             "plan": facts(setup, self.report),

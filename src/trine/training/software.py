@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trine.common.kept import keep
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
@@ -109,7 +110,13 @@ def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
     recipe = workload.recipe
     if workload.format != SYNTHESISED or recipe is None or recipe.software == chosen.profile:
         return workload
-    return recipe.again(workload, chosen.profile)
+    return _written_again(workload, chosen.profile)
+
+
+@keep
+def _written_again(workload: Workload, profile: Software | None) -> Workload:
+    assert workload.recipe is not None
+    return workload.recipe.again(workload, profile)
 
 
 def launches_of(
