@@ -6,7 +6,7 @@ Step time. A rank's compute stream runs its operators one after the other. Withi
 first operator of a layer to the first of the next one includes the collectives that the next operator waits for; each
 takes at least its time alone. Paths of consecutive layers add up. A rank of stage ``s`` with ``k`` layers in each of
 its ``v`` chunks therefore works at least ``v ((k - 1) (F + B) + F' + B')`` per micro-batch, where F and B are the
-paths of a layer and F' and B' its compute time alone; the last layer of a pass counts without its communication.
+paths of a layer and F' and B' those to the end of its last operator, for the last layer of a pass.
 Before its first operator, a micro-batch has passed the stages before it, and after its last backward operator a
 gradient passes them back: at least ``F (k - 1) + F''`` and ``B (k - 1) + B''`` each, where F'' and B'' leave out
 operators that may run after the message. If the software waits for the GPU after each pass, the message and the first
@@ -92,14 +92,18 @@ def step_bound(
         return micro_batches * (layers * alone + costs.first + costs.last) // pp
     if stages is None:  # the mean over the stages: the slowest takes at least as long
         passes = min(layers, pp * chunks)
-        work = (layers - passes) * (costs.forward + costs.backward) + passes * alone + costs.first + costs.last
+        work = (layers - passes) * (costs.forward + costs.backward) + costs.first + costs.last
+        work += passes * (alone if layout.schedule == "zb-h1" else costs.forward_within + costs.backward_within)
         return micro_batches * work // pp
     # With zb-h1, weight gradients may run between an input gradient and its communication.
     copies = (stages.layers - 2 * chunks) * costs.offload
     work = np.zeros(pp, np.int64)
-    for path, own in ((costs.forward, costs.forward_alone), (costs.backward, costs.backward_alone)):
-        each = own if layout.schedule == "zb-h1" else path
-        work += np.maximum((stages.layers - stages.passes) * each + stages.passes * own, copies)
+    for path, within, own in (
+        (costs.forward, costs.forward_within, costs.forward_alone),
+        (costs.backward, costs.backward_within, costs.backward_alone),
+    ):
+        each, last = (own, own) if layout.schedule == "zb-h1" else (path, within)
+        work += np.maximum((stages.layers - stages.passes) * each + stages.passes * last, copies)
     work[0] += costs.first
     work[-1] += costs.last
     total = micro_batches * work + _arrival(layout, costs, stages)

@@ -51,7 +51,8 @@ _RESIDENT = tuple(MEMORY_CATEGORIES)
 class LayerCosts:
     """Costs of one layer, and of the rest of the model, on one rank for one micro-batch. Times in ps, sizes in bytes.
 
-    forward, backward: the longest path from a layer's first operator to the next layer's. forward_alone,
+    forward, backward: the longest path from a layer's first operator to the next layer's. forward_within,
+    backward_within: the longest path to the end of the layer's last operator. forward_alone,
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
     and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
     between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
@@ -65,6 +66,8 @@ class LayerCosts:
 
     forward: int
     backward: int
+    forward_within: int
+    backward_within: int
     forward_alone: int
     backward_alone: int
     first: int
@@ -261,6 +264,10 @@ def _layer_costs(
     return LayerCosts(
         forward=marks.path(forward[1], forward[2], alone),
         backward=marks.path(backward[2], backward[1], alone),
+        forward_within=marks.path(forward[1], marks.last(1, (Phase.FORWARD,)), alone, with_target=True),
+        backward_within=marks.path(
+            backward[1], marks.last(1, (Phase.BACKWARD, Phase.RECOMPUTE)), alone, with_target=True
+        ),
         forward_alone=marks.total(1, (Phase.FORWARD,)),
         backward_alone=marks.total(1, (Phase.BACKWARD, Phase.RECOMPUTE)),
         first=marks.total_of_rest(before_blocks=True),
@@ -317,6 +324,10 @@ class _Marks:
         """Return the first compute step of a block in these phases."""
         return next(i for i in range(len(self._steps)) if self._block[i] == block and self._is_compute(i, phases))
 
+    def last(self, block: int, phases: Sequence[Phase]) -> int:
+        """Return the last compute step of a block in these phases."""
+        return max(i for i in range(len(self._steps)) if self._block[i] == block and self._is_compute(i, phases))
+
     def total(self, block: int, phases: Sequence[Phase], drop: int = 0) -> int:
         """Return the compute time of a block in ps; without its last ``drop`` operators."""
         times = [
@@ -334,8 +345,10 @@ class _Marks:
             and step.label.layer >= 0 and (self._names[step.label.layer] in self._early) == before_blocks
         )  # fmt: skip
 
-    def path(self, source: int, target: int, alone: Callable[[Collective], int]) -> int:
-        """Return the longest path in ps from the start of step ``source`` to the start of step ``target``.
+    def path(
+        self, source: int, target: int, alone: Callable[[Collective], int], with_target: bool = False
+    ) -> int:
+        """Return the longest path in ps from the start of step ``source`` to the start of step ``target``, or its end.
 
         Streams run in order, and so do the collectives of one queue. Messages take no time. Collectives that only some
         micro-batches have (reductions of gradients) are left out.
@@ -355,7 +368,8 @@ class _Marks:
             if index == source:
                 before = [0]
             if index == target:
-                return max(before, default=0)
+                own = step.duration_ps if with_target and isinstance(step, Compute) else 0
+                return max(before, default=0) + own
             if not before:
                 continue
             length = step.duration_ps if isinstance(step, Compute) else 0

@@ -295,9 +295,8 @@ class Search:
         own = self._costs.get(_form(layout))
         if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self._space.fixed:
             again = int(REPEATED * costs.forward_chain)
-            costs = replace(
-                costs, backward=costs.backward + again, backward_alone=costs.backward_alone + again
-            )
+            costs = replace(costs, backward=costs.backward + again, backward_within=costs.backward_within + again,
+                            backward_alone=costs.backward_alone + again)  # fmt: skip
         heapq.heappush(self._queue, _Entry(self._time_bound(layout, own or costs), layout.key, _LAYOUT, layout))
 
     def _refine(self, entry: _Entry) -> None:
