@@ -12,7 +12,7 @@ gradient passes them back: at least ``F (k - 1) + F''`` and ``B (k - 1) + B''`` 
 operators that may run after the message. If the software waits for the GPU after each pass, the message and the first
 launch lie between two passes. Offloaded activations leave the GPU layer by layer in the forward pass, which waits for
 all but the last two copies, and return in the backward pass. Schedules that divide the backward pass end with weight
-gradients, for which no stage waits: only the way forward counts. Contention, other launches and gradients only add to
+gradients, and no stage waits for them: only the way forward counts. Contention, other launches and gradients only add to
 this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer and
 micro-batch (:meth:`trine.search.probe.Probe.gathers`). While they run, their kernels slow compute by a pressure p, so
 that a rank needs its compute time alone plus at least p times theirs, whether they run beside compute or not.

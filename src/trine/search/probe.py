@@ -59,8 +59,7 @@ class LayerCosts:
     of a layer's weights on a rank. launch: launch
     time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
     offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
-    keeps between the passes. peak: bytes beyond those at the peak of the last layer and head. rise: bytes beyond those
-    kept at the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
+    keeps between the passes. peak: further bytes at the peak of the last layer and head. rise: further bytes after the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
     rest of the model by category.
     """
 
@@ -133,7 +132,7 @@ class Probe:
 
         The second number is the compute time that they cost beside them, as the pressure of their kernels. They share a
         queue, and every micro-batch has them. (0, 0) with a pipeline, which may keep gathered parameters for the next
-        micro-batch, and with experts, which have groups of their own.
+        micro-batch, and with experts, which have other groups.
         """
         ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
         is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
@@ -208,7 +207,7 @@ class Probe:
 
 
 class _NoTimes:
-    """A compute model without times, for programs of which only the memory matters."""
+    """A compute model without times, for the memory of programs."""
 
     name = "no time"
     notes: tuple[str, ...] = ()
@@ -234,7 +233,7 @@ def _with_layers(recipe: ModelRecipe, layers: int) -> Workload:
 
 
 def _on_one_stage(plan: Plan) -> Plan:
-    """Return the plan without pipeline and sharding, on as few replicas as its experts need, with one micro-batch."""
+    """Return the plan without pipeline and sharding, with one micro-batch, on the fewest replicas for its experts."""
     etp, dp = plan.expert_tp, 1
     while (plan.tp * plan.cp * dp) % (etp * plan.ep):
         dp += 1
@@ -350,7 +349,7 @@ class _Marks:
     ) -> int:
         """Return the longest path in ps from the start of step ``source`` to the start of step ``target``, or its end.
 
-        Streams run in order, and so do the collectives of one queue. Messages take no time. Collectives that only some
+        Streams and queues of collectives run in order. Messages take no time. Collectives that only some
         micro-batches have (reductions of gradients) are left out.
         """
         end: dict[int, int] = {}

@@ -47,7 +47,7 @@ SLOWER = "slower than the best ones by its lower bound"
 UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
 SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
-SAVES_NOTHING = "offload, where the same layout fits without it"
+SAVES_NOTHING = "offload, although the same layout fits without it"
 
 
 class Ranked(NamedTuple):
@@ -175,7 +175,7 @@ class Search:
         return self._costs[_form(layout)]
 
     def bounds(self, layout: Layout) -> tuple[int, int]:
-        """Return lower bounds of a layout's step time in ps and of its allocated bytes; 0 if none is known."""
+        """Return lower bounds of a layout's step time in ps and of its allocated bytes, or 0 for unknown bounds."""
         costs = self._cost(layout)
         if costs is None:
             return 0, 0
@@ -188,7 +188,7 @@ class Search:
         return self._space.global_batch // layout.dp // layout.micro_batch
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
-        """Return a lower bound of the step time in ps; 0 if none is known."""
+        """Return a lower bound of the step time in ps, or 0 for an unknown one."""
         if costs is None:
             return 0
         micro_batches, probe = self._micro_batches(layout), self._job.probe
@@ -216,14 +216,14 @@ class Search:
 
     @property
     def _horizon(self) -> float:
-        """The bound up to which layouts are of interest: in a large space, up to the least slowness found so far."""
+        """The largest bound of a layout worth simulating; in a large space, by the least slowness so far."""
         limit = inf if self._limit is None or self._pareto else self._limit
         if not self._estimates or not self.ranked:
             return limit
         return min(limit, self.ranked[0].outcome.step_ps / self._slowness[()])
 
     def _next_round(self, size: int) -> list[_Entry]:
-        """Return the next layouts to simulate: the most promising of those with the least bounds."""
+        """Return the next layouts to simulate: the most promising among the least bounds."""
         pool: list[_Entry] = []
         horizon, limit = self._horizon, self._limit
         while self._queue and len(pool) < CHOICE * size and self._queue[0].bound <= horizon:
@@ -267,7 +267,7 @@ class Search:
         )
 
     def _expand(self, family: Family) -> None:
-        """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
+        """Queue the layouts of a family that meet all rules. Layouts with offload wait until memory rejects the others."""
         costs = self._costs.get(_form(family.layout))
         spare = self._small_gains(family, costs) if self._estimates else ()
         for layout in family.layouts():
@@ -280,7 +280,7 @@ class Search:
                 self._push(layout, costs)
 
     def _small_gains(self, family: Family, costs: LayerCosts | None) -> set[tuple[str | None, int]]:
-        """Return the schedules whose bound hardly differs from that with fewer virtual stages."""
+        """Return the schedules that gain hardly more than fewer virtual stages do, by their bounds."""
         spare, best = set(), inf
         for schedule, count in sorted(family.pipelines, key=lambda pair: pair[1]):
             layout = family.layout._replace(schedule=schedule, virtual_stages=count)
@@ -291,7 +291,7 @@ class Search:
         return spare
 
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
-        """Queue a layout by the bound of its own form or, until that is measured, of the form ``costs``."""
+        """Queue a layout by the bound of its form or, before its measurement, of the form with ``costs``."""
         own = self._costs.get(_form(layout))
         if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self._space.fixed:
             again = int(REPEATED * costs.forward_chain)
@@ -300,9 +300,9 @@ class Search:
         heapq.heappush(self._queue, _Entry(self._time_bound(layout, own or costs), layout.key, _LAYOUT, layout))
 
     def _refine(self, entry: _Entry) -> None:
-        """Queue a layout for simulation by the bound of its own form, unless its memory does not fit.
+        """Queue a layout for simulation by the bound of its form, unless its memory does not fit.
 
-        If the form is new, it is measured together with those of the layouts behind it.
+        A new form is measured together with the forms of the next layouts.
         """
         layout: Layout = entry.subject
         try:
@@ -335,7 +335,7 @@ class Search:
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def _simulate(self, batch: Sequence[_Entry]) -> None:
-        """Simulate a round, and rank its layouts; the results are taken in the order of the round."""
+        """Simulate a round, and rank its layouts. The order of results is the order of the round."""
         futures: list[Future[Outcome]] = [
             self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
         ]
@@ -381,12 +381,12 @@ class Search:
 
 
 def _kin(layout: Layout) -> tuple[object, ...]:
-    """Return the part of a layout by which ratios of time and bound are similar."""
+    """Return the fields that layouts with a similar ratio of time and bound share."""
     return (layout.pp > 1, layout.sharding, layout.tp, layout.pp, layout.cp, layout.virtual_stages)
 
 
 def _store(layout: Layout) -> tuple[object, ...]:
-    """Return the part of a layout by which ratios of memory and bound are similar."""
+    """Return the fields that layouts with a similar ratio of memory and bound share."""
     return (layout.pp, layout.sharding, layout.tp, layout.recompute, layout.offload)
 
 
