@@ -278,7 +278,7 @@ class _Search:
         granule = min(_GRANULE, gpus_of_node(self._node))
         possible = (*(count for count in (1, 2, 4) if count < min(granule, limit + 1)),
                     *range(granule, limit + 1, granule))  # fmt: skip
-        self._counts: list[int] = [count for count in possible if has_layout(shape, self._node, count, batch)]
+        self._counts: list[int] = [count for count in possible if has_layout(shape, count, batch)]
         self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
 
     def answer(self) -> MachineSize:

@@ -200,6 +200,10 @@ def repeated_memory(
     task, rank = memory.task[order], memory.rank[order].astype(np.int64)
     phase = labels.phase[task]
     is_repeated = np.isin(labels.microbatch[task], repeats.repeated) & (phase != Phase.INPUT)
+    if memory.block is not None:  # a block's free goes with its allocation, in whatever micro-batch
+        numbers, is_block = memory.block[order], memory.block[order] >= 0
+        made_again = numbers[is_block & is_repeated & (memory.delta_bytes[order] > 0)]
+        is_repeated = np.where(is_block, np.isin(numbers, made_again), is_repeated)
     direction = 2 * rank + (phase != Phase.FORWARD)
     last = np.zeros(2 * len(memory.resident_bytes), np.int64)
     np.maximum.at(last, direction[is_repeated], np.flatnonzero(is_repeated))

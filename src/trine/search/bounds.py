@@ -6,16 +6,16 @@ Step time. A rank's compute stream runs its operators one after the other. Withi
 first operator of a layer to the first of the next one includes the collectives that the next operator waits for; each
 takes at least its time alone. Paths of consecutive layers add up. A rank of stage ``s`` with ``k`` layers in each of
 its ``v`` chunks therefore works at least ``v ((k - 1) (F + B) + F' + B')`` per micro-batch, where F and B are the
-paths of a layer and F' and B' its compute time alone; the last layer of a pass counts without its communication.
+paths of a layer and F' and B' those to the end of its last operator, for the last layer of a pass.
 Before its first operator, a micro-batch has passed the stages before it, and after its last backward operator a
 gradient passes them back: at least ``F (k - 1) + F''`` and ``B (k - 1) + B''`` each, where F'' and B'' leave out
 operators that may run after the message. If the software waits for the GPU after each pass, the message and the first
 launch lie between two passes. Offloaded activations leave the GPU layer by layer in the forward pass, which waits for
 all but the last two copies, and return in the backward pass. Schedules that divide the backward pass end with weight
-gradients, for which no stage waits: only the way forward counts. Contention, other launches and gradients only add to
-this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer and
-micro-batch (:meth:`trine.search.probe.Probe.gathers`). While they run, their kernels slow compute by a pressure p, so
-that a rank needs its compute time alone plus at least p times theirs, whether they run beside compute or not.
+gradients, and no stage waits for them: only the way forward counts. Contention, other launches and gradients only add
+to this. With sharded parameters, the collectives of a queue follow each other: two gathers and a reduction per layer
+and micro-batch (:meth:`trine.search.probe.Probe.gathers`). While they run, their kernels slow compute by a pressure p,
+so that a rank needs its compute time alone plus at least p times theirs, whether they run beside compute or not.
 
 Memory. Weights, gradients and optimizer states of a rank's layers stay allocated; each micro-batch between its
 forward and its backward pass keeps the tensors that the layers saved.
@@ -23,13 +23,16 @@ forward and its backward pass keeps the tensors that the layers saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from trine.common.arrays import Int64
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError
-from trine.graph.workload import FORWARD, Operator, Workload
+from trine.graph.workload import FORWARD, Workload
 from trine.parallel.cuts import STARTS
 from trine.parallel.plan import PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
@@ -42,108 +45,97 @@ if TYPE_CHECKING:
 _RETURNING = ("1f1b", "interleaved", "gpipe")
 
 
+class Stages(NamedTuple):
+    """Layers of each pipeline stage. chunks: of each chunk. layers, passes: of each stage, and chunks with layers."""
+
+    chunks: tuple[int, ...]
+    layers: Int64
+    passes: Int64
+
+
 class StageSizes:
     """Layers of each pipeline chunk, by the profile's rule for cuts."""
 
     def __init__(self, workload: Workload, layers: int) -> None:
         self._workload, self._layers = workload, layers
-        self._cache: dict[tuple[str | None, int], tuple[int, ...] | None] = {}
+        self._cache: dict[tuple[str, int, int], Stages | None] = {}
 
-    @cached_property
-    def _forward(self) -> list[Operator]:
-        return [op for op in self._workload.operators if op.phase == FORWARD]
-
-    def of(self, balance: str | None, chunks: int) -> tuple[int, ...] | None:
-        """Return the layers of each chunk; None if the cuts depend on operator times, or the rule refuses them."""
-        if chunks == 1:
-            return (self._layers,)
-        key = (balance, chunks)
+    def of(self, balance: str, pp: int, virtual_stages: int) -> Stages | None:
+        """Return the layers of each stage; None if the cuts depend on operator times, or the rule refuses them."""
+        key = (balance, pp, virtual_stages)
         if key not in self._cache:
-            self._cache[key] = self._count(str(balance), chunks) if balance in STARTS else None
+            chunks = (self._layers,) if pp * virtual_stages == 1 else self._count(balance, pp * virtual_stages)
+            each = np.array(chunks or [0] * pp * virtual_stages, np.int64).reshape(virtual_stages, pp)
+            self._cache[key] = Stages(chunks, each.sum(0), (each > 0).sum(0)) if chunks else None
         return self._cache[key]
 
-    def _count(self, balance: str, chunks: int) -> tuple[int, ...] | None:
-        forward = self._forward
+    def _count(self, balance: str, chunks: int) -> tuple[int, ...]:
+        forward = [op for op in self._workload.operators if op.phase == FORWARD]
         try:
-            starts = STARTS[balance](self._workload, forward, chunks)
+            starts = STARTS[balance](self._workload, forward, chunks) if balance in STARTS else None
         except PlanError:
-            return None
-        ends = [*starts[1:], len(forward)]
-        return tuple(
-            len({block for op in forward[a:b] if (block := layer_of(op.layer))})
-            for a, b in zip(starts, ends, strict=True)
-        )
+            return ()
+        parts = () if starts is None else zip(starts, [*starts[1:], len(forward)], strict=True)
+        return tuple(len({block for op in forward[a:b] if (block := layer_of(op.layer))}) for a, b in parts)
 
 
 def step_bound(
-    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None, message_ps: int = 0
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: Stages | None, message_ps: int = 0
 ) -> int:
     """Return a lower bound of the step time in ps.
 
-    sizes: layers of each chunk; None: unknown. message_ps: time of a message that every pass waits for, or 0.
+    stages: None if unknown. message_ps: time of a message that every pass waits for, or 0.
     """
-    path, alone = costs.forward + costs.backward, costs.forward_alone + costs.backward_alone
-    chunks = layout.pp * layout.virtual_stages
-    if sizes is None or layout.schedule == "dualpipe":
-        # The mean over the stages: the slowest takes at least as long.
-        passes = min(layers, 2 * chunks if layout.schedule == "dualpipe" else chunks)
-        work = (layers - passes) * path + passes * alone + costs.first + costs.last
-        if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
-            work = layers * alone + costs.first + costs.last
-        return micro_batches * work // layout.pp
-    forward_pass = (costs.forward, costs.forward_alone)
-    backward_pass = (costs.backward, costs.backward_alone)
-    if layout.schedule == "zb-h1":  # weight gradients may run between an input gradient and its communication
-        forward_pass, backward_pass = (costs.forward_alone,) * 2, (costs.backward_alone,) * 2
-    best, chain = 0, 0
-    for stage in range(layout.pp):
-        mine = sizes[stage :: layout.pp]
-        copies = (sum(mine) - 2 * len(mine)) * costs.offload
-        forward, backward = (
-            max(sum((k - 1) * path + alone for k in mine if k), copies) for path, alone in (forward_pass, backward_pass)
-        )
-        work = forward + backward + costs.first * (stage == 0) + costs.last * (stage == layout.pp - 1)
-        best = max(best, micro_batches * work + chain + _waits(layout, stage, micro_batches, costs, message_ps))
-        chain += _way(sizes[stage], costs, layout)
-    return best
+    pp, chunks = layout.pp, layout.virtual_stages
+    alone = costs.forward_alone + costs.backward_alone
+    if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
+        return micro_batches * (layers * alone + costs.first + costs.last) // pp
+    if stages is None:  # the mean over the stages: the slowest takes at least as long
+        passes = min(layers, pp * chunks)
+        work = (layers - passes) * (costs.forward + costs.backward) + costs.first + costs.last
+        work += passes * (alone if layout.schedule == "zb-h1" else costs.forward_within + costs.backward_within)
+        return micro_batches * work // pp
+    # With zb-h1, weight gradients may run between an input gradient and its communication.
+    copies = (stages.layers - 2 * chunks) * costs.offload
+    works = np.zeros(pp, np.int64)
+    for path, within, own in (
+        (costs.forward, costs.forward_within, costs.forward_alone),
+        (costs.backward, costs.backward_within, costs.backward_alone),
+    ):
+        each, last = (own, own) if layout.schedule == "zb-h1" else (path, within)
+        works += np.maximum((stages.layers - stages.passes) * each + stages.passes * last, copies)
+    works[0] += costs.first
+    works[-1] += costs.last
+    total = micro_batches * works + _arrival(layout, costs, stages)
+    if message_ps and layout.schedule in _RETURNING:  # the last message has no pass behind it; ends of the pipeline
+        messages = np.full(pp, 2 * chunks)  # send only one way
+        messages[[0, -1]] -= 1
+        total += np.maximum(0, micro_batches * messages - 1) * message_ps + micro_batches * chunks * costs.launch
+    return int(total.max())
 
 
-def _waits(layout: Layout, stage: int, micro_batches: int, costs: LayerCosts, message_ps: int) -> int:
-    """Return the time between the passes of a rank: messages that the next pass waits for, and its first launch.
-
-    The last message has no pass behind it. The first chunk sends no gradients, the last no activations.
-    """
-    if not message_ps or layout.schedule not in _RETURNING:
-        return 0
-    chunks = layout.virtual_stages
-    messages = 2 * chunks - (stage == 0) - (stage == layout.pp - 1)
-    return max(0, micro_batches * messages - 1) * message_ps + micro_batches * chunks * costs.launch
-
-
-def _way(layers: int, costs: LayerCosts, layout: Layout) -> int:
-    """Return the time of a micro-batch through a chunk, forward and backward, without the ends of the passes."""
-    if layers < 1:
-        return 0
-    forward = (layers - 1) * costs.forward + costs.forward_chain
-    if layout.schedule not in _RETURNING:
-        return forward
-    back = costs.backward if layout.recompute == "none" else costs.backward_alone
-    return forward + (layers - 1) * back + costs.backward_chain
+def _arrival(layout: Layout, costs: LayerCosts, stages: Stages) -> Int64:
+    """Return the time of a micro-batch through the stages before each one, and back, without the ends of passes."""
+    first = np.array(stages.chunks[: layout.pp], np.int64)
+    way = (first - 1) * costs.forward + costs.forward_chain
+    if layout.schedule in _RETURNING:
+        back = costs.backward if layout.recompute == "none" else costs.backward_alone
+        way += (first - 1) * back + costs.backward_chain
+    way[first < 1] = 0
+    return np.cumsum(way) - way
 
 
-def memory_bound(
-    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, sizes: Sequence[int] | None
-) -> int:
+def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: Stages | None) -> int:
     """Return a lower bound of the bytes that the fullest rank allocates."""
     resident = _resident(costs.resident, layout)
     kept = 0 if layout.offload == "activations" else costs.kept
     if layout.pp == 1:
         return layers * resident + _resident(costs.rest, layout) + (layers - 1) * kept + (costs.peak if kept else 0)
-    if sizes is None or layout.schedule == "dualpipe":
+    if stages is None or layout.schedule == "dualpipe":
         return -(-layers * resident // layout.pp)
     best = 0
     for stage in (0, layout.pp - 1):
-        mine = sizes[stage :: layout.pp]
+        mine = stages.chunks[stage :: layout.pp]
         most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
         most += costs.peak - kept if stage and layout.virtual_stages == 1 and mine[0] and kept else costs.rise
         best = max(best, sum(mine) * resident + most)

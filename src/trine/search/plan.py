@@ -38,12 +38,14 @@ class PlanOptions:
     """Options of a search.
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
-    a preset or a file; a preset or file gets as many nodes as ``gpus`` need. fix: fields of :class:`trine.Plan` that
+    a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
     :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
-    time against memory, too. exact: do not stop after 64 layouts in a row that are not among the best; small spaces are
-    always searched exactly. executor: runs the simulations; None: one process per CPU (``workers``: their number).
-    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`.
+    time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
+    layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
+    executor: runs the simulations; None: one process per CPU (``workers``: their number).
+    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search
+    after this many simulations, once a layout fits.
     """
 
     global_batch: int = option(help="Set the samples per step of all replicas.")
@@ -60,6 +62,7 @@ class PlanOptions:
     executor: Executor | None = None
     workers: int | None = option(None, "Simulate in N processes [one per CPU].")
     given: Mapping[str, Any] | None = None
+    most_simulated: int | None = None
 
 
 @takes(PlanOptions)
@@ -87,7 +90,8 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
     job = SearchJob(workload=workload, options=settings, gpus=gpus)
     with workers(options.executor, options.workers) as executor:
-        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact)
+        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
+                        options.most_simulated)  # fmt: skip
         given = None if options.given is None else _simulate_given(options.given, search, space)
         search.run()
     name = str(model) if is_model(model) else workload.name
@@ -111,7 +115,7 @@ def memory_of(machine: JobMachine) -> int:
 def _check(options: PlanOptions) -> None:
     check_whole("global_batch", options.global_batch, 1, MAX_BATCH)
     check_whole("top", options.top, 1, MAX_TOP)
-    for name in ("gpus", "workers"):
+    for name in ("gpus", "workers", "most_simulated"):
         if getattr(options, name) is not None:
             check_whole(name, getattr(options, name), 1, MAX_GPUS)
     if options.cluster is None:

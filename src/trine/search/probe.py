@@ -51,20 +51,23 @@ _RESIDENT = tuple(MEMORY_CATEGORIES)
 class LayerCosts:
     """Costs of one layer, and of the rest of the model, on one rank for one micro-batch. Times in ps, sizes in bytes.
 
-    forward, backward: the longest path from a layer's first operator to the next layer's. forward_alone,
+    forward, backward: the longest path from a layer's first operator to the next layer's. forward_within,
+    backward_within: the longest path to the end of the layer's last operator. forward_alone,
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
     and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
     between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
     of a layer's weights on a rank. launch: launch
     time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
     offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
-    keeps between the passes. peak: bytes beyond those at the peak of the last layer and head. rise: bytes beyond those
-    kept at the start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the
-    rest of the model by category.
+    keeps between the passes. peak: further bytes at the peak of the last layer and head. rise: further bytes after the
+    start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the rest of the
+    model by category.
     """
 
     forward: int
     backward: int
+    forward_within: int
+    backward_within: int
     forward_alone: int
     backward_alone: int
     first: int
@@ -130,7 +133,7 @@ class Probe:
 
         The second number is the compute time that they cost beside them, as the pressure of their kernels. They share a
         queue, and every micro-batch has them. (0, 0) with a pipeline, which may keep gathered parameters for the next
-        micro-batch, and with experts, which have groups of their own.
+        micro-batch, and with experts, which have other groups.
         """
         ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
         is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
@@ -205,7 +208,7 @@ class Probe:
 
 
 class _NoTimes:
-    """A compute model without times, for programs of which only the memory matters."""
+    """A compute model without times, for the memory of programs."""
 
     name = "no time"
     notes: tuple[str, ...] = ()
@@ -231,7 +234,7 @@ def _with_layers(recipe: ModelRecipe, layers: int) -> Workload:
 
 
 def _on_one_stage(plan: Plan) -> Plan:
-    """Return the plan without pipeline and sharding, on as few replicas as its experts need, with one micro-batch."""
+    """Return the plan without pipeline and sharding, with one micro-batch, on the fewest replicas for its experts."""
     etp, dp = plan.expert_tp, 1
     while (plan.tp * plan.cp * dp) % (etp * plan.ep):
         dp += 1
@@ -261,6 +264,10 @@ def _layer_costs(
     return LayerCosts(
         forward=marks.path(forward[1], forward[2], alone),
         backward=marks.path(backward[2], backward[1], alone),
+        forward_within=marks.path(forward[1], marks.last(1, (Phase.FORWARD,)), alone, with_target=True),
+        backward_within=marks.path(
+            backward[1], marks.last(1, (Phase.BACKWARD, Phase.RECOMPUTE)), alone, with_target=True
+        ),
         forward_alone=marks.total(1, (Phase.FORWARD,)),
         backward_alone=marks.total(1, (Phase.BACKWARD, Phase.RECOMPUTE)),
         first=marks.total_of_rest(before_blocks=True),
@@ -317,6 +324,10 @@ class _Marks:
         """Return the first compute step of a block in these phases."""
         return next(i for i in range(len(self._steps)) if self._block[i] == block and self._is_compute(i, phases))
 
+    def last(self, block: int, phases: Sequence[Phase]) -> int:
+        """Return the last compute step of a block in these phases."""
+        return max(i for i in range(len(self._steps)) if self._block[i] == block and self._is_compute(i, phases))
+
     def total(self, block: int, phases: Sequence[Phase], drop: int = 0) -> int:
         """Return the compute time of a block in ps; without its last ``drop`` operators."""
         times = [
@@ -334,10 +345,10 @@ class _Marks:
             and step.label.layer >= 0 and (self._names[step.label.layer] in self._early) == before_blocks
         )  # fmt: skip
 
-    def path(self, source: int, target: int, alone: Callable[[Collective], int]) -> int:
-        """Return the longest path in ps from the start of step ``source`` to the start of step ``target``.
+    def path(self, source: int, target: int, alone: Callable[[Collective], int], with_target: bool = False) -> int:
+        """Return the longest path in ps from the start of step ``source`` to the start of step ``target``, or its end.
 
-        Streams run in order, and so do the collectives of one queue. Messages take no time. Collectives that only some
+        Streams and queues of collectives run in order. Messages take no time. Collectives that only some
         micro-batches have (reductions of gradients) are left out.
         """
         end: dict[int, int] = {}
@@ -355,7 +366,8 @@ class _Marks:
             if index == source:
                 before = [0]
             if index == target:
-                return max(before, default=0)
+                own = step.duration_ps if with_target and isinstance(step, Compute) else 0
+                return max(before, default=0) + own
             if not before:
                 continue
             length = step.duration_ps if isinstance(step, Compute) else 0

@@ -22,8 +22,8 @@ SHOWN, REASONS = 5, 4
 class PlanSearch(Report):
     """Result of :func:`trine.plan`: ranked layouts, the best first.
 
-    ranked: the requested number of layouts. frontier: layouts that no other beats in both time and memory, if the
-    search was asked for them. given: the layout of a configuration file, with its outcome. rejected: numbers of layouts
+    ranked: the requested number of layouts. frontier: layouts that no other beats in both time and memory, for a
+    search with ``pareto``. given: the layout of a configuration file, with its outcome. rejected: numbers of layouts
     by reason. command: what to type to simulate the best layout in detail.
     """
 

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 from trine.common.observer import current_observer
@@ -26,15 +28,26 @@ from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
 FIRST_ROUND, MOST_PER_ROUND = 4, 32
-#: A search that is not exact ends after this many layouts in a row that are not among the best. In each round it
-#: simulates the most promising of this many times the round's layouts.
-PATIENCE, CHOICE = 64, 4
+#: Spaces with more layouts than SMALL are large: unless the search is exact, it estimates from similar layouts.
+SMALL = 1000
+#: A search that is not exact ends after this many layouts in a row that are not among the best, or in a large space
+#: are not the best. In each round it simulates the most promising of this many times the round's layouts.
+PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
+#: Most simulations of a large space once a layout fits.
+MOST_IF_LARGE = 32
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
-PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 200
+PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
+#: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
+REPEATED = 0.9
+#: In a large space, more virtual stages have to lower the bound by this share.
+GAIN = 0.005
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
+MEMORY_LIKELY = "memory, estimated from similar layouts (--exact simulates them)"
 SLOWER = "slower than the best ones by its lower bound"
-UNPROMISING = "not simulated: 64 layouts with similar bounds were slower (--exact simulates them)"
-SAVES_NOTHING = "offload, where the same layout fits without it"
+UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
+NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
+SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
+SAVES_NOTHING = "offload, although the same layout fits without it"
 
 
 class Ranked(NamedTuple):
@@ -66,19 +79,19 @@ class Search:
     """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
 
     pareto: simulate all layouts that no result beats in both time and memory, besides the ``top`` fastest ones.
+    most: simulate no more layouts once one fits.
     """
 
     def __init__(
         self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
-        pareto: bool = False, exact: bool = False,
+        pareto: bool = False, exact: bool = False, most: int | None = None,
     ) -> None:  # fmt: skip
-        self.packed, self._space, self._capacity = PackedJob(job), space, capacity_bytes
-        self._executor, self._top, self._pareto = executor, top, pareto
-        self._exact = exact or pareto
-        self._since_best = 0
-        self._ratios: dict[tuple[object, ...], float] = {}
-        self._workload = job.workload
-        self._probe_of = job
+        self.packed, self._job, self._space, self._capacity = PackedJob(job), job, space, capacity_bytes
+        self._executor, self._top, self._pareto, self._most = executor, top, pareto, most
+        self._exact, self._estimates = exact or pareto, False
+        self._since_best = self.num_simulated = self.num_layouts = self._num_with_offload = 0
+        self._slowness: dict[tuple[object, ...], float] = {}
+        self._memory: dict[tuple[object, ...], float] = {}
         self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch", "overlap"} & space.fixed.keys()
         self._has_bounds = can_probe(job.workload)
         self._layers = space.facts.layers or 1
@@ -87,36 +100,55 @@ class Search:
         self._balance = str(space.fixed.get("balance", defaults.get("balance", "time")))
         self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
         self._queue: list[_Entry] = []
-        self._num_with_offload = 0
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
-        self.num_simulated = 0
-        self.num_layouts = 0
 
     def run(self) -> None:
         """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits."""
         families = self._space.families()
-        self.num_layouts = sum(family.num_layouts for family in families) + self.rejected.total()
-        self._probe(families)
+        valid = sum(family.num_layouts for family in families)
+        self.num_layouts = valid + self.rejected.total()
+        self._estimates = self._has_bounds and valid > SMALL and not self._exact
+        if self._estimates:
+            families = self._without_twins(families)
+        if self._has_bounds:
+            self._measure([family.layout for family in families])
         for family in families:
             heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
         size = FIRST_ROUND
-        while (self._exact or self._since_best < PATIENCE) and (batch := self._next_round(size)):
+        while not self._is_done() and (batch := self._next_round(size)):
             self._simulate(batch)
             size = min(2 * size, MOST_PER_ROUND)
         self._count_rest()
         if not self.ranked:
             raise PlanError(self._space.empty())
 
+    def _is_done(self) -> bool:
+        """Return whether a search that is not exact has seen enough layouts."""
+        most = MOST_IF_LARGE if self._estimates and self._most is None else self._most
+        if self.ranked and most is not None and self.num_simulated >= most:
+            return True
+        return not self._exact and self._since_best >= self._patience
+
+    @property
+    def _patience(self) -> int:
+        return PATIENCE_IF_LARGE if self._estimates and self.ranked else PATIENCE
+
+    def _without_twins(self, families: Sequence[Family]) -> list[Family]:
+        """Leave out families that differ from another only by the lack of sequence parallelism."""
+        parallel = {family.layout._replace(sequence_parallel=False) for family in families
+                    if family.layout.sequence_parallel and self._is_allowed(family)}  # fmt: skip
+        kept = [family for family in families if family.layout not in parallel]
+        self.rejected[NOT_PARALLEL] += sum(f.num_layouts for f in families) - sum(f.num_layouts for f in kept)
+        return kept
+
+    def _is_allowed(self, family: Family) -> bool:
+        return any(not self._space.reason(layout) for layout in family.layouts())
+
     # -- lower bounds ------------------------------------------------------------------------------------------------
 
-    def _probe(self, families: Sequence[Family]) -> None:
-        """Measure a layer under every form of parallelism, without recomputation."""
-        if self._has_bounds:
-            self._measure([family.layout for family in families])
-
     def _measure(self, layouts: Sequence[Layout]) -> None:
-        """Measure the forms of these layouts that are new, several in one task."""
+        """Measure a layer under the forms of parallelism of these layouts that are new, several in one task."""
         plans: dict[tuple[object, ...], Plan] = {}
         for layout in layouts:
             if _form(layout) not in self._costs and _form(layout) not in plans:
@@ -130,50 +162,50 @@ class Search:
         for part, future in zip(parts, futures, strict=True):
             self._costs |= zip(part, future.result(), strict=True)
 
-    def _probe_ahead(self, entry: _Entry) -> None:
-        """Measure the form of the next layout together with those of the layouts behind it, if it is a new one."""
-        if not self._has_bounds or _form(entry.subject) in self._costs:
-            return
-        following = heapq.nsmallest(LAYOUTS_AHEAD, self._queue)
-        self._measure([entry.subject, *(each.subject for each in following if each.stage == _LAYOUT)])
-
     def _plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout with the fields that the software fills in."""
         return resolve_layout(self._space.plan(layout), self._space.software, self._space.facts)[0]
 
     def _cost(self, layout: Layout) -> LayerCosts | None:
-        key = _form(layout)
-        if key not in self._costs:
+        """Return the costs of a layer; None if no bound is known. A new form is measured."""
+        if not self._has_bounds:
+            return None
+        if _form(layout) not in self._costs:
             self._measure([layout])
-        return self._costs[key]
+        return self._costs[_form(layout)]
 
     def bounds(self, layout: Layout) -> tuple[int, int]:
-        """Return lower bounds of a layout's step time in ps and of its allocated bytes."""
-        return self._bounds(layout, self._cost(layout) if self._has_bounds else None)
-
-    def _bounds(self, layout: Layout, costs: LayerCosts | None) -> tuple[int, int]:
-        """Return lower bounds of the step time in ps and the allocated bytes; 0 if none is known."""
+        """Return lower bounds of a layout's step time in ps and of its allocated bytes, or 0 for unknown bounds."""
+        costs = self._cost(layout)
         if costs is None:
             return 0, 0
-        micro_batches = self._space.global_batch // layout.dp // layout.micro_batch
-        sizes = self._sizes.of(self._balance, layout.pp * layout.virtual_stages)
-        probe = self._probe_of.probe
-        time_ps = step_bound(layout, micro_batches, costs, self._layers, sizes, probe.message_ps(layout, costs.message))
-        if self._gathers_each:
-            gathers, slowed = (micro_batches * (self._layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
-            alone = micro_batches * self._layers * (costs.forward_alone + costs.backward_alone)
-            time_ps = max(time_ps, gathers, alone + slowed if slowed else 0)
-        return (
-            time_ps,
-            memory_bound(layout, micro_batches, costs, self._layers, sizes),
+        stages = self._sizes.of(self._balance, layout.pp, layout.virtual_stages)
+        return self._time_bound(layout, costs), memory_bound(
+            layout, self._micro_batches(layout), costs, self._layers, stages
         )
+
+    def _micro_batches(self, layout: Layout) -> int:
+        return self._space.global_batch // layout.dp // layout.micro_batch
+
+    def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
+        """Return a lower bound of the step time in ps, or 0 for an unknown one."""
+        if costs is None:
+            return 0
+        micro_batches, probe = self._micro_batches(layout), self._job.probe
+        stages = self._sizes.of(self._balance, layout.pp, layout.virtual_stages)
+        message_ps = probe.message_ps(layout, costs.message)
+        time_ps = step_bound(layout, micro_batches, costs, self._layers, stages, message_ps)
+        if not self._gathers_each:
+            return time_ps
+        gathers, slowed = (micro_batches * (self._layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
+        alone = micro_batches * self._layers * (costs.forward_alone + costs.backward_alone)
+        return max(time_ps, gathers, alone + slowed if slowed else 0)
 
     def _family_bound(self, family: Family) -> int:
         """Return the least bound of a family; recomputation and offload only add work to the same operators."""
-        layout = family.layout
-        costs = self._costs.get(_form(layout)) if self._has_bounds else None
-        return min((self._bounds(layout._replace(schedule=schedule, virtual_stages=stages), costs)[0]
-                    for schedule, stages in family.pipelines), default=0)  # fmt: skip
+        costs = self._costs.get(_form(family.layout))
+        layouts = (family.layout._replace(schedule=name, virtual_stages=count) for name, count in family.pipelines)
+        return min((self._time_bound(layout, costs) for layout in layouts), default=0)
 
     # -- the queue -----------------------------------------------------------------------------------------------------
 
@@ -182,72 +214,113 @@ class Search:
         """The time that a layout must beat to be among the best."""
         return None if len(self.ranked) < self._top else self.ranked[self._top - 1].outcome.step_ps
 
+    @property
+    def _horizon(self) -> float:
+        """The largest bound of a layout worth simulating; in a large space, by the least slowness so far."""
+        limit = inf if self._limit is None or self._pareto else self._limit
+        if not self._estimates or not self.ranked:
+            return limit
+        return min(limit, self.ranked[0].outcome.step_ps / self._slowness[()])
+
     def _next_round(self, size: int) -> list[_Entry]:
-        """Return the next layouts to simulate: the most promising of those with the least bounds."""
+        """Return the next layouts to simulate: the most promising among the least bounds."""
         pool: list[_Entry] = []
-        while self._queue and len(pool) < CHOICE * size:
-            limit = self._limit
-            if limit is not None and self._queue[0].bound > limit and not self._pareto:
-                break
+        horizon, limit = self._horizon, self._limit
+        while self._queue and len(pool) < CHOICE * size and self._queue[0].bound <= horizon:
             entry = heapq.heappop(self._queue)
-            if limit is not None and entry.bound > limit and self._is_beaten(entry):
+            if self._pareto and limit is not None and entry.bound > limit and self._is_beaten(entry):
                 self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
-                continue
-            if entry.stage == _FAMILY:
+            elif entry.stage == _FAMILY:
                 self._expand(entry.subject)
             elif entry.stage == _LAYOUT:
-                self._probe_ahead(entry)
-                self._refine(entry.subject)
+                self._refine(entry)
+            elif self._estimates and self.ranked and self._estimate(entry) > self.ranked[0].outcome.step_ps:
+                self.rejected[UNPROMISING] += 1
             else:
                 pool.append(entry)
         pool.sort(key=lambda entry: (self._estimate(entry), entry.key))
+        if self._estimates:  # one of each kind before others
+            kinds = Counter[tuple[object, ...]]()
+            order = [kinds.update([_kin(entry.subject)]) or kinds[_kin(entry.subject)] for entry in pool]
+            pool = [entry for _, entry in sorted(zip(order, pool, strict=True), key=lambda pair: pair[0])]
         for entry in pool[size:]:
             heapq.heappush(self._queue, entry)
         return pool[:size]
 
     def _estimate(self, entry: _Entry) -> float:
         """Return the likely time of a layout: its bound times the ratio found for the most similar simulated ones."""
-        layout = entry.subject
-        keys = (_kin(layout), _kin(layout)[:3], ())
-        return entry.bound * next((self._ratios[key] for key in keys if key in self._ratios), 1.0)
+        kin = _kin(entry.subject)
+        return entry.bound * next((self._slowness[key] for key in (kin, kin[:3], ()) if key in self._slowness), 1.0)
+
+    def _allocated(self, layout: Layout) -> int:
+        """Return a lower bound of a layout's memory in bytes."""
+        outside = facts_of(self._space.software, self._space.plan(layout), self._job.workload).outside_bytes
+        return self.bounds(layout)[1] + outside
 
     def _is_beaten(self, entry: _Entry) -> bool:
         """Return whether a result has less time and memory than a layout can have at least."""
         if entry.stage == _FAMILY or not self._has_bounds:
             return False
-        time_ps, allocated = self._bounds(entry.subject, self._cost(entry.subject))
-        outside = facts_of(self._space.software, self._space.plan(entry.subject), self._workload).outside_bytes
+        time_ps, allocated = self.bounds(entry.subject)[0], self._allocated(entry.subject)
         return any(
-            each.outcome.step_ps <= time_ps and (each.outcome.memory_bytes or 0) <= allocated + outside
-            for each in self.ranked
+            each.outcome.step_ps <= time_ps and (each.outcome.memory_bytes or 0) <= allocated for each in self.ranked
         )
 
     def _expand(self, family: Family) -> None:
-        """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the other."""
-        costs = self._costs.get(_form(family.layout)) if self._has_bounds else None
+        """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the others."""
+        costs = self._costs.get(_form(family.layout))
+        spare = self._small_gains(family, costs) if self._estimates else ()
         for layout in family.layouts():
-            if reason := self._space.reason(layout):
+            if (layout.schedule, layout.virtual_stages) in spare:
+                self.rejected[SMALL_GAIN] += len(family.offload)
+            elif reason := self._space.reason(layout):
                 self.rejected[reason] += len(family.offload)
             else:
                 self._num_with_offload += len(family.offload) - 1
-                self._push(layout, self._bounds(layout, costs)[0])
+                self._push(layout, costs)
 
-    def _push(self, layout: Layout, bound: int, stage: int = _LAYOUT) -> None:
-        heapq.heappush(self._queue, _Entry(bound, layout.key, stage, layout))
+    def _small_gains(self, family: Family, costs: LayerCosts | None) -> set[tuple[str | None, int]]:
+        """Return the schedules that gain hardly more than fewer virtual stages do, by their bounds."""
+        spare, best = set(), inf
+        for schedule, count in sorted(family.pipelines, key=lambda pair: pair[1]):
+            layout = family.layout._replace(schedule=schedule, virtual_stages=count)
+            if count > 1 and not self._space.reason(layout):
+                bound = self._time_bound(layout, costs)
+                spare |= {(schedule, count)} if bound > (1 - GAIN) * best else set()
+                best = min(best, bound)
+        return spare
 
-    def _refine(self, layout: Layout) -> None:
-        """Queue a layout for simulation by the bound of its own form, unless its memory does not fit."""
+    def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
+        """Queue a layout by the bound of its form or, before its measurement, of the form with ``costs``."""
+        own = self._costs.get(_form(layout))
+        if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self._space.fixed:
+            again = int(REPEATED * costs.forward_chain)
+            costs = replace(costs, backward=costs.backward + again, backward_within=costs.backward_within + again,
+                            backward_alone=costs.backward_alone + again)  # fmt: skip
+        heapq.heappush(self._queue, _Entry(self._time_bound(layout, own or costs), layout.key, _LAYOUT, layout))
+
+    def _refine(self, entry: _Entry) -> None:
+        """Queue a layout for simulation by the bound of its form, unless its memory does not fit.
+
+        A new form is measured together with the forms of the next layouts.
+        """
+        layout: Layout = entry.subject
         try:
             self._plan(layout)
         except PlanError as error:
             self.rejected[str(error)] += 1
             return
-        time_ps, allocated = self.bounds(layout)
-        outside = facts_of(self._space.software, self._space.plan(layout), self._workload).outside_bytes
-        if self._capacity and allocated + outside > self._capacity:
+        if self._has_bounds and _form(layout) not in self._costs:
+            following = heapq.nsmallest(LAYOUTS_AHEAD, self._queue)
+            horizon = self._horizon
+            self._measure([layout, *(e.subject for e in following if e.stage == _LAYOUT and e.bound <= horizon)])
+        allocated = self._allocated(layout)
+        if self._capacity and allocated > self._capacity:
             self._reject_for_memory(layout, MEMORY)
+        elif self._estimates and self._capacity and allocated * self._memory.get(_store(layout), 0) > self._capacity:
+            self._reject_for_memory(layout, MEMORY_LIKELY)
         else:
-            self._push(layout, time_ps, _REFINED)
+            heapq.heappush(self._queue, entry._replace(bound=self.bounds(layout)[0], stage=_REFINED))
 
     def _reject_for_memory(self, layout: Layout, reason: str) -> None:
         """Count a layout, and queue the same one with offload."""
@@ -257,37 +330,44 @@ class Search:
             if why := self._space.reason(each):
                 self.rejected[why] += 1
             else:
-                self._push(each, self._bounds(each, self._costs.get(_form(layout)))[0])
+                self._push(each, self._costs.get(_form(layout)))
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def _simulate(self, batch: Sequence[_Entry]) -> None:
-        """Simulate a round, and rank its layouts; the results are taken in the order of the round."""
+        """Simulate a round, and rank its layouts. The order of results is the order of the round."""
         futures: list[Future[Outcome]] = [
             self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
         ]
-        best = self.ranked[: self._top]
+        count = 1 if self._estimates else self._top
+        best = self.ranked[:count]
         for entry, future in zip(batch, futures, strict=True):
-            outcome = future.result()
-            self.num_simulated += not outcome.refused
-            self._since_best += 1
-            if entry.bound and outcome.step_ps:
-                kin, ratio = _kin(entry.subject), outcome.step_ps / entry.bound
-                self._ratios |= {kin: ratio, kin[:3]: ratio, (): ratio}
-            if outcome.refused:
-                self.rejected[outcome.refused.partition(" (")[0]] += 1
-            elif not outcome.fits:
-                self._reject_for_memory(entry.subject, MEMORY_SIMULATED)
-            else:
-                self.ranked.append(Ranked(entry.subject, outcome, entry.bound))
+            self._take(entry, future.result())
         self.ranked.sort(key=lambda ranked: ranked.order)
-        if self.ranked[: self._top] != best:
+        if self.ranked[:count] != best:
             self._since_best = 0
-        limit = self._limit
-        waiting = sum(limit is None or entry.bound <= limit for entry in self._queue)
+        horizon = self._horizon
+        waiting = sum(entry.bound <= horizon for entry in self._queue)
         if not self._exact:
-            waiting = min(waiting, max(0, PATIENCE - self._since_best))
+            waiting = min(waiting, max(0, self._patience - self._since_best))
         _report(self.num_simulated, self.num_simulated + waiting)
+
+    def _take(self, entry: _Entry, outcome: Outcome) -> None:
+        """Count a simulated layout, and learn how far its time and memory lie above their bounds."""
+        self.num_simulated += not outcome.refused
+        self._since_best += 1
+        if entry.bound and outcome.step_ps:
+            kin, ratio = _kin(entry.subject), outcome.step_ps / entry.bound
+            self._slowness |= {key: min(ratio, self._slowness.get(key, ratio)) for key in (kin, kin[:3], ())}
+            needed, store = outcome.memory_bytes or 0, _store(entry.subject)
+            ratio = needed / self._allocated(entry.subject)
+            self._memory[store] = min(ratio, self._memory.get(store, ratio))
+        if outcome.refused:
+            self.rejected[outcome.refused.partition(" (")[0]] += 1
+        elif not outcome.fits:
+            self._reject_for_memory(entry.subject, MEMORY_SIMULATED)
+        else:
+            self.ranked.append(Ranked(entry.subject, outcome, entry.bound))
 
     def _count_rest(self) -> None:
         """Count the layouts that were not simulated by the reason."""
@@ -301,8 +381,13 @@ class Search:
 
 
 def _kin(layout: Layout) -> tuple[object, ...]:
-    """Return the part of a layout by which ratios of time and bound are similar."""
+    """Return the fields that layouts with a similar ratio of time and bound share."""
     return (layout.pp > 1, layout.sharding, layout.tp, layout.pp, layout.cp, layout.virtual_stages)
+
+
+def _store(layout: Layout) -> tuple[object, ...]:
+    """Return the fields that layouts with a similar ratio of memory and bound share."""
+    return (layout.pp, layout.sharding, layout.tp, layout.recompute, layout.offload)
 
 
 def _form(layout: Layout) -> tuple[object, ...]:

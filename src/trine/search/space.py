@@ -120,7 +120,7 @@ class Space:
     def families(self) -> list[Family]:
         """Return the families whose ranks and batches are possible; count the others as rejected.
 
-        Raises PlanError if there are none, InputError if there are too many.
+        Raises PlanError if no family is possible, InputError for too many layouts.
         """
         families, count = [], 0
         for layout in self._ranks():
@@ -137,7 +137,7 @@ class Space:
         return families
 
     def empty(self) -> str:
-        """Return the error for a space in which every layout is rejected."""
+        """Return the error for a space without a valid layout."""
         if not self.rejected:
             degrees = " x ".join(f"{n} {self.fixed[n]}" for n in ("dp", "tp", "pp", "cp") if n in self.fixed)
             return f"no layout is valid: {degrees or 'the fixed fields'} cannot make {self.gpus} GPUs"
@@ -216,7 +216,7 @@ class Space:
 
 
 def parse_fixed(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return plan fields from ``tp=8`` and the like.
+    """Return plan fields from texts such as ``tp=8``.
 
     Raises InputError for unknown fields, fields named twice, and fields that follow from the search.
     """

@@ -256,7 +256,7 @@ FAULTS = [
     ("topology: {kind: full, gpus: 100000, link: nvlink4}", "links or switches: at most 1048576"),
     ("topology: {kind: 'dragonfly:1000000x1x1', gpus: 8, link: nvlink4}", "links or switches: at most 1048576"),
     ("topology: {kind: 'fat-tree:2x1000000', gpus: 8, link: nvlink4}", "links or switches: at most 1048576"),
-    ("node: {preset: dgx-h100, count: 100000}", "800000 GPUs: trine simulates at most 131072"),
+    ("node: {preset: dgx-h100, count: 200000}", "1600000 GPUs: trine simulates at most 1048576"),
     ("node: {preset: dgx-h10}", "node.preset: unknown preset 'dgx-h10'; did you mean 'dgx-h100'"),
     ("node: {count: 2}", "node: give 'preset' or 'file'"),
     ("node: {preset: dgx-h100}\nnodes: [{preset: dgx-h100}]", "node: give 'node' or 'nodes', not both"),
