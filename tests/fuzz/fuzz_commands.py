@@ -19,6 +19,7 @@ Edit = tuple[int, int, int]
 LEFT_OUT = (
     "warmup", "trace capture", "validate collectives", "validate loadstore", "validate training", "validate layouts",
     "validate memory", "validate operators", "validate scaling", "study", "help",
+    "compare", "plan", "plot", "size", "support", "sweep",  # several runs, or files of earlier answers
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"

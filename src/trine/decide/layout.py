@@ -49,7 +49,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FoundLayout:
     """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown)."""
 
     plan: Plan
@@ -59,7 +59,7 @@ class Layout:
 
 def best_layout(
     model: ModelShape, cluster: str, num_gpus: int, global_batch: int, options: SimulateOptions
-) -> Layout | None:
+) -> FoundLayout | None:
     """Return the fastest layout of ``num_gpus`` GPUs that a short search finds, or None if no layout fits the memory.
 
     cluster: a preset or file; it is filled node after node.
@@ -74,7 +74,7 @@ def best_layout(
             result = simulate(model.text, chosen, options=replace(options, cluster=machine, compare=False))
     except PlanError:
         return None
-    return Layout(chosen, RunStep.of(result), headline.mfu(result))
+    return FoundLayout(chosen, RunStep.of(result), headline.mfu(result))
 
 
 def has_layout(model: ModelShape, num_gpus: int, global_batch: int) -> bool:

@@ -16,7 +16,7 @@ from trine.common.arguments import check_whole, named_arguments
 from trine.common.observer import announce_stage
 from trine.common.units import MAX_GPUS, format_time
 from trine.decide.cost import LEFT_OUT, Price, RunCost, number_words, parse_amount, read_price, run_cost
-from trine.decide.layout import Layout, ModelShape, best_layout, gpus_of_node, has_layout
+from trine.decide.layout import FoundLayout, ModelShape, best_layout, gpus_of_node, has_layout
 from trine.errors import InputError
 from trine.results.columns import column, to_row
 from trine.results.headline import best_public_mfu
@@ -48,7 +48,7 @@ class MachineSize:
     cluster: str
     gpu: str
     num_gpus: int = 0
-    layout: Layout | None = None
+    layout: FoundLayout | None = None
     cost: RunCost | None = None
     problem: str = ""
     tried: tuple[int, ...] = ()
@@ -279,7 +279,7 @@ class _Search:
         possible = (*(count for count in (1, 2, 4) if count < min(granule, limit + 1)),
                     *range(granule, limit + 1, granule))  # fmt: skip
         self._counts: list[int] = [count for count in possible if has_layout(shape, count, batch)]
-        self._tried: dict[int, tuple[Layout, RunCost] | None] = {}
+        self._tried: dict[int, tuple[FoundLayout, RunCost] | None] = {}
 
     def answer(self) -> MachineSize:
         """Return the number of GPUs that meets the goal."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _RETURNING = ("1f1b", "interleaved", "gpipe")
 
 
-class Stages(NamedTuple):
+class StageLayers(NamedTuple):
     """Layers of each pipeline stage. chunks: of each chunk. layers, passes: of each stage, and chunks with layers."""
 
     chunks: tuple[int, ...]
@@ -58,15 +58,15 @@ class StageSizes:
 
     def __init__(self, workload: Workload, layers: int) -> None:
         self._workload, self._layers = workload, layers
-        self._cache: dict[tuple[str, int, int], Stages | None] = {}
+        self._cache: dict[tuple[str, int, int], StageLayers | None] = {}
 
-    def of(self, balance: str, pp: int, virtual_stages: int) -> Stages | None:
+    def of(self, balance: str, pp: int, virtual_stages: int) -> StageLayers | None:
         """Return the layers of each stage; None if the cuts depend on operator times, or the rule refuses them."""
         key = (balance, pp, virtual_stages)
         if key not in self._cache:
             chunks = (self._layers,) if pp * virtual_stages == 1 else self._count(balance, pp * virtual_stages)
             each = np.array(chunks or [0] * pp * virtual_stages, np.int64).reshape(virtual_stages, pp)
-            self._cache[key] = Stages(chunks, each.sum(0), (each > 0).sum(0)) if chunks else None
+            self._cache[key] = StageLayers(chunks, each.sum(0), (each > 0).sum(0)) if chunks else None
         return self._cache[key]
 
     def _count(self, balance: str, chunks: int) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class StageSizes:
 
 
 def step_bound(
-    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: Stages | None, message_ps: int = 0
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: StageLayers | None, message_ps: int = 0
 ) -> int:
     """Return a lower bound of the step time in ps.
 
@@ -114,7 +114,7 @@ def step_bound(
     return int(total.max())
 
 
-def _arrival(layout: Layout, costs: LayerCosts, stages: Stages) -> Int64:
+def _arrival(layout: Layout, costs: LayerCosts, stages: StageLayers) -> Int64:
     """Return the time of a micro-batch through the stages before each one, and back, without the ends of passes."""
     first = np.array(stages.chunks[: layout.pp], np.int64)
     way = (first - 1) * costs.forward + costs.forward_chain
@@ -125,7 +125,7 @@ def _arrival(layout: Layout, costs: LayerCosts, stages: Stages) -> Int64:
     return np.cumsum(way) - way
 
 
-def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: Stages | None) -> int:
+def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: StageLayers | None) -> int:
     """Return a lower bound of the bytes that the fullest rank allocates."""
     resident = _resident(costs.resident, layout)
     kept = 0 if layout.offload == "activations" else costs.kept

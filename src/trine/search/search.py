@@ -267,7 +267,7 @@ class Search:
         )
 
     def _expand(self, family: Family) -> None:
-        """Queue the layouts of a family that meet all rules; those with offload wait until memory rejects the others."""
+        """Queue the layouts of a family that meet all rules; offload waits until memory rejects the other layouts."""
         costs = self._costs.get(_form(family.layout))
         spare = self._small_gains(family, costs) if self._estimates else ()
         for layout in family.layouts():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trine import InputError, load_cluster, plan, simulate, size
 from trine.decide import size as sizing
 from trine.decide.cost import RunStep
-from trine.decide.layout import Layout, ModelShape, best_layout
+from trine.decide.layout import FoundLayout, ModelShape, best_layout
 from trine.parallel.plan import Plan
 from trine.training.options import SimulateOptions
 
@@ -21,12 +21,12 @@ from trine.training.options import SimulateOptions
 def fake(scaling: float, least_gpus: int) -> Any:
     """Return a stand-in for best_layout: ``gpus ** scaling`` times the speed of one GPU, from ``least_gpus`` on."""
 
-    def layout(model: ModelShape, cluster: str, gpus: int, batch: int, options: SimulateOptions) -> Layout | None:
+    def layout(model: ModelShape, cluster: str, gpus: int, batch: int, options: SimulateOptions) -> FoundLayout | None:
         if gpus < least_gpus:
             return None
         step_ps = round(1e12 * batch / gpus**scaling)
         step = RunStep(step_ps=step_ps, ends_ps=None, tokens=batch * 1024, num_gpus=gpus, gpu="h100-sxm", mean_w=None)
-        return Layout(Plan(dp=gpus), step, None)
+        return FoundLayout(Plan(dp=gpus), step, None)
 
     return layout
 
