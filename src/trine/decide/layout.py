@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trine.cluster import load_cluster
 from trine.common.observer import unobserved
+from trine.compute.origin import known_gpu
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
 from trine.graph.workload import SYNTHESISED
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from trine.training.options import SimulateOptions
 
 #: Layouts to simulate per number of GPUs, besides those that do not fit the memory.
-MAX_TRIES = 12
+MAX_TRIES = 6
+#: Bytes of a weight that training keeps on a GPU, however much is sharded or offloaded.
+LEAST_WEIGHT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,9 @@ def best_layout(
     cluster: a preset or file; it is filled node after node.
     """
     machine = load_cluster(cluster, gpus=num_gpus)
+    gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
+    if gpu is not None and LEAST_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
+        return None
     try:
         with unobserved():
             found = plan(model.text, gpus=num_gpus, cluster=machine, global_batch=global_batch,

@@ -104,11 +104,12 @@ def probe_all(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
 
 def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
     """Return the outcome of one layout; a refusal is an outcome, too."""
+    from trine.folding.run import showing_few
     from trine.training import simulate
 
     job = packed.job()
     try:
-        with unobserved():
+        with unobserved(), showing_few():
             return outcome_of(simulate(job.workload, plan, options=job.options))
     except InputError as error:
         return Outcome(refused=str(error))
