@@ -13,7 +13,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow kernels checked checked-large uncompiled check bench fuzz corpus mutate validation examples docs clean
+.PHONY: demo test test-slow kernels checked checked-large uncompiled check long bench fuzz corpus mutate validation examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ checked-large: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes long, most cases (tests/slow.yaml) and examples
 	TRINE_TESTS=full $(MAKE) -j2 checked-large checked uncompiled PICK='-m "thinned or hypothesis"'
 	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
+
+long: $(VENV)/.installed-test  ## tests of many minutes: random searches, kills, and jobs folded in time
+	TRINE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/property tests/unit/experiments
 
 check: $(VENV)/.installed-test  ## style, types, layers, size of the house, plain English, public names
 	$(BIN)/ruff check .

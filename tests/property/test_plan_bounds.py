@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from long_tests import long
 from plan_spaces import outcomes, random_space
 
 from trine.errors import PlanError
@@ -35,7 +36,7 @@ def test_bounds_are_below_the_simulated_time_and_memory():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 60))
+@pytest.mark.parametrize("seed", [*range(10, 14), *(pytest.param(seed, marks=long) for seed in range(14, 60))])
 def test_bounds_of_many_spaces(seed):
     try:
         check_bounds(seed, 6)

@@ -1,6 +1,7 @@
 """Pruning is safe: a search finds the best layout of a small space, as exhaustive simulation does."""
 
 import pytest
+from long_tests import long
 from plan_spaces import is_empty, outcomes, random_space
 
 import trine
@@ -37,6 +38,7 @@ def test_pruning_never_loses_the_best_layout():
     assert sum(assert_best_is_found(seed) for seed in range(6)) >= 1
 
 
+@long
 @pytest.mark.slow
 def test_pruning_never_loses_the_best_layout_of_many_spaces():
     assert sum(assert_best_is_found(seed) for seed in range(100, 200)) >= 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from experiment_kills import Dask, kill_at_random, kill_dask_at_random, start
 from experiment_questions import __name__ as QUESTIONS
+from long_tests import long
 
 import trine
 from trine.errors import InputError, SimulationError
@@ -15,11 +16,13 @@ def test_two_kills(tmp_path):
     assert kill_at_random(tmp_path, kills=2, points=80, sleep=0.03, seed=4) <= 2
 
 
+@long
 @pytest.mark.slow
 def test_150_kills_of_workers_and_drivers(tmp_path):
     assert 30 < kill_at_random(tmp_path, kills=150, points=2500, sleep=0.05, seed=1) < 120
 
 
+@long
 @pytest.mark.slow
 def test_50_kills_of_dask_workers_drivers_and_schedulers(tmp_path):
     killed = kill_dask_at_random(tmp_path, kills=50, points=1500, sleep=0.05, seed=2)
