@@ -83,6 +83,7 @@ SCHEDULES = [
     {"pp": 4, "schedule": "zb-h1"},
     {"pp": 4, "schedule": "dualpipe"},
     {"pp": 4, "schedule": "gpipe"},
+    {"dp": 2, "pp": 4, "schedule": "gpipe", "steps": 2, "sharding": "zero1"},
     {"dp": 4, "sharding": "fsdp"},
     {"dp": 4, "sharding": "zero2", "steps": 2},
     {"dp": 2, "pp": 2, "schedule": "1f1b", "offload": "activations"},
@@ -101,7 +102,9 @@ def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object
     assert result.repeats.drift_ps == 0
     assert "equal to the picosecond" in result.repeats.verified
     assert result.repeats.simulated + result.repeats.count * result.repeats.period == 64
-    assert_same(result, trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="off"))
+    every = trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="off")
+    assert_same(result, every)
+    assert result.memory_uses == every.memory_uses
 
 
 def test_the_cost_does_not_grow_with_the_micro_batches() -> None:

@@ -24,6 +24,7 @@ from trine.errors import SimulationError
 from trine.folding.run import JobRun, one_of_each_class
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS
+from trine.parallel.plan import Plan
 from trine.results.repeats import Repeat, Repeats
 
 _PHASE, _MICROBATCH, _STEP = (LABEL_FIELDS.index(name) for name in ("phase", "microbatch", "step"))
@@ -35,6 +36,32 @@ DISTANCES = (*range(1, 13), 16, 24, 32)
 #: Periods may differ by this fraction, if exact repetition is not found: flows that share links are rounded to
 #: picoseconds, and imbalanced experts let these errors add up.
 MAX_DRIFT = 1e-7
+
+
+#: Numbers of micro-batches that are tried, each twice the one before.
+MOST_ATTEMPTS = 4
+#: Fewer micro-batches than this are all simulated.
+LEAST_MICRO_BATCHES = 12
+#: Micro-batches of a step without a pipeline after which its launching thread is usually in step with the GPU.
+FEW_MICRO_BATCHES = 8
+
+
+def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
+    """Return numbers of micro-batches to simulate, one after the other, until a run repeats and stands for ``total``.
+
+    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds. Empty if
+    there are too few to gain anything.
+    """
+    is_interleaved = plan.virtual_stages > 1
+    count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2 if plan.pp > 1 else FEW_MICRO_BATCHES
+    counts: list[int] = []
+    while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
+        count += (total - count) % (plan.pp if is_interleaved else 2)
+        if 4 * count > 3 * total:
+            break
+        counts.append(count)
+        count *= 2
+    return tuple(counts)
 
 
 class Tasks(NamedTuple):
@@ -232,7 +259,8 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
     """Return windows that cover each place of a sequence at most ``distance`` times, their keys, and the largest drift.
 
     A window ends at the task that stops repeating, and is one period long. Let h be the start of the earliest task that
-    runs when it begins. Every task that starts, or still runs, from h on is one that repeats.
+    runs when it begins. Every task that starts, or still runs, from h on is one that repeats; one period later, no
+    further task starts, or runs when the window ends.
     """
     latest_end = np.maximum.accumulate(table.end)
     covered: set[int] = set()
@@ -248,6 +276,9 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
         oldest_ps = int(table.start[running[0]]) if len(running) else start_ps
         if (first and latest_end[first - 1] > oldest_ps) or table.ready[first:last].max() > oldest_ps:
             continue
+        before = np.searchsorted(table.start, [oldest_ps, oldest_ps + period])
+        if begins - before[0] != ends - before[1] or np.count_nonzero(table.end[:ends] > end_ps) != len(running):
+            continue  # the end of the window has tasks that its beginning has not
         places, counts = np.unique(table.key[begins:ends], return_counts=True)
         if (counts != distance).any() or not covered.isdisjoint(places.tolist()):
             continue

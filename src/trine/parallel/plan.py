@@ -482,32 +482,6 @@ def _grid_axes(order: str, degrees: tuple[tuple[str, int], ...], shard_degree: i
 _axis_groups = lru_cache(maxsize=1024)(AxisGroups)
 
 
-#: Numbers of micro-batches that are tried, each twice the one before.
-MOST_ATTEMPTS = 4
-#: Fewer micro-batches than this are all simulated.
-LEAST_MICRO_BATCHES = 12
-#: Micro-batches of a step without a pipeline after which its launching thread is usually in step with the GPU.
-FEW_MICRO_BATCHES = 8
-
-
-def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
-    """Return numbers of micro-batches to simulate, one after the other, until a run repeats and stands for ``total``.
-
-    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds. Empty if
-    there are too few to gain anything.
-    """
-    is_interleaved = plan.virtual_stages > 1
-    count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2 if plan.pp > 1 else FEW_MICRO_BATCHES
-    counts: list[int] = []
-    while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
-        count += (total - count) % (plan.pp if is_interleaved else 2)
-        if 4 * count > 3 * total:
-            break
-        counts.append(count)
-        count *= 2
-    return tuple(counts)
-
-
 def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
     """Split ``batch`` samples into micro-batches of at most ``micro_batch``, with sizes that differ by at most one.
 

@@ -201,11 +201,13 @@ def repeated_memory(
     phase = labels.phase[task]
     is_repeated = np.isin(labels.microbatch[task], repeats.repeated) & (phase != Phase.INPUT)
     if memory.block is not None:  # a block's free goes with its allocation, in whatever micro-batch
-        numbers, is_block = memory.block[order], memory.block[order] >= 0
-        made_again = numbers[is_block & is_repeated & (memory.delta_bytes[order] > 0)]
-        is_repeated = np.where(is_block, np.isin(numbers, made_again), is_repeated)
-    direction = 2 * rank + (phase != Phase.FORWARD)
-    last = np.zeros(2 * len(memory.resident_bytes), np.int64)
+        is_block = memory.block[order] >= 0
+        block_of = np.unique(np.stack([rank, memory.block[order]]), axis=1, return_inverse=True)[1].ravel()
+        made_again = block_of[is_block & is_repeated & (memory.delta_bytes[order] > 0)]
+        is_repeated = np.where(is_block, np.isin(block_of, made_again), is_repeated)
+    num_steps = 1 + int(labels.step[task].max(initial=0))
+    direction = 2 * (rank * num_steps + np.maximum(labels.step[task], 0)) + (phase != Phase.FORWARD)
+    last = np.zeros(2 * num_steps * len(memory.resident_bytes), np.int64)
     np.maximum.at(last, direction[is_repeated], np.flatnonzero(is_repeated))
     copies = np.where(is_repeated, repeats.count, 0)
     row, number = np.repeat(np.arange(len(task)), copies + 1), spans(0, copies + 1)

@@ -17,8 +17,6 @@ import numpy as np
 
 from trine.common.units import PS_PER_S
 from trine.compute.kinds import layer_of
-from trine.compute.resize import Split
-from trine.compute.roofline import Duration
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, HostCopy, Phase, RankProgram
@@ -27,6 +25,7 @@ from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.job import JobContext
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.stage import StageBuilder
+from trine.training.memory import NoTimes
 from trine.training.setup import Setup, costs_on, setup_of
 from trine.workload.synthesis.model import ModelRecipe
 from trine.workload.synthesis.spec import Transformer
@@ -162,7 +161,7 @@ class Probe:
         filled, _ = resolve_layout(plan, self.software, self._facts)
         setup = self._setup
         if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
-            return JobContext(workload, filled, _NoTimes(), None, self.software)
+            return JobContext(workload, filled, NoTimes(), None, self.software)
         return JobContext(workload, filled, setup.model, setup.launch, self.software)
 
     def _measure(self, plan: Plan) -> LayerCosts:
@@ -205,19 +204,6 @@ class Probe:
             return cache[key]
 
         return time_ps
-
-
-class _NoTimes:
-    """A compute model without times, for the memory of programs."""
-
-    name = "no time"
-    notes: tuple[str, ...] = ()
-
-    def duration(self, operator: Operator, split: Split) -> Duration:
-        return Duration(0, "assumed")
-
-    def fit_report(self) -> None:
-        return None
 
 
 def can_probe(workload: Workload) -> bool:

@@ -33,7 +33,7 @@ class StageMemoryUse:
     step: int
 
 
-class _NoTime:
+class NoTimes:
     """A compute model that gives every operator zero time: memory depends only on their order."""
 
     name = "no time"
@@ -59,7 +59,7 @@ def stage_programs(
 
     plan, _ = resolve_layout(plan, software, LayoutFacts(workload))
     needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
-    model = make_compute("auto", workload) if needs_times else _NoTime()
+    model = make_compute("auto", workload) if needs_times else NoTimes()
     launch = recorded_launches(workload, software)
     context = JobContext(workload, shortened(plan, workload.batch), model, launch, software)
     return {stage: StageBuilder(context, stage, False).build() for stage in (stages or range(plan.pp))}

@@ -21,7 +21,7 @@ from trine.common.observer import announce_job, current_observer, ignore, observ
 from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.errors import InputError, SpecError, TooManyTasksError
 from trine.graph.workload import Workload
-from trine.parallel.plan import PARAMETERS_SHARDED, Plan, first_counts, micro_batches
+from trine.parallel.plan import PARAMETERS_SHARDED, Plan, micro_batches
 from trine.software.profile import NO_SOFTWARE
 from trine.training.facts import (
     crowded_uplinks,
@@ -128,7 +128,7 @@ MAY_ESTIMATE = ("on", "ranks")
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
-    from trine.folding.period import check_repeats
+    from trine.folding.period import check_repeats, first_counts
 
     total = _num_micro_batches(setup)
     counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total)
