@@ -99,7 +99,6 @@ def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object
     cluster = load_cluster("dgx-h100", gpus=plan.num_ranks)
     result = trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="verify")
     assert result.repeats is not None
-    assert result.repeats.drift_ps == 0
     assert "equal to the picosecond" in result.repeats.verified
     assert result.repeats.simulated + result.repeats.count * result.repeats.period == 64
     every = trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="off")

@@ -33,13 +33,12 @@ _SAME_LIST = {int(Phase.RECOMPUTE): int(Phase.BACKWARD), int(Phase.OPTIMIZER): i
 PASS_KINDS = len(Phase) + 1
 #: Numbers of micro-batches after which a run may repeat, in the order of trial.
 DISTANCES = (*range(1, 13), 16, 24, 32)
-#: Periods may differ by this fraction, if exact repetition is not found: flows that share links are rounded to
-#: picoseconds, and imbalanced experts let these errors add up.
-MAX_DRIFT = 1e-7
 
 
 #: Numbers of micro-batches that are tried, each twice the one before.
 MOST_ATTEMPTS = 4
+#: Micro-batches of all attempts, as a part of the step's: what a step that never repeats costs in addition.
+MOST_TRIED = 0.75
 #: Fewer micro-batches than this are all simulated.
 LEAST_MICRO_BATCHES = 12
 #: Micro-batches of a step without a pipeline after which its launching thread is usually in step with the GPU.
@@ -57,7 +56,7 @@ def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
     counts: list[int] = []
     while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
         count += (total - count) % (plan.pp if is_interleaved else 2)
-        if 4 * count > 3 * total:
+        if sum(counts) + count > MOST_TRIED * total:
             break
         counts.append(count)
         count *= 2
@@ -197,7 +196,7 @@ def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -
 class _Sorted(NamedTuple):
     """All tasks in order of start, for one length of the period. start, end: ps.
 
-    shift: ps to the equal task one period later, -1 without one. drift: difference between the shifts of start and end.
+    shift: ps to the equal task one period later, -1 without one or if start and end shift differently.
     ready: when the later task is ready, if the shift of ready differs, so that both wait for their stream; else -1.
     key: number of the task's place in its sequence, -1 outside lists. phase: of its list, -1 outside lists.
     """
@@ -205,29 +204,28 @@ class _Sorted(NamedTuple):
     start: Int64
     end: Int64
     shift: Int64
-    drift: Int64
     ready: Int64
     key: Int64
     phase: Int64
 
 
-def find_repeats(run: JobRun, micro_batches: int, simulated: int, *, exact: bool = True) -> Repeats | None:
+def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | None:
     """Return the windows that a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``, or None.
 
     If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
-    :attr:`Repeats.left_out` more. exact: False accepts periods that differ by the fraction MAX_DRIFT.
+    :attr:`Repeats.left_out` more.
     """
     tracks = tracks_of(run)
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
         table = _sorted(tracks, distance)
-        windows, keys, drift_ps = _windows(table, distance, exact)
+        windows, keys = _windows(table, distance)
         numbers = _repeated(tracks, keys, distance) if windows else ()
         if numbers:
             return Repeats(
                 windows=tuple(windows), count=(micro_batches - simulated) // len(numbers), repeated=numbers,
-                micro_batches=micro_batches, simulated=simulated, drift_ps=drift_ps,
+                micro_batches=micro_batches, simulated=simulated,
             )  # fmt: skip
     return None
 
@@ -241,22 +239,20 @@ def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
         then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
         ready, start, end = (column[then] - column[now] for column in times)
         shift, early, key, phase = np.full((4, len(times.start)), -1)
-        drift = np.zeros(len(shift), np.int64)
-        shift[now] = start
-        drift[now] = np.abs(end - start)
+        shift[now] = np.where(start == end, start, -1)
         early[now] = np.where(ready == start, -1, times.ready[then])
         key[lists.tasks] = keys + lists.keys
         phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        parts.append([column[done] for column in (times.start, times.end, shift, drift, early, key, phase)])
+        parts.append([column[done] for column in (times.start, times.end, shift, early, key, phase)])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return _Sorted(*(column[order] for column in columns))
 
 
-def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], Int64, int]:
-    """Return windows that cover each place of a sequence at most ``distance`` times, their keys, and the largest drift.
+def _windows(table: _Sorted, distance: int) -> tuple[list[Repeat], Int64]:
+    """Return windows that cover each place of a sequence ``distance`` times or not at all, and their keys.
 
     A window ends at the task that stops repeating, and is one period long. Let h be the start of the earliest task that
     runs when it begins. Every task that starts, or still runs, from h on is one that repeats; one period later, no
@@ -264,8 +260,8 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
     """
     latest_end = np.maximum.accumulate(table.end)
     covered: set[int] = set()
-    windows, keys, drift_ps = [], [], 0
-    for first, last, period in _runs(table, exact):
+    windows, keys = [], []
+    for first, last, period in _runs(table):
         end_ps = int(table.start[last]) if last < len(table.start) else int(table.start[-1]) + 1
         start_ps = end_ps - period
         begins, ends = np.searchsorted(table.start, [start_ps, end_ps])
@@ -285,24 +281,21 @@ def _windows(table: _Sorted, distance: int, exact: bool) -> tuple[list[Repeat], 
         covered.update(places.tolist())
         keys.append(places)
         windows.append(Repeat(start_ps, end_ps, frozenset(table.phase[begins:ends].tolist())))
-        off = np.abs(table.shift[first:last] - period) + table.drift[first:last]
-        drift_ps = max(drift_ps, int(off.max()))
-    return sorted(windows), np.concatenate(keys) if keys else np.zeros(0, np.int64), drift_ps
+    return sorted(windows), np.concatenate(keys) if keys else np.zeros(0, np.int64)
 
 
-def _runs(table: _Sorted, exact: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield stretches of tasks (first, behind the last) with one shift, and the shift; the longest first."""
-    shift = np.where(table.drift == 0, table.shift, -1)
-    if not exact:
-        usual = np.median(table.shift[table.shift > 0]) if (table.shift > 0).any() else 0
-        near = np.abs(table.shift - usual) + table.drift <= usual * MAX_DRIFT
-        shift = np.where(near, int(usual), -1)
-    bounds = np.flatnonzero(np.diff(shift)) + 1
-    first, last = np.append(0, bounds), np.append(bounds, len(shift))
-    is_long = shift[first] > 0
+def _runs(table: _Sorted) -> Iterator[tuple[int, int, int]]:
+    """Yield stretches of tasks (first, behind the last) with one shift, and the shift; the longest first.
+
+    Shorter ones than a period are left out.
+    """
+    bounds = np.flatnonzero(np.diff(table.shift)) + 1
+    first, last = np.append(0, bounds), np.append(bounds, len(table.shift))
+    begin_ps, end_ps = table.start[np.maximum(first - 1, 0)], table.start[np.minimum(last, len(table.start) - 1)]
+    is_long = (table.shift[first] > 0) & (end_ps - begin_ps >= table.shift[first])
     first, last = first[is_long], last[is_long]
     for i in np.argsort(first - last, kind="stable").tolist():
-        yield int(first[i]), int(last[i]), int(shift[first[i]])
+        yield int(first[i]), int(last[i]), int(table.shift[first[i]])
 
 
 def _repeated(tracks: Sequence[_Track], keys: Int64, distance: int) -> tuple[int, ...]:
@@ -373,9 +366,9 @@ class _RankTasks(NamedTuple):
 def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
     """Compare each task of the run of all micro-batches with its prediction from the run of few; return a sentence.
 
-    Raises SimulationError with the first difference larger than the stated bound.
+    Raises SimulationError with the first difference.
     """
-    num_tasks, largest = 0, 0
+    num_tasks = 0
     for rank in _ranks_to_compare(every):
         expected = _expected(_tasks_of(few, rank), repeats)
         found = _tasks_of(every, rank)
@@ -386,17 +379,16 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
                     f"rank {rank} has {len(actual)} tasks, and its run of few micro-batches stands for {len(wanted)}. "
                     "This is a bug of trine: please report it; --no-fold gives the right times"
                 )
-            off = np.abs(wanted - actual)
-            largest, num_tasks = max(largest, int(off.max(initial=0))), num_tasks + len(off)
-            if largest > repeats.bound_ps:
-                task = int(off.argmax())
+            num_tasks += len(actual)
+            differs = np.flatnonzero(wanted != actual)
+            if len(differs):
+                task = int(differs[0])
                 raise SimulationError(
                     f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
                     f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches. This is a bug "
                     "of trine: please report it; --no-fold gives the right times"
                 )
-    how = "equal to the picosecond" if not largest else f"at most {format_time(largest)} off"
-    return f"verified: {num_tasks // 2:,} tasks are {how} in a run of all micro-batches"
+    return f"verified: {num_tasks // 2:,} tasks are equal to the picosecond in a run of all micro-batches"
 
 
 def _ranks_to_compare(run: JobRun) -> list[int]:

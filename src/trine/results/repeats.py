@@ -30,9 +30,7 @@ class Repeats:
     """The windows that a longer run repeats ``count`` more times each, in order of time.
 
     micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
-    micro-batches that equal the micro-batches in the windows. drift_ps: largest difference between two periods (0: the
-    state of the run repeats exactly), so that times deviate by at most ``bound_ps``. verified: the result of
-    --verify-fold.
+    micro-batches that equal the micro-batches in the windows. verified: the result of --verify-fold.
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
@@ -44,7 +42,6 @@ class Repeats:
     repeated: tuple[int, ...]
     micro_batches: int
     simulated: int
-    drift_ps: int = 0
     verified: str = ""
 
     @property
@@ -58,19 +55,13 @@ class Repeats:
         return self.micro_batches - self.simulated - self.count * self.period
 
     @property
-    def bound_ps(self) -> int:
-        """Largest error of a time of the longer run; 0 if it is exact."""
-        return 2 * self.drift_ps * self.count * len(self.windows)
-
-    @property
     def sentence(self) -> str:
         """The repetition in words."""
         micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
         lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
-        error = f"within {format_time(self.bound_ps)} in all" if self.drift_ps else "to the picosecond"
         return (
             f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
-            f"({lengths}), {error}{self.verified and f'; {self.verified}'}"
+            f"({lengths}), to the picosecond{self.verified and f'; {self.verified}'}"
         )
 
     @property

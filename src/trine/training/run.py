@@ -134,10 +134,9 @@ def _run(setup: Setup) -> _Run:
     counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total)
     why = _why_each_microbatch(setup) if counts else ""
     run = None
+    few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
     for simulated in () if why else counts:
-        is_last = simulated == counts[-1] and setup.options.fold != "exact"
-        few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
-        if run := _repeated(few, total, simulated, (True, False) if is_last else (True,)):
+        if run := _repeated(few, total, simulated):
             break
     if run is None:
         whole = _run_micro_batches(setup, None)
@@ -153,24 +152,22 @@ def _run(setup: Setup) -> _Run:
     return run
 
 
-def _repeated(setup: Setup, total: int, simulated: int, exactness: Sequence[bool]) -> _Run | None:
+def _repeated(setup: Setup, total: int, simulated: int) -> _Run | None:
     """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat."""
     from trine.folding.period import find_repeats
     from trine.results.repeats import grows
 
     run = _run_micro_batches(setup, simulated)
-    for exact in exactness:
-        repeats = find_repeats(run.job_run, total, simulated, exact=exact)
-        if repeats is not None and repeats.left_out:
-            further = simulated + repeats.left_out
-            return _repeated(setup, total, further, exactness) if 4 * further <= 3 * total else None
-        if repeats is not None:
-            job_run = replace(run.job_run, repeats=repeats)
-            memory = job_run.memory
-            if memory.held is not None and grows(memory, job_run.records, repeats):
-                return None  # blocks held until collectives end are not replayed for more micro-batches
-            return replace(run, job_run=job_run)
-    return None
+    repeats = find_repeats(run.job_run, total, simulated)
+    if repeats is None:
+        return None
+    if repeats.left_out:
+        further = simulated + repeats.left_out
+        return _repeated(setup, total, further) if 4 * further <= 3 * total else None
+    memory = run.job_run.memory
+    if memory.held is not None and grows(memory, run.job_run.records, repeats):
+        return None  # blocks held until collectives end are not replayed for more micro-batches
+    return replace(run, job_run=replace(run.job_run, repeats=repeats))
 
 
 def _num_micro_batches(setup: Setup) -> int:
