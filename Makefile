@@ -82,6 +82,7 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel;
 	$(BIN)/python benchmarks/bench_collective.py
 	$(BIN)/python benchmarks/bench_folding.py
 	$(BIN)/python benchmarks/bench_time_folding.py
+	$(BIN)/python benchmarks/bench_targets.py
 	$(BIN)/python benchmarks/bench_gpu.py
 	$(BIN)/python benchmarks/bench_eidolon.py
 	$(BIN)/python benchmarks/gpu_fine_grained.py

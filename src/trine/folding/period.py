@@ -21,7 +21,9 @@ import numpy.typing as npt
 from trine.common.arrays import Bool, Int64, spans
 from trine.common.units import format_time
 from trine.errors import SimulationError
+from trine.folding.observe import rank_memory
 from trine.folding.run import JobRun, one_of_each_class
+from trine.graph.memory import MemoryEvents
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS
 from trine.parallel.plan import Plan
@@ -175,17 +177,28 @@ def tracks_of(run: JobRun) -> list[_Track]:
     if run.folded is None:
         graph, records = run.graph, run.records
         labels = np.stack([getattr(graph.labels, name) for name in LABEL_FIELDS]).astype(np.int32)
-        columns = _columns(labels, graph.kind, graph.size_bytes)
+        columns = _columns(labels, graph.kind, graph.size_bytes, *_memory_of_tasks(run.memory, graph.num_tasks))
         tasks = Tasks(graph.rank.astype(np.int64), labels, columns)
         return [_Track(Lists.of(tasks), Times(records.ready_ps, records.start_ps, records.end_ps))]
     tracks = []
     for pattern in run.folded.job.patterns:
         owner = np.zeros(pattern.num_tasks, np.int64)
-        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes)
+        memory = _memory_of_tasks(rank_memory(run.folded, [pattern], np.zeros(1, np.int64)), pattern.num_tasks)
+        columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, *memory)
         lists = Lists.of(Tasks(owner, pattern.labels, columns))
         ranks = one_of_each_class(run.folded, pattern.ranks)
         tracks += [_Track(lists, Times(*run.folded.times(rank))) for rank in ranks.tolist()]
     return tracks
+
+
+def _memory_of_tasks(memory: MemoryEvents, num_tasks: int) -> Int64:
+    """Return the bytes that each task allocates and frees: int64[2, tasks].
+
+    Micro-batches with equal tasks may differ in them: the first one allocates the gradients.
+    """
+    changes = np.zeros((2, num_tasks), np.int64)
+    np.add.at(changes, ((memory.delta_bytes < 0).astype(np.int64), memory.task), memory.delta_bytes)
+    return changes
 
 
 def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -> Int64:
