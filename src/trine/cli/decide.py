@@ -12,7 +12,7 @@ from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
-    from trine.decide.cost import RunCost
+    from trine.decide.cost import Price, RunCost
     from trine.decide.sensitivity import Sensitivity
     from trine.results import Result
     from trine.results.report import Row
@@ -109,7 +109,13 @@ class CostAnswer(Section):
     def __init__(self, tokens: str | None, price: str | None) -> None:
         if price is not None and tokens is None:
             raise InputError("--price is about a whole run: add --tokens N")
-        self._tokens, self._price = tokens, price
+        self._tokens: int | float | None = None
+        self._price: Price | None = None
+        if tokens is not None:  # wrong values are refused before the simulation
+            from trine.decide.cost import parse_amount, read_price
+
+            self._tokens = parse_amount(tokens, "tokens")
+            self._price = None if price is None else read_price(price)
         self._cost: RunCost | None = None
 
     @property
