@@ -2,7 +2,7 @@
 
 Usage: PYTHONPATH=src python benchmarks/gpu/power.py OUT [--seconds N] [--sections NAME ...] [--hold S] [--dry]
 
-Each case runs for 0.7 s, then for ``--hold`` seconds, in which a thread reads NVML every 10 ms. Mean power is the
+Each case runs for 0.7 s, then for ``--hold`` seconds, while a thread reads NVML every 10 ms. Mean power is the
 difference of the energy counter. Nothing here changes a setting of the GPU. The ``grid`` section occupies a number of
 SMs with one kernel: below the limit the clock stays at its maximum, so power extrapolates to all SMs at that clock, and
 the clock at the limit gives a point of the curve of power against clock.
@@ -184,7 +184,7 @@ class Bench:
 
 
 def fill(shape, data: str, device: str, dtype=torch.bfloat16) -> torch.Tensor:
-    """Return a tensor of normal numbers, zeros, ones, or normal numbers of which a part are zeros ("0.25 kept")."""
+    """Return a tensor of normal numbers, zeros, ones, or normal numbers with a part set to zero ("0.25 kept")."""
     if data == "zeros":
         return torch.zeros(shape, device=device, dtype=dtype)
     if data == "ones":

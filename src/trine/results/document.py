@@ -134,7 +134,7 @@ def folding_row(result: TaskRun) -> Row | None:
 
 
 def repeats_row(repeats: Repeats) -> Row:
-    """Return what a run of few micro-batches repeats."""
+    """Return the repetition that a run of few micro-batches stands for."""
     return {
         "micro_batches": repeats.micro_batches,
         "micro_batches_simulated": repeats.simulated,
