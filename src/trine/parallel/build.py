@@ -45,7 +45,7 @@ class BuildReport:
     batch, micro_batches: of one replica, the largest; replica_batches: of each if they differ.
     cut_rule: the placement of the pipeline's cuts, in words; empty without a pipeline.
     one_operation_bytes: bytes per step that all stages broadcast with ONE_OPERATION: ``buffers``, or ``parameters``
-    updated by ZeRO. built_ps: (micro-batch, evidence) -> operator time in all programs; -1: outside micro-batches.
+    updated by ZeRO. built_ps: micro-batch -> evidence -> operator time in all programs; -1: outside micro-batches.
     """
 
     batch: int
@@ -56,7 +56,7 @@ class BuildReport:
     num_split_operators: int
     tp_style: str
     tp_notes: tuple[str, ...]
-    built_ps: Mapping[tuple[int, str], int]
+    built_ps: Mapping[int, Mapping[str, int]]
     warnings: tuple[str, ...]
     cut_rule: str = ""
     one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -64,9 +64,10 @@ class BuildReport:
     def evidence_ps(self, repeats: Repeats | None) -> dict[str, int]:
         """Return the operator time by evidence; repeats: of the run, if it stands for a longer one."""
         total: dict[str, int] = {}
-        for (microbatch, evidence), ps in self.built_ps.items():
+        for microbatch, counted in self.built_ps.items():
             times = 1 if repeats is None or microbatch not in repeats.repeated else 1 + repeats.count
-            total[evidence] = total.get(evidence, 0) + ps * times
+            for evidence, ps in counted.items():
+                total[evidence] = total.get(evidence, 0) + ps * times
         return total
 
     def samples(self, replicas: int) -> int:

@@ -28,6 +28,12 @@ class OperatorRun(NamedTuple):
         return self.op.id, self.part, self.rerun
 
 
+class MicroBatch(int):
+    """The number of a micro-batch in a :class:`Place`; copies of a pass find it in keys by its type."""
+
+    __slots__ = ()
+
+
 class Place(NamedTuple):
     """Position in a stage's program: phase (:class:`trine.graph.program.Phase`), micro-batch (-1: none) and step.
 

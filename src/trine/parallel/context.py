@@ -51,6 +51,9 @@ class ContextAttention(Extension):
             hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
             raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
+    def forgets(self) -> bool:
+        return True
+
     # -- sizes -------------------------------------------------------------------------------------------------------
 
     def _bytes(self, op: Operator, tensors: Iterable[int], batch: int) -> int:

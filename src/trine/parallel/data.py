@@ -80,12 +80,15 @@ class BucketReductions(Extension):
         super().__init__(program)
         self.groups = self.context.plan.groups
         self.buckets = self.make_buckets()
-        self.reductions: list[int] = []
+        self.reductions = self.kept_steps
         self.reduced: list[tuple[Bucket, int]] = []  # since the consumer (offload) last cleared it
         self._ready_buckets: dict[int, list[int]] = {}
         for number, bucket in enumerate(self.buckets):
             self._ready_buckets.setdefault(bucket.ready_after, []).append(number)
         self._late: list[tuple[int, Label, Place]] = []
+
+    def forgets(self) -> bool:
+        return not self._late
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return the buckets to reduce."""

@@ -166,12 +166,23 @@ class StageProgram:
 
 
 class Extension:
-    """A base class that does nothing; a form of parallelism overrides the methods that it needs."""
+    """A base class that does nothing; a form of parallelism overrides the methods that it needs.
+
+    kept_steps: program steps that the extension remembers after the pass that wrote them.
+    """
 
     def __init__(self, program: StageProgram) -> None:
         self.program = program
         self.context = program.context
         self.writer = program.writer
+        self.kept_steps: list[int] = []
+
+    def forgets(self) -> bool:
+        """Return whether it now remembers nothing of earlier passes that later ones depend on, but ``kept_steps``.
+
+        If all extensions do, a pass may be copied from an earlier one instead of written (:mod:`pass_copies`).
+        """
+        return False
 
     def label(self, op: Operator, place: Place) -> Label:
         """Return the label of ``op``, for the steps written on its behalf."""

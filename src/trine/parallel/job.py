@@ -433,14 +433,14 @@ class JobContext(JobFacts):
 
     kind: the name of the kind. batch: samples of one replica. micro_batches: sizes of those in programs, and
     all_micro_batches of all. pipeline: the shape of the programs. work: operator times and tensor sizes.
-    evidence_ps: (micro-batch, evidence) -> operator time over all programs; micro-batch -1: outside micro-batches.
+    evidence_ps: micro-batch -> evidence -> operator time over all programs; micro-batch -1: outside micro-batches.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kind = ""
         self.work = self.works[0]
-        self.evidence_ps: dict[tuple[int, str], int] = {}
+        self.evidence_ps: dict[int, dict[str, int]] = {}
         self._set_batch(max(self.batches, default=self.requested_batch))
 
     def _set_batch(self, batch: int) -> None:
@@ -469,9 +469,13 @@ class JobContext(JobFacts):
     ) -> int:
         """Return the time of an operator (see :meth:`RankWork.duration`), and count it by its evidence."""
         ps, evidence = self.work.duration(op, batch, share, part)
-        key = microbatch, evidence
-        self.evidence_ps[key] = self.evidence_ps.get(key, 0) + ps
+        self.count(microbatch, evidence, ps)
         return ps
+
+    def count(self, microbatch: int, evidence: str, ps: int) -> None:
+        """Count operator time by its evidence."""
+        counted = self.evidence_ps.setdefault(microbatch, {})
+        counted[evidence] = counted.get(evidence, 0) + ps
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

@@ -66,8 +66,8 @@ class StageMemory:
         self._stage = stage
         self._writer = writer
         self._style = context.memory_style
-        self._num_blocks = 0
-        self._users: dict[int, int] = {}  # block -> step of the collective that uses it
+        self.num_blocks = 0
+        self.users: dict[int, int] = {}  # block -> step of the collective that uses it
         self._tensors = context.workload.tensors
         self._order_of = order_of
         runs = [run for order in orders for run in order]
@@ -85,8 +85,8 @@ class StageMemory:
         self._reads = self._storages(op.inputs for op in forward.values())
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
         self._live: dict[int, dict[int, Block]] = {}  # micro-batch -> storage -> its block
-        self._gradients: dict[int, Block] = {}
-        self._parts: dict[int, Block] = {}  # gradients that are spread over replicas
+        self.gradients: dict[int, Block] = {}
+        self.parts: dict[int, Block] = {}  # gradients that are spread over replicas
         self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that persist across steps
         if self._style.gradient_buffer and context.plan.offload != "optimizer":
             trained = [w.weight for w in context.weights[stage] if w.gradient_operator is not None]
@@ -210,11 +210,11 @@ class StageMemory:
         size = context.local_bytes[weight]
         category = CATEGORY["buckets" if weight in self._lasting else "gradients"]
         if policy == "step":
-            if weight not in self._gradients and self._lasting.get(weight, 0) < context.gradient_bytes(weight):
-                self._gradients[weight] = self._alloc(step, size, category)
+            if weight not in self.gradients and self._lasting.get(weight, 0) < context.gradient_bytes(weight):
+                self.gradients[weight] = self._alloc(step, size, category)
         elif policy == "backward":
-            if weight not in self._gradients:
-                self._gradients[weight] = self._alloc(step, size, CATEGORY["gradients"])
+            if weight not in self.gradients:
+                self.gradients[weight] = self._alloc(step, size, CATEGORY["gradients"])
         elif policy == "operator" or weight not in self._extras.fused:
             self.temporary(size, step, step, "gradients")
 
@@ -266,7 +266,7 @@ class StageMemory:
         """
         if size_bytes:
             block = self._alloc(first, size_bytes, CATEGORY[category], stream=stream)
-            self._users[block.number] = user
+            self.users[block.number] = user
             self._free_block(block, last)
 
     def used_by(self, tensors: Iterable[int], microbatch: int, step: int) -> None:
@@ -274,42 +274,42 @@ class StageMemory:
         for tensor_id in tensors:
             block = self._live.get(microbatch, {}).get(self._tensors[tensor_id].storage)
             if block is not None:
-                self._users[block.number] = step
+                self.users[block.number] = step
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """Keep only 1 / ``degree`` of the gradients of ``weights`` at the end of ``step``."""
         for weight in weights:
-            block = self._gradients.pop(weight, None)
+            block = self.gradients.pop(weight, None)
             if block is None:
                 continue
             self._free_block(block, step)
-            if weight not in self._parts and weight not in self._lasting:
+            if weight not in self.parts and weight not in self._lasting:
                 part = -(-self._context.gradient_bytes(weight) // degree)
                 stream = SCATTER_STREAM if self._style.fsdp.pools == "own" else 0
-                self._parts[weight] = self._alloc(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
+                self.parts[weight] = self._alloc(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
 
     def gathered(self, size_bytes: int, step: int) -> None:
         """Keep the data that other replicas sent to this one at ``step`` until the training step ends."""
         self._live.setdefault(-1, {})
         self._allocate(-1 - step, -1, step, size_bytes, CATEGORY["activations"])
 
-    def live(self, microbatch: int) -> Mapping[int, Block]:
+    def live(self, microbatch: int) -> dict[int, Block]:
         """Return storage -> block for the memory that a micro-batch holds now."""
-        return self._live.get(microbatch, {})
+        return self._live.setdefault(microbatch, {})
 
     def gradients_left(self, weights: Iterable[int], step: int) -> None:
         """Free the gradients of ``weights`` at the end of ``step``, because they have moved elsewhere."""
         for weight in weights:
-            for blocks in (self._gradients, self._parts):
+            for blocks in (self.gradients, self.parts):
                 if weight in blocks:
                     self._free_block(blocks.pop(weight), step)
 
     def end_of_backward(self) -> None:
         """Free the gradients of a micro-batch after its backward pass, once they are in the common buffer."""
         if self._style.weight_gradients == "backward":
-            for block in self._gradients.values():
+            for block in self.gradients.values():
                 self._free_block(block, self._writer.last_compute()[0])
-            self._gradients.clear()
+            self.gradients.clear()
 
     def end_of_microbatch(self, microbatch: int) -> None:
         """Free the remaining tensors of a micro-batch after its last pass here (no listed operator reads them)."""
@@ -321,7 +321,7 @@ class StageMemory:
         """Set gradients to None and free everything that remains of the step."""
         if not last:
             return
-        for blocks in (self._gradients, self._parts):
+        for blocks in (self.gradients, self.parts):
             for block in blocks.values():
                 self._free_block(block, last[0])
             blocks.clear()
@@ -370,8 +370,8 @@ class StageMemory:
 
     def _alloc(self, step: int, size: int, category: int, at_end: bool = False, stream: int = 0) -> Block:
         """Allocate a block in a stream's pool, from the start (or the end) of ``step`` on."""
-        self._num_blocks += 1
-        number = self._num_blocks + stream * BLOCKS_PER_STREAM
+        self.num_blocks += 1
+        number = self.num_blocks + stream * BLOCKS_PER_STREAM
         if size:
             self._writer.memory.append(MemoryChange(step, at_end, size, category, number))
         return Block(size, category, number, step)
@@ -379,7 +379,7 @@ class StageMemory:
     def _free_block(self, block: Block, step: int) -> None:
         """Free a block at the end of ``step``, or of the step that allocated it if that is later."""
         if block.size:
-            user = self._users.pop(block.number, -1)
+            user = self.users.pop(block.number, -1)
             self._writer.memory.append(
                 MemoryChange(max(step, block.step), True, -block.size, block.category, block.number, user)
             )

@@ -84,6 +84,9 @@ class GradientsToHost(Extension):
         super().__init__(program)
         self.copies: list[int] = []
 
+    def forgets(self) -> bool:
+        return not self.copies and not (self.reductions is not None and self.reductions.reduced)
+
     @cached_property
     def reductions(self) -> BucketReductions | None:
         """The extension that reduces gradients over replicas, if any."""
@@ -145,6 +148,9 @@ class HostOptimizer(Extension):
     The CPU reads each gradient once, and reads and writes each weight and each byte of optimizer state once, at its
     share of the host memory's bandwidth.
     """
+
+    def forgets(self) -> bool:
+        return True
 
     def after_optimizer(self, step: int) -> None:
         program, writer = self.program, self.writer

@@ -171,6 +171,7 @@ class SequenceCollectives(SplitCollectives):
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
+        super().end_pass(place)
         self._free_gathered(None, place)
 
     # -- helpers -----------------------------------------------------------------------------------------------------
@@ -242,6 +243,9 @@ class SequenceGradients(Extension):
                     sizes[parameter.weight] = self.context.gradient_bytes(parameter.weight)
         degree = plan.groups.size(plan.groups.shard) if plan.splits_gradients else 1
         self.size_bytes = -(-sum(sizes.values()) // degree)
+
+    def forgets(self) -> bool:
+        return True
 
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:

@@ -54,6 +54,9 @@ class ShardedReductions(BucketReductions):
         self._scattered: tuple[int, int] = (0, 0)  # bytes and step of the latest reduce-scatter's input
         program.memory.keep_gradients(self._lasting_gradients())
 
+    def forgets(self) -> bool:
+        return super().forgets() and not self._copies_scattered
+
     def _lasting_gradients(self) -> dict[int, int]:
         """Return, for each trained weight, the gradient bytes that stay on this rank between steps."""
         plan, experts = self.context.plan, self.context.token_partition.expert_weights
@@ -169,6 +172,9 @@ class ParameterGathers(ShardedReductions):
         self._style = self.context.memory_style.fsdp
         self._buffer: tuple[int, int] = (0, 0)  # bytes and step of the gather with the latest copy out
 
+    def forgets(self) -> bool:
+        return super().forgets() and not any(unit.is_whole for unit in self._units)
+
     # -- units -------------------------------------------------------------------------------------------------------
 
     def _make_units(self, program: StageProgram) -> None:
@@ -282,7 +288,8 @@ class ParameterGathers(ShardedReductions):
             size = unit.sizes[is_expert]
             if size and axis:
                 self._count += 1
-                key = ("unit", self.program.stage, unit.number, int(is_expert), self._count)
+                at = (self._count,) if self.context.replica_batches else (place.phase, *place.key)
+                key = ("unit", self.program.stage, unit.number, int(is_expert), *at)
                 steps.append(self.writer.collective("all_gather", axis, key, size, self._begin(), label))
         unit.steps = tuple(steps)
 
@@ -347,6 +354,9 @@ class ParameterUpdates(ShardedReductions):
         super().__init__(program)
         self._overlaps = bool(self.context.plan.prefetch)
         self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
+
+    def forgets(self) -> bool:
+        return super().forgets() and not self._pending
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return buckets of the plan's size, or of the software's size if the plan has DDP's default."""

@@ -8,12 +8,13 @@ from itertools import groupby
 
 from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator
-from trine.parallel.chunks import ChunkPass, OperatorRun, Place
+from trine.parallel.chunks import ChunkPass, MicroBatch, OperatorRun, Place
 from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
+from trine.parallel.pass_copies import PassCopies
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
@@ -39,6 +40,9 @@ class ExpertExchange(Extension):
         self._even = self.context.with_load(WHOLE)
         self._load = self.context.expert_load
         self._axis = self.context.plan.groups.experts
+
+    def forgets(self) -> bool:
+        return True
 
     def before(self, op: Operator, place: Place) -> None:
         role = op.attributes.get("moe")
@@ -113,6 +117,9 @@ class FixedCosts(Extension):
         super().__init__(program)
         self._microbatch_costs = [op for op in self.context.workload.operators if is_each_microbatch(op)]
 
+    def forgets(self) -> bool:
+        return True
+
     def end_pass(self, place: Place) -> None:
         """Run the micro-batch costs after the pass that adds to weight gradients."""
         if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
@@ -181,6 +188,7 @@ class StageBuilder(StageProgram):
         self._write = [ext.write for ext in self.extensions if type(ext).write is not Extension.write]
         self._after = [ext.after for ext in self.extensions if type(ext).after is not Extension.after]
         self._outbox: list[Callable[[], None]] | None = None
+        self._copies = PassCopies(self)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -194,8 +202,7 @@ class StageBuilder(StageProgram):
                 extension.begin_step(step)
             for group in self.actions.groups:
                 if len(group) == 1:
-                    for _ in self._pass(group[0], step):
-                        pass
+                    self._alone(group[0], step)
                 else:
                     self._joined(group, step)
             self._optimizer_step(step)
@@ -273,6 +280,30 @@ class StageBuilder(StageProgram):
 
     # -- one pass ------------------------------------------------------------------------------------------------
 
+    def _alone(self, action: PipelineAction, step: int) -> None:
+        """Write a pass that no other one overlaps, as the copy of an earlier one if possible."""
+        place = self._place(action, step)
+        self._enter(action, place)
+        begin = self._copies.begin(action, place)
+        if begin is None or not self._copies.copy(begin, action.microbatch):
+            for _ in self._pass(action, place):
+                pass
+            if begin is not None:
+                self._copies.end(begin, action.microbatch)
+
+    def _place(self, action: PipelineAction, step: int) -> Place:
+        phase = Phase.FORWARD if action.kind == FORWARD_PASS else Phase.BACKWARD
+        return Place(phase, MicroBatch(action.microbatch), step, False, action.chunk, _PART.get(action.kind, ""))
+
+    def _enter(self, action: PipelineAction, place: Place) -> None:
+        """Wait for the copy of the inputs from the host, and for the launch queue."""
+        if place.phase == Phase.FORWARD and (action.chunk, action.microbatch) in self.copies:
+            self.writer.wait(self.copies[action.chunk, action.microbatch])
+        self.writer.begin_pass(self._edge(place))
+
+    def _edge(self, place: Place) -> Label:
+        return Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
+
     def _joined(self, actions: tuple[PipelineAction, ...], step: int) -> None:
         """Write two overlapped passes: their operators alternate so that both progress evenly.
 
@@ -281,7 +312,7 @@ class StageBuilder(StageProgram):
         self._outbox = []
         self.writer.fork()
         totals = [self._length(action) for action in actions]
-        walks = [self._pass(action, step) for action in actions]
+        walks = [self._entered(action, self._place(action, step)) for action in actions]
         done, open_lanes = [0, 0], [0, 1]
         while open_lanes:
             lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
@@ -305,18 +336,16 @@ class StageBuilder(StageProgram):
     def _chunk_pass(self, action: PipelineAction) -> ChunkPass:
         return self.context.chunks[action.chunk].passes[action.kind]
 
-    def _pass(self, action: PipelineAction, step: int) -> Iterator[int]:
+    def _entered(self, action: PipelineAction, place: Place) -> Iterator[int]:
+        self._enter(action, place)
+        yield from self._pass(action, place)
+
+    def _pass(self, action: PipelineAction, place: Place) -> Iterator[int]:
         """Write a pass, operator by operator; yield the time of each."""
-        chunk_pass = self._chunk_pass(action)
-        phase = Phase.FORWARD if action.kind == FORWARD_PASS else Phase.BACKWARD
-        place = Place(phase, action.microbatch, step, False, action.chunk, _PART.get(action.kind, ""))
+        chunk_pass, phase = self._chunk_pass(action), place.phase
         ends = self.actions.completes(action)
         complete = place._replace(is_last=True)
         rerun = place._replace(rerun=True)
-        if phase == Phase.FORWARD and (action.chunk, action.microbatch) in self.copies:
-            self.writer.wait(self.copies[action.chunk, action.microbatch])
-        edge = Label(phase=phase, stage=self.stage, microbatch=action.microbatch, step=step)
-        self.writer.begin_pass(edge)
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
         for position, run in enumerate(chunk_pass.runs):
@@ -332,7 +361,7 @@ class StageBuilder(StageProgram):
             self._pass_on(chunk_pass, place)
         for extension in self.extensions:
             extension.end_pass(complete if ends.weights else place)
-        self.writer.end_pass(edge, phase == Phase.BACKWARD)
+        self.writer.end_pass(self._edge(place), phase == Phase.BACKWARD)
         if ends_backward(action):
             self.memory.end_of_backward()
         if self.actions.is_end_of_microbatch(action):

@@ -29,6 +29,13 @@ class SplitCollectives(Extension):
         self._deferred: dict[int, int] = {}  # lane -> step that the next operator but one waits for
         self.axis = self.context.plan.groups.tensor
 
+    def forgets(self) -> bool:
+        return True
+
+    def end_pass(self, place: Place) -> None:
+        """Forget the reduction: the first operator of the next pass computes no gradient of that weight."""
+        self._reduced.pop(self.writer.lane, None)
+
     def wait_beside_weights(self, op: Operator, step: int) -> None:
         """Make the next operator wait for ``step``, unless it computes the gradient of the weight of ``op``."""
         self.writer.wait(step)
@@ -95,6 +102,9 @@ class HeadGathers(Extension):
         self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of the gathered tensor
         self._scattered: set[tuple[int, int, int]] = set()  # forward operator, micro-batch, step
         self._axis = self.context.plan.groups.tensor
+
+    def forgets(self) -> bool:
+        return True
 
     def before(self, op: Operator, place: Place) -> None:
         """Add a reduce-scatter before the first backward operator of a projection."""

@@ -42,6 +42,7 @@ class LaunchThread:
 
     merges: leave out launches that cannot delay anything; False if durations may shrink (jitter).
     queue_limit: maximum launches ahead of the GPU at the start of a pass, None for no limit.
+    synchronisations: how often the thread has waited for all of the GPU.
     """
 
     def __init__(self, steps: list[Step], merges: bool, queue_limit: int | None = None) -> None:
@@ -49,88 +50,85 @@ class LaunchThread:
         self._merges = merges
         self._limit = queue_limit
         self.last_written = -1  # step of the last written launch
-        self._unwritten_ps = 0  # launches since the last written one
-        self._ahead_ps = _UNKNOWN  # lower bound on the latest operator's end, after that launch
-        self._waits: list[int] = []  # dependencies of the next launch
-        self._takes_waits = False
-        self._count = 0.0  # launches since the thread last waited for all of the GPU
-        self._counts: list[float] = []  # launches up to each operator since then, and its step
-        self._operators: list[int] = []
+        self.unwritten_ps = 0  # launches since the last written one
+        self.ahead_ps = _UNKNOWN  # lower bound on the latest operator's end, after that launch
+        self.waits: list[int] = []  # dependencies of the next launch
+        self.takes_waits = False
+        self.synchronisations = 0
+        self.count = 0.0  # launches since the thread last waited for all of the GPU
+        self.counts: list[float] = []  # launches up to each operator since then, and its step
+        self.operators: list[int] = []
 
     def operator(self, launch_ps: int, kernels: float, waits: Sequence[int], label: Label) -> int | None:
         """Launch a compute-stream operator that waits for ``waits``; return its launch step, or None if merged."""
-        self._count += kernels
-        if self._takes_waits:
-            self._takes_waits = False
-            self._waits += waits
-        total = self._unwritten_ps + launch_ps
-        if not launch_ps or (self._merges and total <= self._ahead_ps):
-            self._unwritten_ps = total
+        self.count += kernels
+        if self.takes_waits:
+            self.takes_waits = False
+            self.waits += waits
+        total = self.unwritten_ps + launch_ps
+        if not launch_ps or (self._merges and total <= self.ahead_ps):
+            self.unwritten_ps = total
             return None
         step = self._write(total, label)
-        self._ahead_ps = 0
+        self.ahead_ps = 0
         return step
 
     def runs(self, step: int, duration_ps: int) -> None:
         """Note that the operator launched last is ``step`` of the program and takes at least ``duration_ps``."""
-        self._ahead_ps += duration_ps
+        self.ahead_ps += duration_ps
         if self._limit is not None:
-            self._counts.append(self._count)
-            self._operators.append(step)
+            self.counts.append(self.count)
+            self.operators.append(step)
 
     def communication(self, launch_ps: int, follows: bool, label: Label) -> int | None:
         """Launch a collective or message. follows: whether it waits for the latest operator anyway."""
-        self._count += 1
-        total = self._unwritten_ps + launch_ps
-        if not launch_ps or (self._merges and follows and total <= self._ahead_ps):
-            self._unwritten_ps = total
+        self.count += 1
+        total = self.unwritten_ps + launch_ps
+        if not launch_ps or (self._merges and follows and total <= self.ahead_ps):
+            self.unwritten_ps = total
             return None
-        self._ahead_ps -= total
+        self.ahead_ps -= total
         return self._write(total, label)
 
     def busy(self, cpu_ps: int) -> None:
         """Keep the thread busy with work that delays only its next launch."""
-        self._unwritten_ps += cpu_ps
+        self.unwritten_ps += cpu_ps
 
     def synchronise(self, steps: Sequence[int], label: Label, *, and_next: bool = False) -> None:
         """Make the thread wait for ``steps``, which include the latest operator.
 
         and_next: the next launch also waits for all dependencies of its operator (arriving messages).
         """
-        if self._unwritten_ps and (self._waits or self._unwritten_ps > self._ahead_ps):
-            self._write(self._unwritten_ps, label)
+        if self.unwritten_ps and (self.waits or self.unwritten_ps > self.ahead_ps):
+            self._write(self.unwritten_ps, label)
         self._wait_for(steps)
-        self._takes_waits = and_next
-        self._count = 0.0
-        self._counts.clear()
-        self._operators.clear()
+        self.takes_waits = and_next
+        self.synchronisations += 1
+        self.count = 0.0
+        self.counts.clear()
+        self.operators.clear()
 
     def begin_pass(self, label: Label) -> None:
         """Wait until at most ``queue_limit`` launches are ahead of the GPU."""
-        if self._limit is None or self._count <= self._limit:
+        if self._limit is None or self.count <= self._limit:
             return
-        position = bisect_right(self._counts, self._count - self._limit) - 1
+        position = bisect_right(self.counts, self.count - self._limit) - 1
         if position < 0:
             return
-        step = self._operators[position]
-        del self._counts[: position + 1], self._operators[: position + 1]
-        if self._unwritten_ps:
-            self._write(self._unwritten_ps, label)
+        step = self.operators[position]
+        del self.counts[: position + 1], self.operators[: position + 1]
+        if self.unwritten_ps:
+            self._write(self.unwritten_ps, label)
         self._wait_for((step,))
 
-    @property
-    def unwritten_ps(self) -> int:
-        """CPU time of the launches since the last written one."""
-        return self._unwritten_ps
-
     def _wait_for(self, steps: Sequence[int]) -> None:
-        self._waits += steps
-        self._unwritten_ps, self._ahead_ps = 0, _UNKNOWN
+        self.waits += steps
+        self.unwritten_ps, self.ahead_ps = 0, _UNKNOWN
 
     def _write(self, duration_ps: int, label: Label) -> int:
-        self._steps.append(Compute(LAUNCH_STREAM, duration_ps, tuple(dict.fromkeys(self._waits)), label))
-        self._waits.clear()
-        self._unwritten_ps = 0
+        self._steps.append(Compute(LAUNCH_STREAM, duration_ps, tuple(dict.fromkeys(self.waits)), label))
+        self.waits.clear()
+        self.unwritten_ps = 0
         self.last_written = len(self._steps) - 1
         return self.last_written
 
@@ -185,6 +183,7 @@ class ProgramWriter:
         self.thread = LaunchThread(self.steps, launch is not None and launch.merges, limit)
         is_recorded = launch is not None and context.memory_style.record_streams
         self._clocks = LaunchClocks(self.thread, limit) if is_recorded else None
+        self.has_clocks = is_recorded
 
     def add(self, step: Step) -> int:
         """Append a step and return its index."""
@@ -239,6 +238,11 @@ class ProgramWriter:
         follows = max(self._last_compute) in after
         launched = self.thread.communication(launch_ps, follows, label)
         return () if launched is None else (launched,)
+
+    def continue_after(self, last: int, waits: tuple[int, ...]) -> None:
+        """Set the latest operator and the pending waits, after the copy of a pass."""
+        self._last_compute[0] = last
+        self._waits[0][:] = waits
 
     def fork(self) -> None:
         """Begin two lanes: the second one starts after the work already in the first one."""
