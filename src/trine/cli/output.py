@@ -344,7 +344,10 @@ def check_outputs(options: Mapping[str, object]) -> None:
             raise InputError(f"{option} names no file")
         if target == STDOUT:
             raise InputError(f"{option} - names no file: only --json writes to stdout (./- is a file of that name)")
-        place = os.path.realpath(target)
+        try:
+            place = os.path.realpath(target)
+        except ValueError as error:  # characters that no file name has
+            raise InputError(f"{option} is no name of a file: {error}") from None
         if place in option_of and not _is_device(place):
             raise InputError(f"{option_of[place]} and {option} both write it", file=target)
         option_of[place] = option

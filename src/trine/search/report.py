@@ -140,7 +140,7 @@ class PlanSearch(Report):
             "model": self.model, "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
             "software": self.software, "global_batch": self.global_batch, "sequence": self.sequence,
             "num_layouts": self.num_layouts, "num_simulated": self.num_simulated, "ranges_overlap": bool(self.overlap),
-            "command": self.command, "notes": list(self.notes), **self.tables(),
+            "train_command": self.command, "notes": list(self.notes), **self.tables(),
             "given": None if self.given is None else _row(0, self.given),
         }  # fmt: skip
 

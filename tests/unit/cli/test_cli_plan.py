@@ -28,9 +28,10 @@ def test_the_best_layouts_are_ranked_and_the_command_simulates_the_first(tmp_pat
     assert len(times) == 5
     assert all(row["bound_s"] <= row["step_time_s"] for row in answer["layouts"])
     assert sum(row["layouts"] for row in answer["rejected"]) + answer["num_simulated"] >= answer["num_layouts"] - 5
-    command = answer["command"].split()
+    assert answer["command"] == "plan"
+    command = answer["train_command"].split()
     assert command[:2] == ["trine", "train"]
-    assert answer["command"] in " ".join(text.split())
+    assert answer["train_command"] in " ".join(text.split())
     step = json.loads(asked(*command[1:], "--json", "-").stdout)
     assert step["step_time_s"] == pytest.approx(times[0])
 

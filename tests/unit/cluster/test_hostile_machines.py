@@ -113,7 +113,7 @@ def test_workers_end_by_ctrl_c_without_a_word():
 def test_only_outputs_py_writes_files():
     """A plain write leaves half a file on a full disk; trine.common.outputs keeps the old one."""
     own = {"common/outputs.py"}
-    appends = {"validation/replay_rows.py", "cli/streams.py"}  # a journal, and stdout
+    appends = {"validation/replay_rows.py", "cli/streams.py", "experiments/worker.py"}  # journals, and stdout
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
