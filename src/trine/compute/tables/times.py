@@ -8,7 +8,6 @@ time, with evidence 'assumed'.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from math import prod
 
 from trine.cluster.presets import GpuSpec
@@ -74,16 +73,14 @@ class SizedTimes:
         self._fused = fused
         self.tables = OperatorTables(gpu)
         self.slow_rows: dict[int, float] = {}
-        self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
-            "linear": self._product, "matmul": self._product, "attention": self._attention,
-        }  # fmt: skip
 
     def time(self, sizes: Resized) -> TableTime | None:
         """Return the time of an operator, or None if no table covers its kind or dtype."""
         family = family_of(kind_of(sizes.operator))
-        estimate = self._by_family.get(family)
-        if estimate is not None:
-            return estimate(sizes) or self._single(sizes)
+        if family in ("linear", "matmul"):
+            return self._product(sizes) or self._single(sizes)
+        if family == "attention":
+            return self._attention(sizes) or self._single(sizes)
         return self._single(sizes) if family == "conv" else self._moving(sizes, family)
 
     def _single(self, sizes: Resized) -> TableTime | None:
