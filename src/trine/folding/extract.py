@@ -380,7 +380,8 @@ class _PatternBuilder:
             number = self.extraction.keys[step.axis, step.key]
             entered[number] = task
             key_column[task : task + 2] = number
-        counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
+        num_sends = {call: self._sends(call).num_sends for call in self.choices}
+        counts = np.array([num_sends[call] for call in self.calls.values()], dtype=np.int64)
         firsts = num_steps + np.cumsum(counts) - counts
         total = num_steps + int(counts.sum())
         first_sent[list(self.calls)] = firsts
@@ -388,6 +389,8 @@ class _PatternBuilder:
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
         self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
         self._messages(columns)
+        plans = self.extraction.plans
+        algorithms = {call: plans[call].answers[number].algorithm for call, (number, _) in self.choices.items()}
         return Pattern(
             program=self.program,
             ranks=self.ranks,
@@ -409,14 +412,10 @@ class _PatternBuilder:
             key_axes=tuple(axis for axis, _ in self.extraction.keys),
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
-            algorithm_of={
-                key: self.extraction.plans[call].answers[self.choices[call][0]].algorithm
-                for key, call in self.calls.items()
-            },
+            algorithm_of={key: algorithms[call] for key, call in self.calls.items()},
         )
 
-    def _sends(self, key: int) -> RankSends:
-        call = self.calls[key]
+    def _sends(self, call: GroupCall) -> RankSends:
         return self.extraction.plans[call].sends(*self.choices[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
@@ -445,7 +444,7 @@ class _PatternBuilder:
                 entry=entered[keys].astype(np.int64),
                 first=np.array([firsts[key] for key in call_keys], np.int64),
                 roles=np.array([SELF, *self._roles_of(call, peers)], np.int64),
-                sends=self._sends(call_keys[0]),
+                sends=self._sends(call),
             )
             columns.sends(site, answer)
             if answer.together:

@@ -143,7 +143,9 @@ class CachingAllocator:
             segment_size = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
         last = self.segments[-1] if self.segments else None
         address = _BASE if last is None else last.address + last.size
-        segment = Segment(address, segment_size, pool, Piece(address, segment_size, len(self.segments), self._free[pool]))
+        segment = Segment(
+            address, segment_size, pool, Piece(address, segment_size, len(self.segments), self._free[pool])
+        )
         self.segments.append(segment)
         self.reserved += segment_size
         return segment
