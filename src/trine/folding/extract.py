@@ -147,6 +147,7 @@ class Extraction:
         self.program_of = np.asarray(job.program_of, dtype=np.int64)
         self.ranks_of = [np.flatnonzero(self.program_of == p) for p in range(len(job.programs))]
         self.keys: dict[tuple[str, tuple[int | str, ...]], int] = {}
+        self.same_calls: dict[GroupCall, GroupCall] = {}
         self.calls: list[dict[int, GroupCall]] = [self._calls(template) for template in self.templates]
         self._check_agreement()
         self.plans: dict[GroupCall, CallPlan] = self._plans()
@@ -164,7 +165,8 @@ class Extraction:
         for _, step in template.collectives.values():
             number = self.keys.setdefault((step.axis, step.key), len(self.keys))
             if self.grid.size(step.axis) > 1:
-                calls[number] = call_of(step)
+                call = call_of(step)
+                calls[number] = self.same_calls.setdefault(call, call)  # one object is faster to compare and look up
         return calls
 
     def _check_agreement(self) -> None:
@@ -217,6 +219,11 @@ class Extraction:
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
     # -- patterns --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def key_axes(self) -> tuple[str, ...]:
+        """The axis of each collective."""
+        return tuple(axis for axis, _ in self.keys)
 
     @cached_property
     def num_patterns(self) -> int:
@@ -409,7 +416,7 @@ class _PatternBuilder:
             entered=entered,
             first_sent=first_sent,
             messages=self.extraction.sent[self.program],
-            key_axes=tuple(axis for axis, _ in self.extraction.keys),
+            key_axes=self.extraction.key_axes,
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
             algorithm_of={key: algorithms[call] for key, call in self.calls.items()},
