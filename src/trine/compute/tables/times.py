@@ -26,7 +26,7 @@ from trine.compute.cost import (
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
-from trine.compute.roofline import TABLES, Alike, Duration, Roofline, Shares, dtype_name, stated_precision
+from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
 from trine.compute.tables.files import TableTime
 from trine.compute.tables.fp32 import (
     FORWARD,
@@ -345,7 +345,7 @@ class TableTimes:
         is_unfused = any(op.attributes.get("cost") == "accumulation" for op in workload.operators)
         self._times = SizedTimes(gpu, fused=not is_unfused)
         self._roofline = Roofline(workload, gpu, Shares())
-        self._alike = Alike(workload)
+        self._alike = alike_in(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
         self._sources: dict[str, None] = {}
         self._uneven: dict[str, None] = {}
