@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
+from trine.common.kept import keep
 from trine.common.units import PS_PER_S
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
@@ -73,6 +74,12 @@ class Alike:
             facts = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
             self._facts_of[tensor] = None if facts is None else self._numbers.setdefault(facts, len(self._numbers))
         return self._facts_of[tensor]
+
+
+@keep
+def alike_in(workload: Workload) -> Alike:
+    """Return the index of a workload, which further simulations of it share."""
+    return Alike(workload)
 
 
 _DTYPES = {
@@ -239,7 +246,7 @@ class Roofline:
         self._tensors = workload.tensors
         self._sizing = Sizing(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
-        self._alike = Alike(workload)
+        self._alike = alike_in(workload)
         self._rates: dict[tuple[str, str], float] = {}
 
     @property

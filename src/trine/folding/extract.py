@@ -147,6 +147,7 @@ class Extraction:
         self.program_of = np.asarray(job.program_of, dtype=np.int64)
         self.ranks_of = [np.flatnonzero(self.program_of == p) for p in range(len(job.programs))]
         self.keys: dict[tuple[str, tuple[int | str, ...]], int] = {}
+        self.same_calls: dict[GroupCall, GroupCall] = {}
         self.calls: list[dict[int, GroupCall]] = [self._calls(template) for template in self.templates]
         self._check_agreement()
         self.plans: dict[GroupCall, CallPlan] = self._plans()
@@ -164,7 +165,8 @@ class Extraction:
         for _, step in template.collectives.values():
             number = self.keys.setdefault((step.axis, step.key), len(self.keys))
             if self.grid.size(step.axis) > 1:
-                calls[number] = call_of(step)
+                call = call_of(step)
+                calls[number] = self.same_calls.setdefault(call, call)  # one object is faster to compare and look up
         return calls
 
     def _check_agreement(self) -> None:
@@ -217,6 +219,11 @@ class Extraction:
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
     # -- patterns --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def key_axes(self) -> tuple[str, ...]:
+        """The axis of each collective."""
+        return tuple(axis for axis, _ in self.keys)
 
     @cached_property
     def num_patterns(self) -> int:
@@ -380,7 +387,8 @@ class _PatternBuilder:
             number = self.extraction.keys[step.axis, step.key]
             entered[number] = task
             key_column[task : task + 2] = number
-        counts = np.array([self._sends(key).num_sends for key in self.calls], dtype=np.int64)
+        num_sends = {call: self._sends(call).num_sends for call in self.choices}
+        counts = np.array([num_sends[call] for call in self.calls.values()], dtype=np.int64)
         firsts = num_steps + np.cumsum(counts) - counts
         total = num_steps + int(counts.sum())
         first_sent[list(self.calls)] = firsts
@@ -388,6 +396,8 @@ class _PatternBuilder:
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
         self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
         self._messages(columns)
+        plans = self.extraction.plans
+        algorithms = {call: plans[call].answers[number].algorithm for call, (number, _) in self.choices.items()}
         return Pattern(
             program=self.program,
             ranks=self.ranks,
@@ -406,17 +416,13 @@ class _PatternBuilder:
             entered=entered,
             first_sent=first_sent,
             messages=self.extraction.sent[self.program],
-            key_axes=tuple(axis for axis, _ in self.extraction.keys),
+            key_axes=self.extraction.key_axes,
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
-            algorithm_of={
-                key: self.extraction.plans[call].answers[self.choices[call][0]].algorithm
-                for key, call in self.calls.items()
-            },
+            algorithm_of={key: algorithms[call] for key, call in self.calls.items()},
         )
 
-    def _sends(self, key: int) -> RankSends:
-        call = self.calls[key]
+    def _sends(self, call: GroupCall) -> RankSends:
         return self.extraction.plans[call].sends(*self.choices[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
@@ -445,7 +451,7 @@ class _PatternBuilder:
                 entry=entered[keys].astype(np.int64),
                 first=np.array([firsts[key] for key in call_keys], np.int64),
                 roles=np.array([SELF, *self._roles_of(call, peers)], np.int64),
-                sends=self._sends(call_keys[0]),
+                sends=self._sends(call),
             )
             columns.sends(site, answer)
             if answer.together:

@@ -100,6 +100,7 @@ class _Observer:
         self._labels: dict[tuple[int, int], int] = {}
         self._collectives: list[CollectiveLabel] = []
         self._rows: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._alike: dict[tuple[object, ...], CollectiveLabel] = {}
 
     def _pattern(self, rank: int) -> Pattern:
         return self.job.patterns[int(self.job.pattern_of[rank])]
@@ -303,23 +304,31 @@ class _Observer:
         return numbers
 
     def _label(self, pattern: Pattern, first: int, key: int) -> CollectiveLabel:
+        """Return the label of a collective of the group that begins with rank ``first``; equal ones are one object."""
         axis, name = self.job.keys[key]
-        _, step = self.job.templates[pattern.program].collectives[name]
+        step, algorithm = self.job.templates[pattern.program].collectives[name][1], pattern.algorithm_of[key]
+        alike = (step.kind, algorithm, step.size_bytes, axis, first, step.label.step)
+        label = self._alike.get(alike)
+        if label is None:
+            label = self._alike[alike] = CollectiveLabel(
+                kind=step.kind,
+                algorithm=algorithm,
+                size_bytes=step.size_bytes,
+                ranks=self._rows_of_group(axis, first),
+                axis=axis,
+                step=step.label.step,
+                group_size=self.job.grid.size(axis),
+            )
+        return label
+
+    def _rows_of_group(self, axis: str, first: int) -> tuple[int, ...]:
+        """Return the rows of the observed ranks of the group that begins with rank ``first``, by position."""
         if (axis, first) not in self._rows:
-            # The rows of the observed ranks of the group that begins with rank ``first``, by position
             ranks = np.array(list(self.row_of), np.int64)
             ranks = ranks[self.job.grid.firsts(ranks, axis) == first]
             order = np.argsort(self.job.grid.coordinates(ranks, axis), kind="stable")
             self._rows[axis, first] = tuple(self.row_of[rank] for rank in ranks[order].tolist())
-        return CollectiveLabel(
-            kind=step.kind,
-            algorithm=pattern.algorithm_of[key],
-            size_bytes=step.size_bytes,
-            ranks=self._rows[axis, first],
-            axis=axis,
-            step=step.label.step,
-            group_size=self.job.grid.size(axis),
-        )
+        return self._rows[axis, first]
 
     def _memory(self) -> MemoryEvents:
         return rank_memory(self.run, self.patterns, self.base)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -378,58 +378,82 @@ def scope_of(
     """Return the scope of a folded result, or None if nothing was folded. ``observed`` builds a result for the
     requested ranks, ``judged`` adds its warnings.
     """
-    folded = job_run.folded
-    if folded is None:
+    if job_run.folded is None:
         return None
-    repeats = job_run.repeats
-    step_ends = folded.step_ends() if repeats is None else repeats.stretch(folded.step_ends())
-    shows_all = len(job_run.ranks) == job_run.num_ranks
-    step = None if len(step_ends) == 1 else len(step_ends) - 1
-    step_ps = int(step_ends[-1] - (step_ends[-2] if len(step_ends) > 1 else 0))
+    scopes = _Scopes(job_run, job_run.folded, observed, judged)
+    return scopes.of(job_run.ranks, len(job_run.ranks) == job_run.num_ranks)
 
-    @cache
-    def carried() -> Int64:
-        return link_bytes(folded.job, job_run.placement, folded.table, step, repeats)
 
-    @cache
-    def uses() -> tuple[LinkUse, ...]:
-        return link_uses(carried(), job_run.placement, step_ps)
+@dataclass(frozen=True, eq=False)
+class _Scopes:
+    """The scopes of a folded result, see :func:`scope_of`.
 
-    def of_ranks(ranks: Sequence[int]) -> Result:
-        shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step, repeats))
-        return observed(observe(folded, job_run.placement, ranks), ranks, shown)
+    A scope refers to this object and not the other way, so a result that is no longer in use is freed at once.
+    """
 
-    def spread() -> tuple[Result, npt.NDArray[np.float64]]:
-        weights = spread_ranks(folded)
-        busy = observe(folded, job_run.placement, list(weights), busy_only=True)
-        return observed(busy, list(weights), replace(scope, ranks=tuple(weights))), np.array(list(weights.values()))
+    job_run: JobRun
+    folded: FoldedRun
+    observed: Callable[[Observation, Sequence[int], Scope], Result]
+    judged: Callable[[Result], Result]
 
-    scope = Scope(
-        ranks=job_run.ranks,
-        num_ranks=job_run.num_ranks,
-        stages=tuple(
-            FoldStage(
-                begins_ps=stage.begins_ps,
-                num_classes=stage.partition.num_classes,
-                num_link_classes=len(stage.partition.link_sizes),
-                num_tasks=stage.num_tasks,
-                num_events=stage.num_events,
-                num_ranks=int(stage.partition.sizes.sum()),
-            )
-            for stage in folded.stages
-        ),
-        notes=(*_why_so_many(folded.job, folded), *([job_run.sentence] if job_run.sentence else [])),
-        links=None if shows_all else uses(),
-        link_bytes=carried(),
-        totals=None if shows_all else collective_totals(folded.job, step, repeats),
-        observe=lambda ranks: judged(of_ranks(ranks)),
-        class_of=lambda rank: folded.class_of(rank)[0],
-        class_size=lambda rank: folded.class_of(rank)[1],
-        program_of=folded.job.program_of,
-        spread=spread,
-        step_ends_ps=step_ends,
-    )
-    return scope
+    @cached_property
+    def step_ends_ps(self) -> Int64:
+        ends, repeats = self.folded.step_ends(), self.job_run.repeats
+        return ends if repeats is None else repeats.stretch(ends)
+
+    @property
+    def step(self) -> int | None:
+        """The last of several steps; None for a single one."""
+        return None if len(self.step_ends_ps) == 1 else len(self.step_ends_ps) - 1
+
+    @cached_property
+    def carried(self) -> Int64:
+        return link_bytes(self.folded.job, self.job_run.placement, self.folded.table, self.step, self.job_run.repeats)
+
+    @cached_property
+    def uses(self) -> tuple[LinkUse, ...]:
+        ends = self.step_ends_ps
+        step_ps = int(ends[-1] - (ends[-2] if len(ends) > 1 else 0))
+        return link_uses(self.carried, self.job_run.placement, step_ps)
+
+    def of_ranks(self, ranks: Sequence[int]) -> Result:
+        view = observe(self.folded, self.job_run.placement, ranks)
+        return self.judged(self.observed(view, ranks, self.of(tuple(ranks), False)))
+
+    def spread(self) -> tuple[Result, npt.NDArray[np.float64]]:
+        weights, job_run = spread_ranks(self.folded), self.job_run
+        ranks, shows_all = tuple(weights), len(job_run.ranks) == job_run.num_ranks
+        busy = observe(self.folded, job_run.placement, ranks, busy_only=True)
+        return self.observed(busy, ranks, self.of(ranks, shows_all)), np.array(list(weights.values()))
+
+    def of(self, ranks: tuple[int, ...], shows_all: bool) -> Scope:
+        """Return the scope of a result with these ranks; shows_all: without numbers of the whole system."""
+        folded, job_run, step = self.folded, self.job_run, self.step
+        return Scope(
+            ranks=ranks,
+            num_ranks=job_run.num_ranks,
+            stages=tuple(
+                FoldStage(
+                    begins_ps=stage.begins_ps,
+                    num_classes=stage.partition.num_classes,
+                    num_link_classes=len(stage.partition.link_sizes),
+                    num_tasks=stage.num_tasks,
+                    num_events=stage.num_events,
+                    num_ranks=int(stage.partition.sizes.sum()),
+                )
+                for stage in folded.stages
+            ),
+            notes=(*_why_so_many(folded.job, folded), *([job_run.sentence] if job_run.sentence else [])),
+            links=None if shows_all else self.uses,
+            link_bytes=self.carried,
+            totals=None if shows_all else collective_totals(folded.job, step, job_run.repeats),
+            observe=self.of_ranks,
+            class_of=lambda rank: folded.class_of(rank)[0],
+            class_size=lambda rank: folded.class_of(rank)[1],
+            program_of=folded.job.program_of,
+            spread=self.spread,
+            step_ends_ps=self.step_ends_ps,
+        )
 
 
 def _why_so_many(job: JobPatterns, folded: FoldedRun) -> list[str]:

@@ -27,6 +27,7 @@ class RankGrid:
             self.strides[name] = stride
             stride *= size
         self.num_ranks = stride
+        self._group_sizes: dict[str, int] = {}
 
     def parts(self, axis: str) -> tuple[str, ...]:
         """Return the grid's axes that ``axis`` names. Raises PlanError for an unknown axis."""
@@ -38,7 +39,10 @@ class RankGrid:
 
     def size(self, axis: str) -> int:
         """Return the number of ranks of a group along ``axis``."""
-        return math.prod(self.sizes[name] for name in self.parts(axis))
+        size = self._group_sizes.get(axis)
+        if size is None:
+            size = self._group_sizes[axis] = math.prod(self.sizes[name] for name in self.parts(axis))
+        return size
 
     def coordinate(self, rank: int, axis: str) -> int:
         """Return the position of ``rank`` along ``axis``."""

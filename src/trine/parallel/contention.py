@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class ContentionFile(Spec):
 
 
 PPM = 10**6
+AnyStep = TypeVar("AnyStep")
 #: Families of operators that matrix libraries run.
 _PRODUCTS = ("linear", "matmul")
 _FILE = Path(__file__).parent.parent / "presets" / "contention.yaml"
@@ -240,33 +241,37 @@ class _PressureWriter:
         self.kernels = kernels
         self.grid = grid
         self.ranks = ranks
-        self._cache: dict[tuple[object, ...], list[ChannelUse]] = {}
+        self._uses: dict[tuple[object, ...], list[ChannelUse]] = {}
+        self._pressures: dict[tuple[tuple[object, ...], int], int] = {}
         self._groups: dict[str, Int64] = {}
 
     def program(self, program: RankProgram) -> RankProgram:
-        steps, product_ps = list(program.steps), 0
+        steps, following = list(program.steps), None
         for number in reversed(range(len(steps))):
             step = steps[number]
-            if isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
-                product_ps = self.kernels.product_ps(step)
-            else:
-                steps[number] = self._step(step, product_ps)
+            if isinstance(step, Compute):
+                following = step if step.stream == COMPUTE_STREAM else following
+            elif isinstance(step, Collective):
+                product_ps = 0 if following is None else self.kernels.product_ps(following)
+                ppm = self._once((step.axis, step.kind, step.size_bytes), product_ps, self._collective, step)
+                steps[number] = Collective(  # dataclasses.replace takes twice as long
+                    step.kind, step.axis, step.key, step.size_bytes, step.root, step.algorithm, step.after, step.label,
+                    step.queue, ppm,
+                )  # fmt: skip
+            elif isinstance(step, Send):
+                steps[number] = replace(step, pressure_ppm=self._once((step.peer,), 0, self._message, step))
         return replace(program, steps=tuple(steps))
 
-    def _step(self, step: Step, product_ps: int) -> Step:
-        """Return the step with its pressure; product_ps: of the next operator to start, see :func:`pressure_ppm`."""
-        if isinstance(step, Collective):
-            uses = self._once((step.axis, step.kind, step.size_bytes), lambda: self._collective(step))
-            return replace(step, pressure_ppm=self.kernels.ppm(uses, product_ps))
-        if isinstance(step, Send):
-            uses = self._once((step.peer,), lambda: self._message(step))
-            return replace(step, pressure_ppm=self.kernels.ppm(uses, 0))
-        return step
-
-    def _once(self, key: tuple[object, ...], find: Callable[[], list[ChannelUse]]) -> list[ChannelUse]:
-        if key not in self._cache:
-            self._cache[key] = find()
-        return self._cache[key]
+    def _once(
+        self, key: tuple[object, ...], product_ps: int, find: Callable[[AnyStep], list[ChannelUse]], step: AnyStep
+    ) -> int:
+        """Return the pressure of a step; product_ps: of the next operator to start, see :func:`pressure_ppm`."""
+        ppm = self._pressures.get((key, product_ps))
+        if ppm is None:
+            if key not in self._uses:
+                self._uses[key] = find(step)
+            ppm = self._pressures[key, product_ps] = self.kernels.ppm(self._uses[key], product_ps)
+        return ppm
 
     def _collective(self, step: Collective) -> list[ChannelUse]:
         if step.axis not in self._groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
@@ -57,7 +57,7 @@ _WORDS = {
 
 
 @named_arguments
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan(OneLine):
     """Parallel layout of one job on ``dp * cp * tp * pp`` ranks.
 
@@ -238,7 +238,7 @@ class Plan(OneLine):
         degrees = (*((name, getattr(self, name)) for name in _DEGREES), ("etp", self.expert_tp))
         return _grid_axes(self.order, degrees, self.shard_ways)
 
-    @property
+    @cached_property
     def groups(self) -> AxisGroups:
         """The names of the communication groups."""
         return _axis_groups(self._grid(), self.shard_ways is not None)

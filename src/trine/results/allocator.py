@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trine.graph.memory import stream_of
 
@@ -25,13 +26,17 @@ _BASE = 0x7F0000000000
 RESIDENT = 2**60
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Piece:
-    """Consecutive bytes of a segment: address, size, segment number, and the block that occupies them (-1: free)."""
+    """Consecutive bytes of a segment: address, size, segment number, and the block that occupies them (-1: free).
+
+    free: size, address and piece of each free piece that its block's stream may reuse, sorted.
+    """
 
     address: int
     size: int
     segment: int
+    free: list[tuple[Any, ...]]
     block: int = -1
     before: Piece | None = None
     after: Piece | None = None
@@ -65,29 +70,32 @@ class CachingAllocator:
     peak_allocated: int = 0
     segments: list[Segment] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)  # by block
-    _free: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by pool
-    _held_blocks: list[tuple[int, int]] = field(default_factory=list)  # time and block
-    _free_at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
+    _free: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)  # by pool
+    held_blocks: list[tuple[int, int]] = field(default_factory=list)  # time and block
 
     def take(self, block: int, size: int) -> Segment | None:
         """Allocate ``size`` bytes as ``block``. Returns the newly reserved segment, or None if none was needed."""
-        size = -(-size // self.rounding) * self.rounding or self.rounding
-        is_small, reserved = size <= SMALL_SIZE, None
+        rounding, reserved = self.rounding, None
+        size = -(-size // rounding) * rounding or rounding
+        is_small = size <= SMALL_SIZE
         pool = 2 * stream_of(block) + is_small
-        free = self._free.setdefault(pool, [])
-        index = bisect_left(free, (size, 0))
+        free = self._free.get(pool)
+        if free is None:
+            free = self._free[pool] = []
+        index = bisect_left(free, (size,))
         if index < len(free):
-            piece = self._free_at.pop(free.pop(index)[1])
+            piece = free.pop(index)[2]
         else:
             reserved = self._reserve(size, pool)
             piece = reserved.first
         remaining = piece.size - size
-        if (remaining >= self.rounding) if is_small else (remaining > SMALL_SIZE):
-            remainder = Piece(piece.address + size, remaining, piece.segment, before=piece, after=piece.after)
-            if piece.after is not None:
-                piece.after.before = remainder
+        if (remaining >= rounding) if is_small else (remaining > SMALL_SIZE):
+            after = piece.after
+            remainder = Piece(piece.address + size, remaining, piece.segment, free, -1, piece, after)
+            if after is not None:
+                after.before = remainder
             piece.after, piece.size = remainder, size
-            self._put_back(remainder, pool)
+            insort(free, (remaining, remainder.address, remainder))
         piece.block = block
         self.pieces[block] = piece
         self.allocated += piece.size
@@ -98,19 +106,19 @@ class CachingAllocator:
     def give(self, block: int) -> Piece:
         """Free ``block``, and return the piece that it occupied."""
         piece = self.pieces[block]
-        freed = Piece(piece.address, piece.size, piece.segment)
+        freed = Piece(piece.address, piece.size, piece.segment, piece.free)
         self.drop(block)
         return freed
 
     def hold(self, block: int, until: int) -> None:
         """Free ``block``, in use by a collective until ``until``: not allocated any more, but not yet reusable."""
         self.allocated -= self.pieces[block].size
-        insort(self._held_blocks, (until, block))
+        insort(self.held_blocks, (until, block))
 
     def advance(self, now: int) -> None:
         """Free the blocks whose collectives have ended."""
-        while self._held_blocks and self._held_blocks[0][0] <= now:
-            _, block = self._held_blocks.pop(0)
+        while self.held_blocks and self.held_blocks[0][0] <= now:
+            _, block = self.held_blocks.pop(0)
             self.allocated += self.pieces[block].size
             self.drop(block)
 
@@ -118,16 +126,16 @@ class CachingAllocator:
         """Free ``block``."""
         piece = self.pieces.pop(block)
         self.allocated -= piece.size
-        segment = self.segments[piece.segment]
-        pool = segment.pool
         piece.block = -1
-        for neighbour in (piece.before, piece.after):
-            if neighbour is not None and neighbour.block < 0:
-                self._drop(neighbour, pool)
-                piece = _merged(piece, neighbour)
-        if piece.before is None:
-            segment.first = piece
-        self._put_back(piece, pool)
+        free, before, after = piece.free, piece.before, piece.after
+        if after is not None and after.block < 0:
+            del free[bisect_left(free, (after.size, after.address))]
+            _merge(piece, after)
+        if before is not None and before.block < 0:
+            del free[bisect_left(free, (before.size, before.address))]
+            _merge(before, piece)
+            piece = before
+        insort(free, (piece.size, piece.address, piece))
 
     def _reserve(self, size: int, pool: int) -> Segment:
         segment_size = SMALL_SEGMENT if pool % 2 else LARGE_SEGMENT
@@ -135,19 +143,12 @@ class CachingAllocator:
             segment_size = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
         last = self.segments[-1] if self.segments else None
         address = _BASE if last is None else last.address + last.size
-        segment = Segment(address, segment_size, pool, Piece(address, segment_size, len(self.segments)))
+        segment = Segment(
+            address, segment_size, pool, Piece(address, segment_size, len(self.segments), self._free[pool])
+        )
         self.segments.append(segment)
         self.reserved += segment_size
         return segment
-
-    def _put_back(self, piece: Piece, pool: int) -> None:
-        insort(self._free[pool], (piece.size, piece.address))
-        self._free_at[piece.address] = piece
-
-    def _drop(self, piece: Piece, pool: int) -> None:
-        free = self._free[pool]
-        del free[bisect_left(free, (piece.size, piece.address))]
-        del self._free_at[piece.address]
 
     def blocks_of(self, segment: Segment) -> Iterator[Piece]:
         """Yield the pieces of a segment, by address."""
@@ -157,14 +158,12 @@ class CachingAllocator:
             piece = piece.after
 
 
-def _merged(piece: Piece, neighbour: Piece) -> Piece:
-    """Merge two neighbours into one piece."""
-    first, second = (piece, neighbour) if piece.address < neighbour.address else (neighbour, piece)
-    first.size += second.size
-    first.after = second.after
-    if second.after is not None:
-        second.after.before = first
-    return first
+def _merge(piece: Piece, after: Piece) -> None:
+    """Add the next piece of the segment to ``piece``."""
+    piece.size += after.size
+    piece.after = after.after
+    if after.after is not None:
+        after.after.before = piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +219,13 @@ def _replay(
     allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], live_bytes: list[int], times: Sequence[int]
 ) -> ReplayedPeak:
     peak, peak_live, index, loose, has_all_blocks = allocator.allocated, tuple(live_bytes), -1, 0, True
-    take, drop = allocator.take, allocator.drop
+    take, drop, held = allocator.take, allocator.drop, allocator.held_blocks
     for i, (size, category, block) in enumerate(rows):
         live_bytes[category] += size
         if block < 0:
             loose, has_all_blocks = loose + size, False
         elif size > 0:
-            if times:
+            if held and held[0][0] <= times[i]:
                 allocator.advance(times[i])
             take(block, size)
         else:

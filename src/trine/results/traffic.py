@@ -185,11 +185,14 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64,
     num_ranks = len(graph.rank_names)
     count, time_by_rank, waiting_by_rank = (np.zeros(num_ranks, np.int64) for _ in range(3))
     labels: list[CollectiveLabel] = [graph.collectives[index] for index in members]
+    members_of: dict[tuple[int, ...], list[int]] = {}
     for index, label in zip(members, labels, strict=True):
-        ranks = np.array(label.ranks, np.int64)
-        count[ranks] += times[index]
-        time_by_rank[ranks] += durations[index]
-        waiting_by_rank[ranks] += waiting[index]
+        members_of.setdefault(label.ranks, []).append(index)
+    for ranks, indices in members_of.items():
+        rows = np.array(ranks, np.int64)
+        count[rows] += times[indices].sum()
+        time_by_rank[rows] += durations[indices].sum()
+        waiting_by_rank[rows] += waiting[indices].sum()
     return CollectiveUse(
         kind=labels[0].kind,
         size_bytes=labels[0].size_bytes,

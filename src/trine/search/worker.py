@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from trine.common._jit import without_collector
 from trine.common.observer import unobserved
 from trine.common.units import PS_PER_S
 from trine.errors import InputError
@@ -103,13 +104,16 @@ def probe_all(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
 
 
 def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
-    """Return the outcome of one layout; a refusal is an outcome, too."""
+    """Return the outcome of one layout; a refusal is an outcome, too.
+
+    The garbage collector starts again once the result is freed, so it need not scan it.
+    """
     from trine.folding.run import showing_few
     from trine.training import simulate
 
     job = packed.job()
     try:
-        with unobserved(), showing_few():
+        with without_collector(), unobserved(), showing_few():
             return outcome_of(simulate(job.workload, plan, options=job.options))
     except InputError as error:
         return Outcome(refused=str(error))

@@ -155,11 +155,12 @@ class Collectives:
         pairs, tuner_choice = self.candidates(op), self._preferred(context, op, size_bytes)
         if self._is_choice_measured:
             return tuner_choice
-        fastest = min(pairs, key=lambda pair: _total_us(context, op, size_bytes, pair))
+        total_us = {pair: _total_us(context, op, size_bytes, pair) for pair in pairs}
+        fastest = min(total_us, key=total_us.__getitem__)
         if self.topology.by_hand:  # then neither more bandwidth nor less latency makes the collective slower
             return fastest
-        threshold_us = self._band(self._evidence, size_bytes)[0] * _total_us(context, op, size_bytes, tuner_choice)
-        return fastest if _total_us(context, op, size_bytes, fastest) < threshold_us else tuner_choice
+        threshold_us = self._band(self._evidence, size_bytes)[0] * total_us[tuner_choice]
+        return fastest if total_us[fastest] < threshold_us else tuner_choice
 
     def _preferred(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
         """Return the candidate that NCCL's cost model prefers."""

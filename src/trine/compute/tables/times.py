@@ -8,7 +8,6 @@ time, with evidence 'assumed'.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from math import prod
 
 from trine.cluster.presets import GpuSpec
@@ -27,7 +26,7 @@ from trine.compute.cost import (
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
-from trine.compute.roofline import TABLES, Alike, Duration, Roofline, Shares, dtype_name, stated_precision
+from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
 from trine.compute.tables.files import TableTime
 from trine.compute.tables.fp32 import (
     FORWARD,
@@ -74,16 +73,14 @@ class SizedTimes:
         self._fused = fused
         self.tables = OperatorTables(gpu)
         self.slow_rows: dict[int, float] = {}
-        self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
-            "linear": self._product, "matmul": self._product, "attention": self._attention,
-        }  # fmt: skip
 
     def time(self, sizes: Resized) -> TableTime | None:
         """Return the time of an operator, or None if no table covers its kind or dtype."""
         family = family_of(kind_of(sizes.operator))
-        estimate = self._by_family.get(family)
-        if estimate is not None:
-            return estimate(sizes) or self._single(sizes)
+        if family in ("linear", "matmul"):
+            return self._product(sizes) or self._single(sizes)
+        if family == "attention":
+            return self._attention(sizes) or self._single(sizes)
         return self._single(sizes) if family == "conv" else self._moving(sizes, family)
 
     def _single(self, sizes: Resized) -> TableTime | None:
@@ -348,7 +345,7 @@ class TableTimes:
         is_unfused = any(op.attributes.get("cost") == "accumulation" for op in workload.operators)
         self._times = SizedTimes(gpu, fused=not is_unfused)
         self._roofline = Roofline(workload, gpu, Shares())
-        self._alike = Alike(workload)
+        self._alike = alike_in(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
         self._sources: dict[str, None] = {}
         self._uneven: dict[str, None] = {}
