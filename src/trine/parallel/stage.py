@@ -178,7 +178,7 @@ _PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
 
 
 class StageBuilder(StageProgram):
-    """The writer of the program of one pipeline rank."""
+    """The writer of the program of one pipeline rank. buckets: for gradient reduction."""
 
     def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
         super().__init__(context, stage, has_host, expert_position)
@@ -187,13 +187,15 @@ class StageBuilder(StageProgram):
         self._before = [ext.before for ext in self.extensions if type(ext).before is not Extension.before]
         self._write = [ext.write for ext in self.extensions if type(ext).write is not Extension.write]
         self._after = [ext.after for ext in self.extensions if type(ext).after is not Extension.after]
+        reductions = (extension.buckets for extension in self.extensions if isinstance(extension, BucketReductions))
+        self.buckets: tuple[Bucket, ...] = next(reductions, ())
         self._outbox: list[Callable[[], None]] | None = None
         self._copies = PassCopies(self)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def build(self) -> RankProgram:
-        """Write all steps and return the program."""
+        """Write all steps and return the program. Once only."""
         for step in range(self.context.plan.steps):
             if self.has_host:
                 copies, plan = self._copy_inputs(step), self.context.plan
@@ -216,12 +218,14 @@ class StageBuilder(StageProgram):
             name += f", experts {self.expert_position}"
         if self.context.kind:
             name += f", {self.context.kind}"
+        self._close()
         return self.writer.finish(name, resident)
 
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets for gradient reduction."""
-        return next((extension.buckets for extension in self.extensions if isinstance(extension, BucketReductions)), ())
+    def _close(self) -> None:
+        """Let go of the extensions, which refer to this object: the lists of steps are then freed at once."""
+        for references in (self.extensions, self._before, self._write, self._after):
+            references.clear()
+        del self._copies
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
         """Copy the inputs of each forward pass, one after the other, from the end of the previous step on.
