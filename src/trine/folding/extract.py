@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -237,8 +237,10 @@ class Extraction:
         for number, pattern in enumerate(patterns):
             pattern_of[pattern.ranks] = number
             row_of[pattern.ranks] = np.arange(len(pattern.ranks))
+        # A result keeps the patterns: without the steps, the garbage collector has a fraction of the objects to scan.
+        programs = tuple(replace(program, steps=(), memory=()) for program in self.job.programs)
         return JobPatterns(
-            job=self.job,
+            job=replace(self.job, programs=programs),
             grid=self.grid,
             patterns=tuple(patterns),
             pattern_of=pattern_of,

@@ -120,8 +120,8 @@ class Pattern:
 class JobPatterns:
     """A job as patterns. pattern_of: int32[ranks]; row_of: int32[ranks], the row of a rank in its pattern.
 
-    keys: all collectives, as (axis, key); calls: the call of each key. streams: names of the streams of a rank.
-    templates: one for each program.
+    job: its programs have no steps and memory changes; templates hold them. keys: all collectives, as (axis, key);
+    calls: the call of each key. streams: names of the streams of a rank. templates: one for each program.
     """
 
     job: Job
