@@ -25,7 +25,7 @@ from trine.parallel.recompute import check_recompute, kept_operators, left_out_a
 from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
 from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
-from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_expert
+from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_attention, is_expert
 from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
@@ -354,8 +354,7 @@ class JobFacts:
         return min(Fraction(on_stage, self.total_trained_bytes), Fraction(1))
 
     def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
-        """Return the label of an operator. ``rerun``: it is recomputed. The optimizer belongs to no micro-batch."""
-        microbatch = -1 if op.phase == OPTIMIZER else microbatch
+        """Return the label of an operator. ``rerun``: it is recomputed."""
         phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
         return Label(phase, *self._indices[op.id], stage, microbatch, step)
 
@@ -369,6 +368,7 @@ class RankWork:
         self._facts = facts
         self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
+        self._splits: dict[tuple[object, ...], Split] = {}  # by all that a split depends on
 
     def under(self, load: Fraction) -> RankWork:
         """Return the work of ranks on the same GPU model whose experts get ``load``."""
@@ -396,7 +396,12 @@ class RankWork:
 
     def _duration(self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
         facts, partition = self._facts, self._facts.token_partition
-        answer = model.duration(op, partition.split(op, batch, share, facts.split_of(op), self.load))
+        divided = facts.split_of(op)
+        key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
+        split = self._splits.get(key)
+        if split is None:
+            split = self._splits[key] = partition.split(op, batch, share, divided, self.load)
+        answer = model.duration(op, split)
         ps = answer.ps * partition.repeats(op)
         if facts.gpu_factor != 1:
             ps = round(ps * facts.gpu_factor)

@@ -390,8 +390,10 @@ class StageBuilder(StageProgram):
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
         duration_ps = context.duration(op, batch, share, part=run.part, microbatch=place.microbatch)
-        pieces = (write(run, duration_ps, label, batch, place) for write in self._write)
-        done = next((step for step in pieces if step is not None), None)
+        done = None
+        for write in self._write:
+            if (done := write(run, duration_ps, label, batch, place)) is not None:
+                break
         if done is None:
             done = self.writer.operator(op, duration_ps, label)
         self.memory.ran(run, done, place.microbatch, batch, share)
