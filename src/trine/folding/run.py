@@ -116,8 +116,8 @@ def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
 
 
 FOLDING = ("on", "exact", "ranks", "off", "verify")
-#: Results with at most this number of ranks show all of them.
-SHOW_ALL = 64
+#: Results with at most this number of ranks, and of steps of all their programs (about 2 s), show all of them.
+SHOW_ALL, SHOW_ALL_STEPS = 64, 300_000
 _SHOWS_FEW: ContextVar[bool] = ContextVar("shows_few", default=False)
 
 
@@ -207,7 +207,7 @@ class JobRun:
         return self.num_ranks if self.folded is None else self.folded.most_classes
 
 
-@dataclass(slots=True)
+@dataclass
 class JobRunner:
     """Runner of one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: see :class:`Folder`.
     fullest_program: see :func:`trine.folding.run.representative_ranks`.
@@ -249,9 +249,11 @@ class JobRunner:
         folded = folder.run(lambda: UnfoldedTimes(whole.records, UnfoldedNumbers(patterns, whole.graph).of_rank))
         return self._with_shown_ranks(folded, whole)
 
-    @property
+    @cached_property
     def _shows_all(self) -> bool:
-        return self.placement.num_ranks <= SHOW_ALL and not _SHOWS_FEW.get()
+        if self.placement.num_ranks > SHOW_ALL or _SHOWS_FEW.get():
+            return False
+        return sum(len(self.job.programs[number].steps) for number in self.job.program_of) <= SHOW_ALL_STEPS
 
     def _are_alone(self, extraction: Extraction, whole: _Whole) -> bool:
         """Return whether schedules alone distinguish all of a few ranks, as in a chain; patterns are then not needed.

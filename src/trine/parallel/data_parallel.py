@@ -259,5 +259,6 @@ class _DataParallelProgram:
     def _run(self, operators: Sequence[Operator], step: int, replicas: int = 1) -> None:
         for op in operators:
             batch = self.context.batch * replicas
-            done = self.writer.operator(op, self.context.duration(op, batch), self.context.label(op, 0, 0, step))
+            label = self.context.label(op, 0, -1 if op.phase == OPTIMIZER else 0, step)
+            done = self.writer.operator(op, self.context.duration(op, batch), label)
             self.memory.ran(OperatorRun(op), done, 0, batch)
