@@ -16,6 +16,7 @@ from trine.errors import TrineError
 from trine.graph.taskgraph import Records
 from trine.results import Result
 from trine.results.repeats import Repeat, Repeats
+from trine.software.profile import known_software
 
 #: Seeds whose jobs repeat, with one and several micro-batches per period, windows and steps.
 SEEDS = (2, 5, 9, 14, 21, 33, 36, 47)
@@ -104,6 +105,20 @@ def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object
     every = trine.simulate(balanced, plan, cluster=cluster, gpu="h100-sxm", fold="off")
     assert_same(result, every)
     assert result.memory_uses == every.memory_uses
+
+
+@pytest.mark.parametrize("software", known_software())
+def test_every_software_profile_repeats(software: str) -> None:
+    """Also profiles with costs of each micro-batch, and with launching threads that wait rarely."""
+    workload = trine.load("model:llama-3-8b,layers=4,sequence=256,gpu=h100-sxm")
+    plan, cluster = trine.Plan(dp=2, batch=64, micro_batch=1, sharding="fsdp"), load_cluster("dgx-h100", gpus=2)
+    try:
+        few = trine.simulate(workload, plan, cluster=cluster, software=software)
+    except TrineError:
+        plan = replace(plan, sharding="zero1")
+        few = trine.simulate(workload, plan, cluster=cluster, software=software)
+    assert few.repeats is not None
+    assert_same(few, trine.simulate(workload, plan, cluster=cluster, software=software, fold="off"))
 
 
 def test_the_cost_does_not_grow_with_the_micro_batches() -> None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from trine.collectives.one_operation import ONE_OPERATION
-from trine.graph.program import Label, Phase
+from trine.graph.program import COMPUTE_STREAM, Compute, Label, Phase
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.cuts import has_layers, layer_starts
@@ -170,6 +170,7 @@ class ParameterGathers(ShardedReductions):
                        key[1] in program.context.chunks[key[0]].passes}  # fmt: skip
         self._count = 0
         self._style = self.context.memory_style.fsdp
+        self._begun: tuple[_Unit, int] | None = None  # a unit before its first operator, and the next step
         self._buffer: tuple[int, int] = (0, 0)  # bytes and step of the gather with the latest copy out
 
     def forgets(self) -> bool:
@@ -250,9 +251,17 @@ class ParameterGathers(ShardedReductions):
         for step in unit.steps:
             self.writer.wait(step)
         if self._style.gathers == "copy" and unit.begin < 0 and unit.steps:
-            unit.begin = len(self.writer.steps)
-            self._free_buffer(unit.begin)
-            self._buffer = self._shared_bytes(unit), unit.steps[0]
+            self._begun = unit, len(self.writer.steps)
+
+    def _begin_unit(self, unit: _Unit, first: int, done: int) -> None:
+        """Copy the unit's parameters out of their buffer at its first operator, one of the steps ``first`` to ``done``;
+        the steps before it launch it, perhaps much earlier."""
+        steps = self.writer.steps
+        is_operator = (isinstance(step, Compute) and step.stream == COMPUTE_STREAM for step in steps[first : done + 1])
+        unit.begin = first + next(i for i, is_one in enumerate(is_operator) if is_one)
+        self._free_buffer(unit.begin)
+        self._buffer = self._shared_bytes(unit), unit.steps[0]
+        self._begun = None
 
     def _free_buffer(self, last: int) -> None:
         """Free the buffer of the gather with the latest copy out, at the end of step ``last``."""
@@ -267,6 +276,8 @@ class ParameterGathers(ShardedReductions):
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         super().after(op, done, batch, place)
+        if self._begun is not None:
+            self._begin_unit(*self._begun, done)
         walk = self._walk_of(place)
         for number in walk.ends.get((op.id, place.rerun), ()) if walk is not None else ():
             if self._keeps and place.phase == Phase.FORWARD:

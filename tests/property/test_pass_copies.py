@@ -1,0 +1,106 @@
+"""Are programs with copied passes equal to programs whose passes are all written operator by operator?"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from long_tests import long
+
+import trine
+from trine.cluster import load_cluster
+from trine.errors import TrineError
+from trine.parallel import build
+from trine.parallel.pass_copies import PassCopies
+
+LLAMA, MOE = "model:llama-3.2-1b,layers=4,sequence=256", "model:mixtral-8x7b,layers=4,sequence=256"
+PIPELINE = {"dp": 2, "tp": 2, "pp": 2, "batch": 6, "micro_batch": 1, "schedule": "1f1b"}
+REPLICAS = {"dp": 4, "tp": 2, "batch": 6, "micro_batch": 1}
+#: Name -> layout, software profile, and whether passes are copied.
+CASES: dict[str, tuple[str, dict[str, Any], str, bool]] = {
+    "1f1b": (LLAMA, PIPELINE, "none", True),
+    "launches, waits in each pass": (LLAMA, PIPELINE, "megatron-core", True),
+    "launches, waits in each step": (LLAMA, REPLICAS, "pytorch-eager", True),
+    "costs of each micro-batch": (LLAMA, REPLICAS, "torchtitan", True),
+    "clocks of collectives' blocks": (LLAMA, PIPELINE, "megatron-core-0.6", False),
+    "zero1, prefetch, two steps": (LLAMA, {**REPLICAS, "sharding": "zero1", "prefetch": 1, "steps": 2}, "none", True),
+    "zero2": (LLAMA, {**REPLICAS, "sharding": "zero2"}, "none", True),
+    "fsdp": (LLAMA, {**REPLICAS, "sharding": "fsdp"}, "none", True),
+    "fsdp, kept whole": (LLAMA, {**REPLICAS, "sharding": "fsdp", "reshard": False}, "none", False),
+    "interleaved": (LLAMA, {**PIPELINE, "schedule": "interleaved", "virtual_stages": 2}, "megatron-core", True),
+    "zb-h1": (LLAMA, {**PIPELINE, "schedule": "zb-h1"}, "none", True),
+    "dualpipe": (LLAMA, {**PIPELINE, "schedule": "dualpipe"}, "none", False),
+    "gpipe, recomputed": (LLAMA, {**PIPELINE, "schedule": "gpipe", "recompute": "full"}, "none", True),
+    "sequence parallelism in pieces": (LLAMA, {**PIPELINE, "sequence_parallel": True, "tp_overlap": 2}, "none", True),
+    "context": (LLAMA, {"cp": 2, "batch": 6, "micro_batch": 1}, "none", True),
+    "experts": (MOE, {**REPLICAS, "ep": 4}, "none", True),
+    "each micro-batch reduced late": (LLAMA, {**REPLICAS, "sync": "each", "dp_overlap": False}, "none", True),
+    "optimizer on the host": (LLAMA, {**PIPELINE, "sharding": "zero1", "offload": "optimizer"}, "megatron-core", True),
+    "activations on the host": (LLAMA, {**PIPELINE, "offload": "activations"}, "none", False),
+}
+
+
+class Counted:
+    """Programs of the latest build, and how many of their passes were copied."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allowed, self.copied, self.programs = True, 0, ()
+        copy, programs = PassCopies.copy, build._programs
+
+        def counted(copies: PassCopies, *args: Any) -> bool:
+            is_copy = self.allowed and copy(copies, *args)
+            self.copied += is_copy
+            return is_copy
+
+        def noted(context: Any, has_host: bool) -> Any:
+            answer = programs(context, has_host)
+            self.programs = (*answer, {number: dict(row) for number, row in context.evidence_ps.items()})
+            return answer
+
+        monkeypatch.setattr(PassCopies, "copy", counted)
+        monkeypatch.setattr(build, "_programs", noted)
+
+    def compare(self, workload: Any, layout: dict[str, Any], software: str) -> int:
+        """Build a job with and without copies, compare all programs, and return the number of copies."""
+        plan, both = trine.Plan(**layout), []
+        cluster = load_cluster("dgx-h100", nodes=-(-plan.num_ranks // 8))
+        for self.allowed in (True, False):
+            self.copied = self.copied if both else 0
+            trine.simulate(workload, plan, cluster=cluster, software=software, fold="ranks")
+            both.append(self.programs)
+        assert both[0] == both[1]
+        return self.copied
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_copied_passes_are_equal_to_written_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, layout, software, is_copied = CASES[name]
+    copied = Counted(monkeypatch).compare(trine.load(f"{workload},gpu=h100-sxm"), layout, software)
+    assert (copied > 0) == is_copied
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [30, pytest.param(300, marks=long)])
+def test_random_layouts_are_equal(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, rng, found, copied = Counted(monkeypatch), Random(wanted), 0, 0
+    workloads = [trine.load(f"{name},gpu=h100-sxm") for name in (LLAMA, MOE)]
+    profiles = ("none", "megatron-core", "torchtitan", "pytorch-eager", "nanotron-2024", "megatron-deepspeed")
+    while found < wanted:
+        size, dp, pp = rng.choice((1, 2)), rng.choice((1, 2, 4)), rng.choice((1, 2, 4))
+        layout = {
+            "dp": dp, "pp": pp, "tp": rng.choice((1, 2)), "cp": rng.choice((1, 1, 2)), "micro_batch": size,
+            "batch": size * rng.choice((3, 6, 8)), "sequence_parallel": rng.random() < 0.4, "steps": rng.choice((1, 2)),
+            "recompute": rng.choice(("none", "full", "selective")), "offload": rng.choice(("none", "optimizer")),
+        }  # fmt: skip
+        if dp > 1:
+            layout["sharding"] = rng.choice(("none", "zero1", "zero2", "zero3", "fsdp"))
+            layout["sync"] = rng.choice(("last", "each"))
+        if pp > 1:
+            layout["schedule"] = rng.choice(("1f1b", "gpipe", "zb-h1", "dualpipe"))
+        try:
+            copied += counted.compare(rng.choice(workloads), layout, rng.choice(profiles))
+        except TrineError:
+            continue
+        found += 1
+    assert copied > wanted
