@@ -110,8 +110,8 @@ def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object
 @pytest.mark.parametrize("software", known_software())
 def test_every_software_profile_repeats(software: str) -> None:
     """Also profiles with costs of each micro-batch, and with launching threads that wait rarely."""
-    workload = trine.load("model:llama-3-8b,layers=4,sequence=256,gpu=h100-sxm")
-    plan, cluster = trine.Plan(dp=2, batch=64, micro_batch=1, sharding="fsdp"), load_cluster("dgx-h100", gpus=2)
+    workload = trine.load("model:llama-3-8b,layers=4,sequence=4096,gpu=h100-sxm")
+    plan, cluster = trine.Plan(dp=2, batch=32, micro_batch=1, sharding="fsdp"), load_cluster("dgx-h100", gpus=2)
     try:
         few = trine.simulate(workload, plan, cluster=cluster, software=software)
     except TrineError:

@@ -178,9 +178,9 @@ class Extension:
         self.kept_steps: list[int] = []
 
     def forgets(self) -> bool:
-        """Return whether it now remembers nothing of earlier passes that later ones depend on, but ``kept_steps``.
+        """Return whether later passes now depend on earlier ones through this extension's ``kept_steps`` only.
 
-        If all extensions do, a pass may be copied from an earlier one instead of written (:mod:`pass_copies`).
+        If this holds for all extensions, a pass may be a copy of an earlier one (:mod:`trine.parallel.pass_copies`).
         """
         return False
 

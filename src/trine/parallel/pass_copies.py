@@ -2,8 +2,8 @@
 
 Most passes of a pipeline rank repeat: the same operators on another micro-batch. The first one is written operator by
 operator. The others are copies with other step and block numbers, if everything that a pass depends on is alike: the
-pending waits, the memory of its micro-batch, the gradients, the peers of its messages, and the extensions, which must
-remember nothing of earlier passes (:meth:`trine.parallel.extension.Extension.forgets`).
+pending waits, the memory of its micro-batch, the gradients, and the peers of its messages. No extension may remember
+earlier passes (:meth:`trine.parallel.extension.Extension.forgets`).
 
 A copy names a step outside the pass by its position among the steps that the pass begins after (the latest operator
 and the pending waits), and a block from before the pass by its storage.
@@ -31,7 +31,7 @@ class _OtherStateError(Exception):
 class _Begin(NamedTuple):
     """The state before a pass.
 
-    kind: what is known before the program is written. key: the state. outside: the steps that the pass begins after.
+    kind: properties that the schedule determines. key: the state. outside: the steps that the pass begins after.
     step, change, block: the number of steps, memory changes and blocks; kept: of steps in each list that is kept.
     """
 
@@ -117,7 +117,7 @@ class _Written(NamedTuple):
 
 
 class PassCopies:
-    """The written passes of one program, by the state in which they began."""
+    """The written passes of one program, by the state at their beginning."""
 
     def __init__(self, program: StageProgram) -> None:
         self._program, self._context = program, program.context
@@ -130,7 +130,7 @@ class PassCopies:
         return action.kind, action.chunk, batch, actions.completes(action), actions.order_of[action.microbatch]
 
     def begin(self, action: PipelineAction, place: Place) -> _Begin | None:
-        """Return the state before a pass; None if no copy can be made of it or for it."""
+        """Return the state before a pass; None if the pass cannot be a copy or be copied."""
         kind = self._kind(action)
         self._rest[kind] -= 1
         writer, memory, thread = self._writer, self._memory, self._writer.thread
@@ -190,19 +190,19 @@ class PassCopies:
             first, user = block.step if is_new else begin.step, memory.users.get(block.number, -1)
             change = MemoryChange(first, False, block.size, block.category, block.number, user)
             live.append(_noted(begin, storages, change)._replace(storage=storage))
-        ends = writer.last_compute_and_waits()
+        ends, evidence_ps = writer.last_compute_and_waits(), self._context.evidence_ps.get(microbatch, {})
         return _Written(
             tuple((step, tuple(map(code, step.after)), _key_position(step)) for step in writer.steps[begin.step :]),
             code(ends[0]), tuple(map(code, ends[1:])),
             tuple(tuple(map(code, kept[n:])) for kept, n in zip(self._kept(), begin.kept, strict=True)),
             tuple(_noted(begin, storages, change) for change in writer.memory[begin.change :]),
             memory.num_blocks - begin.block, tuple(live),
-            {name: ps - begin.evidence_ps.get(name, 0) for name, ps in self._context.evidence_ps[microbatch].items()},
+            {name: ps - begin.evidence_ps.get(name, 0) for name, ps in evidence_ps.items()},
             _launches(begin, writer.thread),
         )  # fmt: skip
 
     def copy(self, begin: _Begin, microbatch: int) -> bool:
-        """Write the pass of ``microbatch`` as a copy of one that began alike; return False if there is none."""
+        """Write the pass of ``microbatch`` as a copy of one that began alike; return False without one."""
         written = self._written.get(begin.key)
         if written is None:
             return False
