@@ -12,7 +12,7 @@ from trine.parallel.plan import Plan
 from trine.search.plan import memory_of
 from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
-from trine.search.worker import Outcome, SearchJob, simulate_layout
+from trine.search.worker import Outcome, PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import setup_machine, setup_workload
 
@@ -36,8 +36,8 @@ class SmallSpace(NamedTuple):
 
     def search(self, top: int = 1) -> Search:
         """Return a finished search in this process."""
-        with workers(None, 1) as executor:
-            search = Search(self.job, self.space, self.memory_bytes, executor, top)
+        with workers(None, 1, PackedJob(self.job)) as executor:
+            search = Search(PackedJob(self.job), self.space, self.memory_bytes, executor, top)
             search.run()
         return search
 

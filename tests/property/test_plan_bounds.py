@@ -8,6 +8,7 @@ from plan_spaces import outcomes, random_space
 
 from trine.errors import PlanError
 from trine.search.search import Search, workers
+from trine.search.worker import PackedJob
 from trine.training.memory import facts_of
 
 
@@ -18,8 +19,8 @@ def check_bounds(seed, num_layouts):
     layouts = [each for each in small.all_layouts() if not small.space.reason(each)]
     results = outcomes(small, rng.sample(layouts, min(num_layouts, len(layouts))))
     shares = []
-    with workers(None, 1) as executor:
-        search = Search(small.job, small.space, 0, executor, 1)
+    with workers(None, 1, PackedJob(small.job)) as executor:
+        search = Search(PackedJob(small.job), small.space, 0, executor, 1)
         for layout, outcome in results.items():
             time_ps, allocated = search.bounds(layout)
             outside = facts_of(small.space.software, small.space.plan(layout), small.job.workload).outside_bytes

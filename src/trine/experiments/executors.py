@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
+from trine.common.processes import SerialExecutor, num_cpus, process_pool
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.worker import start_worker
 
 #: Seconds to wait for a Dask scheduler's answer to one attempt, and for its lost workers.
 _CONNECT_S, DASK_PATIENCE_S = 10.0, 300.0
-
-
-class SerialExecutor(Executor):
-    """An executor that runs each call at once, in this process."""
-
-    _max_workers = 1
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run the call, and return its finished future. Ctrl-C ends the call."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 class Workers(NamedTuple):
@@ -45,12 +29,14 @@ class Workers(NamedTuple):
 
 
 def make_workers(
-    *, executor: Executor | None = None, processes: int | None = None, scheduler: str | None = None, most: int = 1 << 20
-) -> Workers:
+    *, executor: Executor | None = None, processes: int | None = None, scheduler: str | None = None,
+    most: int = 1 << 20, needs_script: bool = False,
+) -> Workers:  # fmt: skip
     """Return the workers of an experiment: an executor, a Dask scheduler, or (by default) one process per CPU.
 
     executor: any ``concurrent.futures.Executor`` (submitit, executorlib, mpi4py.futures, ...); the caller shuts it
     down. scheduler: address such as ``tcp://10.0.0.1:8786``. most: number of calls, above which workers would idle.
+    needs_script: see :func:`trine.common.processes.process_pool`.
 
     Raises InputError for more than one kind, MissingExtraError without Dask.
     """
@@ -65,12 +51,10 @@ def make_workers(
         return _dask_workers(scheduler)
     if processes is not None and not 1 <= processes <= 4096:
         raise InputError(f"must be 1 to 4096, got {processes}", field="processes")
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(processes or cpus, most)
+    count = min(processes or num_cpus(), most)
     if count <= 1:
         return Workers(SerialExecutor)
-    spawn = multiprocessing.get_context("spawn")  # fresh processes share no threads and no open files with this one
-    return Workers(lambda: ProcessPoolExecutor(count, mp_context=spawn, initializer=start_worker))
+    return Workers(lambda: process_pool(count, start_worker, needs_script=needs_script))
 
 
 def _dask_workers(address: str) -> Workers:

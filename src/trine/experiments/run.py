@@ -11,8 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from trine.common.processes import SerialExecutor
 from trine.errors import InputError, SimulationError, one_line
-from trine.experiments.executors import SerialExecutor, Workers
+from trine.experiments.executors import Workers
 from trine.experiments.journal import Entry, folder_of, read_lines
 from trine.experiments.sources import NumberedSource, Point, SearchSource
 from trine.experiments.spec import ExperimentSpec, Shard

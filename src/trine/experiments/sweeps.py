@@ -70,7 +70,8 @@ def sweep(
     if part.of > 1 and spec.search is not None:
         raise InputError("a search needs the results of all trials: it has no shards", field="shard")
     most = -(-spec.size // (2 * part.of))
-    workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most)
+    workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most,
+                           needs_script=spec.question.startswith("__main__:"))  # fmt: skip
     _prepare(folder, spec)
     run_points(folder.resolve(), spec, workers, part, progress)
     finished = Experiment(folder)

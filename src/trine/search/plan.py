@@ -20,7 +20,7 @@ from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
-from trine.search.worker import SearchJob, simulate_layout
+from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import JobMachine, setup_machine, setup_workload
 from trine.training.software import is_model
@@ -88,8 +88,8 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
-    job = SearchJob(workload=workload, options=settings, gpus=gpus)
-    with workers(options.executor, options.workers) as executor:
+    job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
+    with workers(options.executor, options.workers, job) as executor:
         search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
                         options.most_simulated)  # fmt: skip
         given = None if options.given is None else _simulate_given(options.given, search, space)

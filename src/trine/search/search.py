@@ -7,23 +7,23 @@ same answer with any executor.
 from __future__ import annotations
 
 import heapq
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
 from trine.common.observer import current_observer
+from trine.common.processes import SerialExecutor, num_cpus, process_pool
 from trine.errors import PlanError
 from trine.parallel.constraints import resolve_layout
 from trine.parallel.plan import Plan
 from trine.search.bounds import StageSizes, memory_bound, step_bound
 from trine.search.probe import LayerCosts, can_probe
 from trine.search.space import Family, Layout, Space
-from trine.search.worker import Outcome, PackedJob, SearchJob, probe_all, simulate_layout
+from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
 from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
@@ -83,10 +83,11 @@ class Search:
     """
 
     def __init__(
-        self, job: SearchJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
+        self, packed: PackedJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
         pareto: bool = False, exact: bool = False, most: int | None = None,
     ) -> None:  # fmt: skip
-        self.packed, self._job, self._space, self._capacity = PackedJob(job), job, space, capacity_bytes
+        job = packed.job()
+        self.packed, self._job, self._space, self._capacity = packed, job, space, capacity_bytes
         self._executor, self._top, self._pareto, self._most = executor, top, pareto, most
         self._exact, self._estimates = exact or pareto, False
         self._since_best = self.num_simulated = self.num_layouts = self._num_with_offload = 0
@@ -403,32 +404,17 @@ def _report(done: int, total: int) -> None:
 
 
 @contextmanager
-def workers(executor: Executor | None, num_workers: int | None) -> Iterator[Executor]:
-    """Give the executor of a search: the caller's, else processes, one per CPU."""
+def workers(executor: Executor | None, num_workers: int | None, packed: PackedJob) -> Iterator[Executor]:
+    """Give the executor of a search of ``packed``: the caller's, else processes, one per CPU."""
     if executor is not None:
         yield executor
         return
-    count = num_workers or os.cpu_count() or 1
+    count = num_workers or num_cpus()
     if count == 1:
-        yield _Here()
+        yield SerialExecutor()
         return
-    from multiprocessing import get_context
-
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+    pool = process_pool(count, needs_script=packed.needs_script)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-class _Here(Executor):
-    """An executor that runs every task at once, in this process."""
-
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run the task, and return its finished future."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(task(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future

@@ -80,6 +80,11 @@ class PackedJob:
         self.digest = hashlib.sha256(self.content).hexdigest()
         _JOBS[self.digest] = job
 
+    @property
+    def needs_script(self) -> bool:
+        """Whether the job refers to objects that the caller's script defines."""
+        return b"__main__" in self.content
+
     def job(self) -> SearchJob:
         """Return the job, unpickled on first use in this process."""
         if self.digest not in _JOBS:

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trine.common.arrays import Int64
+from trine.common.processes import process_pool
 from trine.errors import InputError, SimulationError, TrineError
 from trine.parallel.plan import Plan
 from trine.results import Result
@@ -306,10 +307,7 @@ def _answers(rows: Sequence[TrainingRow], ask: Ask, jobs: int) -> Iterator[tuple
         for row in rows:
             yield row, predict(row, ask)
         return
-    from multiprocessing import get_context
-
-    workers = min(jobs, len(rows))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_on_interrupt) as pool:
+    with process_pool(min(jobs, len(rows)), _end_on_interrupt) as pool:
         with _interrupts_held():
             row_of = {pool.submit(_by_name, row.name, ask): row for row in rows}
         try:
