@@ -7,12 +7,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from folded_cases import Case, chain, random_case
+from folded_cases import Case, chain, joined, random_case
 from long_tests import long
 
 import trine
 from trine.cluster import load_cluster
+from trine.cluster.select import slow_down
 from trine.errors import TrineError
+from trine.folding import stages
 from trine.graph.taskgraph import Records
 from trine.results import Result
 from trine.results.repeats import Repeat, Repeats
@@ -119,6 +121,23 @@ def test_every_software_profile_repeats(software: str) -> None:
         few = trine.simulate(workload, plan, cluster=cluster, software=software)
     assert few.repeats is not None
     assert_same(few, trine.simulate(workload, plan, cluster=cluster, software=software, fold="off"))
+
+
+@pytest.mark.parametrize("fields", [{"dp": 16, "sharding": "fsdp"}, {"dp": 8, "tp": 2, "sharding": "fsdp"}])
+def test_runs_without_the_signals_of_collectives_repeat(
+    fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large runs simulate only the first signal of a collective; here one slow NIC makes the ranks differ."""
+    monkeypatch.setattr(stages, "FEW_TASKS", 0)
+    cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
+    plan = trine.Plan(batch=64, micro_batch=1, inputs="none", **fields)  # type: ignore[arg-type]
+    few, every = (
+        trine.simulate(chain(8), plan, cluster=cluster, cpu=False, placement="round-robin", fold=fold)
+        for fold in ("verify", "off")
+    )
+    assert few.repeats is not None
+    assert "equal to the picosecond" in few.repeats.verified
+    assert_same(few, every)
 
 
 def test_the_cost_does_not_grow_with_the_micro_batches() -> None:

@@ -23,6 +23,7 @@ from trine.common.units import format_time
 from trine.errors import SimulationError
 from trine.folding.observe import rank_memory
 from trine.folding.run import JobRun, one_of_each_class
+from trine.folding.signals import whole_times
 from trine.graph.memory import MemoryEvents
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS
@@ -233,6 +234,8 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
         if 2 * distance > simulated:
             break
         table = _sorted(tracks, distance)
+        if table is None:
+            continue
         windows, keys = _windows(table, distance)
         numbers = _repeated(tracks, keys, distance) if windows else ()
         if numbers:
@@ -243,7 +246,8 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     return None
 
 
-def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
+def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted | None:
+    """Return the table of all tracks; None if the tasks of one track never repeat for a period."""
     parts, keys = [], 0
     for lists, times in tracks:
         later = lists.later(distance)[lists.of_task]
@@ -258,7 +262,11 @@ def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
         phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        parts.append([column[done] for column in (times.start, times.end, shift, early, key, phase)])
+        done = done[np.argsort(times.start[done], kind="stable")]
+        part = _Sorted(*(column[done] for column in (times.start, times.end, shift, early, key, phase)))
+        if len(now) and next(_runs(part), None) is None:
+            return None
+        parts.append(part)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return _Sorted(*(column[order] for column in columns))
@@ -320,13 +328,14 @@ def _repeated(tracks: Sequence[_Track], keys: Int64, distance: int) -> tuple[int
     is_covered = np.zeros(sum(track.lists.num_keys for track in tracks), np.bool_)
     is_covered[keys[keys >= 0]] = True
     base, rows = 0, []
-    for lists, _ in tracks:
-        of_sequence = is_covered[base : base + lists.num_keys]
+    for lists, times in tracks:
+        of_sequence, is_simulated = is_covered[base : base + lists.num_keys], np.zeros(lists.num_keys, np.int64)
         base += lists.num_keys
-        whole = np.add.reduceat(of_sequence.astype(np.int64), lists.first_key)
-        if ((whole != 0) & (whole != lists.length)).any():
+        is_simulated[lists.keys[times.start[lists.tasks] >= 0]] = 1  # others are signals that the first one stands for
+        covered = np.add.reduceat(of_sequence.astype(np.int64), lists.first_key)
+        if ((covered != 0) & (covered != np.add.reduceat(is_simulated, lists.first_key))).any():
             return ()
-        rows.append((lists, whole > 0))
+        rows.append((lists, covered > 0))
     paths = {_paths(lists, repeats) for lists, repeats in rows}
     if len(paths) != 1 or len(next(iter(paths))) != 1:
         return ()
@@ -414,7 +423,7 @@ def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
     if run.folded is not None:
         pattern = run.folded.job.patterns[int(run.folded.job.pattern_of[rank])]
         columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes)
-        labels, (_, start, end) = pattern.labels, run.folded.times(rank)
+        labels, ((_, start, end),) = pattern.labels, whole_times(run.folded, [rank])
     else:
         graph, own = run.graph, np.flatnonzero(run.graph.rank == rank)
         labels = np.stack([getattr(graph.labels, name)[own] for name in LABEL_FIELDS]).astype(np.int32)
