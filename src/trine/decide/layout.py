@@ -14,6 +14,7 @@ from trine.graph.workload import SYNTHESISED
 from trine.parallel.plan import Plan
 from trine.results import headline
 from trine.search.plan import plan
+from trine.search.space import Layout
 from trine.training import simulate
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class ModelShape:
 class FoundLayout:
     """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown)."""
 
-    plan: Plan
+    layout: Layout
     step: RunStep
     mfu: float | None
 
@@ -80,7 +81,7 @@ def best_layout(
             result = simulate(model.text, chosen, options=replace(options, cluster=machine, compare=False))
     except PlanError:
         return None
-    return FoundLayout(chosen, RunStep.of(result), headline.mfu(result))
+    return FoundLayout(layout, RunStep.of(result), headline.mfu(result))
 
 
 def has_layout(model: ModelShape, num_gpus: int, global_batch: int) -> bool:

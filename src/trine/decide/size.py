@@ -23,6 +23,8 @@ from trine.results.headline import best_public_mfu
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns
+from trine.search.plan import train_command
+from trine.search.report import words
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ DEFAULT_MAX_GPUS = 16_384
 _GRANULE = 8
 #: MFU of the first guess for a GPU without published steps, and FLOPs of training per parameter and token.
 _USUAL_MFU, _FLOPS = 0.4, 6
-_LAYOUT_KEYS = "dp tp pp ep batch micro_batch schedule sharding recompute"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +57,12 @@ class MachineSize:
     @property
     def words(self) -> str:
         """The layout in words."""
-        if self.layout is None:
-            return ""
-        plan = self.layout.plan
-        axes = [f"{axis} {getattr(plan, axis)}" for axis in ("tp", "ep", "pp", "dp") if getattr(plan, axis) > 1]
-        return " x ".join(axes or ["one GPU"]) + (", recomputation" if plan.recompute != "none" else "")
+        return "" if self.layout is None else words(self.layout.layout, is_short=True)
 
     def row(self) -> Row:
         """Return the answer as plain data."""
         layout, cost = self.layout, self.cost
-        facts = None if layout is None else to_row(layout.plan, _LAYOUT_KEYS)
+        facts = None if layout is None else layout.layout._asdict()
         return {
             **to_row(self, "cluster gpu"), "gpus": self.num_gpus or None, "problem": self.problem or None,
             "tried": list(self.tried), "layout": facts,
@@ -136,13 +133,8 @@ class SizeAnswer(Report):
         first = self.machines[0]
         if first.layout is None:
             return "--days or --budget larger, or other machines with --cluster"
-        names = ("dp", "tp", "pp", "ep", "micro_batch", "sharding", "recompute")
-        values = {name: getattr(first.layout.plan, name) for name in names}
-        values |= {"nodes": -(-first.num_gpus // len(load_cluster(first.cluster).gpus))}
-        values = {name: value for name, value in values.items() if value not in (1, "none")}
-        values |= {"global_batch": self.global_batch, "cluster": first.cluster}
-        words = (f"--{name.replace('_', '-')} {value}" for name, value in values.items())
-        return f"trine train {self.model} {' '.join(words)}"
+        nodes = -(-first.num_gpus // len(load_cluster(first.cluster).gpus))
+        return train_command(self.model, first.layout.layout, self.global_batch, first.cluster, nodes, {})
 
     def details(self) -> str:
         """Return all machine types, with step times and the numbers of GPUs that were tried."""

@@ -100,9 +100,11 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         cluster=cluster.name, software=software.name, global_batch=options.global_batch,
         sequence=space.facts.sequence, layers=space.facts.layers,
         num_layouts=search.num_layouts, num_simulated=search.num_simulated,
-        ranked=tuple(search.ranked[: options.top]), given=given, rejected=dict(search.rejected),
+        ranked=tuple(search.ranked[: options.top]), simulated=tuple(search.ranked), given=given,
+        rejected=dict(search.rejected),
         frontier=pareto(search.ranked) if options.pareto else (),
-        command=train_command(name, search.ranked[0].layout, options, space, _num_nodes(cluster)),
+        command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
+                              space.fixed),
     )  # fmt: skip
 
 
@@ -177,16 +179,18 @@ def _stages_of(values: Mapping[str, Any], space: Space) -> int:
     return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
 
 
-def train_command(model: str, layout: Layout, options: PlanOptions, space: Space, nodes: int) -> str:
-    """Return the ``trine train`` command that simulates a layout in detail."""
+def train_command(
+    model: str, layout: Layout, global_batch: int, cluster: object, nodes: int, fixed: Mapping[str, Any]
+) -> str:
+    """Return the ``trine train`` command that simulates a layout in detail. fixed: further fields of the plan."""
     plan_fields = {each.name: each.default for each in fields(Plan)}
-    values = {**layout._asdict(), **{n: v for n, v in space.fixed.items() if n in plan_fields}}
-    parts = ["trine", "train", model, "--global-batch", str(space.global_batch)]
+    values = {**layout._asdict(), **{n: v for n, v in fixed.items() if n in plan_fields}}
+    parts = ["trine", "train", model, "--global-batch", str(global_batch)]
     for name, value in values.items():
         if value in (None, plan_fields[name]) or value is False or (name == "schedule" and layout.pp == 1):
             continue
         flag = f"--{name.removesuffix('_bytes').replace('_', '-')}"
         parts += [flag] if value is True else [flag, str(value)]
-    if isinstance(options.cluster, str):
-        parts += ["--cluster", options.cluster, *(["--nodes", str(nodes)] if nodes > 1 else [])]
+    if isinstance(cluster, str):
+        parts += ["--cluster", cluster, *(["--nodes", str(nodes)] if nodes > 1 else [])]
     return " ".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,17 +14,18 @@ from trine.search.search import Ranked
 from trine.search.space import VARIED, Layout
 from trine.search.worker import Outcome, per_second
 
-#: Layouts and reasons on one screen; the details have all.
-SHOWN, REASONS = 5, 4
+#: Layouts on one screen; the details have all.
+SHOWN = 5
+_FRONTIER = "time against memory: no other layout has less of both"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlanSearch(Report):
     """Result of :func:`trine.plan`: ranked layouts, the best first.
 
-    ranked: the requested number of layouts. frontier: layouts that no other beats in both time and memory, for a
-    search with ``pareto``. given: the layout of a configuration file, with its outcome. rejected: numbers of layouts
-    by reason. command: what to type to simulate the best layout in detail.
+    ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
+    time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
+    rejected: numbers of layouts by reason. command: simulates the best layout in detail.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -40,6 +41,7 @@ class PlanSearch(Report):
     num_layouts: int
     num_simulated: int
     ranked: tuple[Ranked, ...]
+    simulated: tuple[Ranked, ...] = ()
     frontier: tuple[Ranked, ...] = ()
     given: Ranked | None = None
     rejected: Mapping[str, int]
@@ -90,15 +92,32 @@ class PlanSearch(Report):
     def summary(self) -> str:
         """Return the answer on one screen; terms and reasons give way to the layouts."""
         head = [*wrapped_at("", self._question(), 0), "", *self._table(SHOWN), ""]
-        reasons = "; ".join(f"{count:,} {reason}" for count, reason in self._reasons()[:REASONS])
         note, last = wrapped_at("note", self._note(), 10), wrapped_at("next", f"{self.command}; --details", 10)
-        for num_terms, num_reasons in ((5, 3), (4, 3), (4, 2), (3, 2), (2, 2), (2, 1), (0, 1)):
-            rows = self._term_rows()[:num_terms]
-            terms = [self._terms_title(), *(f"  {line}" for line in aligned(rows, 0)), ""] if rows else []
-            lines = [*head, *terms, *wrapped_at("rejected", reasons, 10)[:num_reasons], *note, *last]
+        for num_rows, num_reasons in self._sizes():
+            listing = self._frontier(num_rows) if self.frontier else self._terms(num_rows)
+            reasons = "; ".join(f"{count:,} {reason}" for count, reason in self._reasons()[:num_reasons])
+            lines = [*head, *listing, *wrapped_at("rejected", reasons, 10), *note, *last]
             if len(lines) <= MAX_LINES:
                 break
         return "\n".join(lines)
+
+    def _sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield numbers of rows of the second table and of reasons, ever fewer."""
+        for num_rows in range(12 if self.frontier else 5, 0, -1):
+            yield from ((num_rows, num_reasons) for num_reasons in ((3, 2) if num_rows > 2 else (2, 1)))
+        yield 0, 1
+
+    def _terms(self, num_rows: int) -> list[str]:
+        rows = self._term_rows()[:num_rows]
+        return [self._terms_title(), *(f"  {line}" for line in aligned(rows, 0)), ""] if rows else []
+
+    def _frontier(self, num_rows: int) -> list[str]:
+        """Return rows of the frontier, evenly spaced from its fastest layout to its smallest."""
+        rows, last = self._frontier_rows(), max(1, num_rows - 1)
+        if num_rows < len(rows):
+            rows = [rows[place * (len(rows) - 1) // last] for place in range(num_rows)]
+        shown = f" ({num_rows} of {len(self.frontier)}; --details has all)" if num_rows < len(self.frontier) else ""
+        return [_FRONTIER + shown, *(f"  {line}" for line in aligned(rows, 0, 2)), ""] if rows else []
 
     def details(self) -> str:
         """Return all requested layouts, terms, reasons and notes."""
@@ -106,7 +125,7 @@ class PlanSearch(Report):
         reasons = [(f"{count:,}", reason) for count, reason in self._reasons()]
         for title, rows, left in (
             (self._terms_title(), self._term_rows(), 1),
-            ("time against memory: no other layout has less of both", self._frontier_rows(), 2),
+            (_FRONTIER, self._frontier_rows(), 2),
             ("rejected layouts", reasons, 2),
         ):
             if rows:
@@ -207,7 +226,8 @@ class PlanSearch(Report):
 
         figure, axes = subplots(figsize=(7, 4.5))
         for name, rows, colour, size in (
-            ("simulated", self.ranked, COLOURS[6], 25), ("no layout has less of both", self.frontier, COLOURS[0], 45),
+            ("simulated", self.simulated, COLOURS[6], 25),
+            ("no layout has less of both", self.frontier, COLOURS[0], 45),
         ):  # fmt: skip
             x = [(each.outcome.memory_bytes or 0) / 2**30 for each in rows]
             axes.scatter(x, [seconds(each.outcome.step_ps) for each in rows], s=size, color=colour, label=name)

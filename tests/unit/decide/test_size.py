@@ -15,6 +15,7 @@ from trine.decide import size as sizing
 from trine.decide.cost import RunStep
 from trine.decide.layout import FoundLayout, ModelShape, best_layout
 from trine.parallel.plan import Plan
+from trine.search.space import Layout
 from trine.training.options import SimulateOptions
 
 
@@ -26,7 +27,7 @@ def fake(scaling: float, least_gpus: int) -> Any:
             return None
         step_ps = round(1e12 * batch / gpus**scaling)
         step = RunStep(step_ps=step_ps, ends_ps=None, tokens=batch * 1024, num_gpus=gpus, gpu="h100-sxm", mean_w=None)
-        return FoundLayout(Plan(dp=gpus), step, None)
+        return FoundLayout(Layout(gpus, 1, 1, 1, 1, None, "none", None, None, 1, 1, None, "none", "none"), step, None)
 
     return layout
 
@@ -93,7 +94,7 @@ def test_the_best_layout_is_that_of_a_search() -> None:
     assert layout is not None
     found = plan(model.text, gpus=2, cluster="dgx-h100", global_batch=4, workers=1, top=1)
     assert found.best.outcome.step_ps <= layout.step.step_ps <= 1.03 * found.best.outcome.step_ps
-    assert layout.plan.num_ranks == 2
+    assert layout.layout.dp * layout.layout.tp * layout.layout.pp * layout.layout.cp == 2
     data_parallel = simulate(model.text, Plan(dp=2, batch=2), cluster=load_cluster("dgx-h100", gpus=2))
     assert layout.step.step_ps <= data_parallel.step_time_ps
 
