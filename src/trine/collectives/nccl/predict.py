@@ -68,6 +68,9 @@ class _Segment:
     floor_us: float
 
 
+_SHARP = "SHARP: switches are taken to reduce at the links' rate, which no public results of these machines confirm"
+
+
 class Collectives:
     """Predictor of one group's collectives. It examines the group's links once; a prediction then takes microseconds.
 
@@ -198,6 +201,9 @@ class Collectives:
             notes.append(f"{self.library.name} tunes by tables that are not modelled; trine takes its fastest")
         if self.topology.between is not None:
             notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
+        if self.topology.sharp:
+            reducing = any(self._reduces_in_fabric(pair) for pair in self.candidates(op))
+            notes.append(_SHARP if reducing else f"SHARP changes nothing: {self.library.name} has no {op} with it")
         return tuple(notes)
 
     def cost_notes(self) -> tuple[str, ...]:
@@ -307,7 +313,7 @@ class Collectives:
             if len(self.candidates(op)) > 1 and self.library.name == "nccl":
                 notes += self._estimate_note(op, sent, pair)
         time_us = max(cost.total_us, floor_us or 0.0)
-        evidence = self._evidence
+        evidence = "assumed" if self._reduces_in_fabric(pair) else self._evidence
         low, high = self._band(evidence, sent)
         return CollectiveTime(
             op=op,
@@ -375,6 +381,10 @@ class Collectives:
         evidence = [medium.evidence for medium in self._media()]
         order = EVIDENCE
         return max(evidence, key=order.index)
+
+    def _reduces_in_fabric(self, pair: Candidate) -> bool:
+        """Return whether the fabric's switches reduce (SHARP), which no measurement of these fits covers."""
+        return self.topology.sharp and pair[0] in ("nvls", "collnet")
 
     def _media(self) -> list[Medium]:
         topology, context = self.topology, self.context
