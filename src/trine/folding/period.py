@@ -234,8 +234,6 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
         if 2 * distance > simulated:
             break
         table = _sorted(tracks, distance)
-        if table is None:
-            continue
         windows, keys = _windows(table, distance)
         numbers = _repeated(tracks, keys, distance) if windows else ()
         if numbers:
@@ -246,8 +244,7 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     return None
 
 
-def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted | None:
-    """Return the table of all tracks; None if the tasks of one track never repeat for a period."""
+def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted:
     parts, keys = [], 0
     for lists, times in tracks:
         later = lists.later(distance)[lists.of_task]
@@ -262,11 +259,7 @@ def _sorted(tracks: Sequence[_Track], distance: int) -> _Sorted | None:
         phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        done = done[np.argsort(times.start[done], kind="stable")]
-        part = _Sorted(*(column[done] for column in (times.start, times.end, shift, early, key, phase)))
-        if len(now) and next(_runs(part), None) is None:
-            return None
-        parts.append(part)
+        parts.append([column[done] for column in (times.start, times.end, shift, early, key, phase)])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return _Sorted(*(column[order] for column in columns))
