@@ -46,6 +46,7 @@ ROWS: dict[str, tuple[str, float, float | None]] = {
     ),
     "first eidolon": ("eidolon run gemv-allreduce --brief", 5, None),
     "plan 70B, 256 GPUs": (f"plan llama-3-70b --gpus 256 {H100} --global-batch 1024 --brief", 10, None),
+    "first plan 70B, 256 GPUs": (f"plan llama-3-70b --gpus 256 {H100} --global-batch 1024 --brief", 20, None),
     "plan 70B, 1,024 GPUs": (f"plan llama-3-70b --gpus 1024 {H100} --global-batch 1024 --brief", 30, None),
     "plan mixtral-8x7b, 256 GPUs": (f"plan mixtral-8x7b --gpus 256 {H100} --global-batch 1024 --brief", 30, None),
 }  # fmt: skip
