@@ -55,6 +55,16 @@ def test_sharp_with_one_tree_level_gains_nothing_if_nvls_is_the_limit():
     assert algbw(two[0]) == pytest.approx(algbw(two[1]), rel=0.01)
 
 
+def test_sharp_is_assumed_and_says_so():
+    cluster = load_cluster("dgx-h100", nodes=4, sharp=True)
+    sharp, plain = (Collectives(each) for each in (cluster, load_cluster("dgx-h100", nodes=4)))
+    assert sharp.predict("all_reduce", GIB).evidence == "assumed"
+    assert plain.predict("all_reduce", GIB).evidence != "assumed"
+    assert any("SHARP: no public results" in note for note in sharp.notes("all_reduce"))
+    assert any("SHARP changes nothing" in note for note in sharp.notes("all_gather"))
+    assert not any("SHARP" in note for note in plain.notes("all_reduce"))
+
+
 def test_a_step_takes_the_time_of_the_collective():
     """Without overlap, the flows of a step's all-reduces over SHARP take what trine collective says."""
     cluster = load_cluster("dgx-h100", nodes=4, sharp=True)

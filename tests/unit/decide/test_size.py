@@ -99,6 +99,24 @@ def test_the_best_layout_is_that_of_a_search() -> None:
     assert layout.step.step_ps <= data_parallel.step_time_ps
 
 
+def test_the_training_command_names_the_whole_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(4, 1, 2, 2, 1, None, "zero1", None, "interleaved", 2, 1, True, "full", "optimizer")
+    step = RunStep(step_ps=10**12, ends_ps=None, tokens=1024, num_gpus=16, gpu="h100-sxm", mean_w=None)
+    monkeypatch.setattr(sizing, "best_layout", lambda *_: FoundLayout(layout, step, None))
+    answer = size("model:gpt-2", 1e9, days=1000, clusters=["dgx-h100"], global_batch=128, max_gpus=16)
+    text = " ".join(answer.summary().split())
+    assert "dp4 pp2 cp2 v2 mb1 zero1 sp full optimizer" in text
+    for words in (
+        "--cp 2",
+        "--schedule interleaved",
+        "--virtual-stages 2",
+        "--sequence-parallel",
+        "--offload optimizer",
+    ):
+        assert words in text
+    assert answer.document()["machines"][0]["layout"]["cp"] == 2
+
+
 def test_no_layout_of_a_model_that_is_too_large() -> None:
     model = ModelShape("model:llama-3-405b", 405_853_388_800, 126, 16384, 8192, 0)
     assert best_layout(model, "dgx-h100", 8, 512, SimulateOptions()) is None

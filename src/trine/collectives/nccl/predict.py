@@ -68,7 +68,7 @@ class _Segment:
     floor_us: float
 
 
-_SHARP = "SHARP: switches are taken to reduce at the links' rate, which no public results of these machines confirm"
+_SHARP = "SHARP: no public results of these machines test the assumption that switches reduce at the links' rate"
 
 
 class Collectives:
