@@ -57,6 +57,7 @@ def test_the_frontier_is_a_table_and_a_picture(tmp_path):
     answer = json.loads(asked(*words, "--json", "-").stdout)
     memory = [row["memory_bytes"] for row in answer["frontier"]]
     assert memory == sorted(memory, reverse=True)
+    assert "time against memory" in asked(*words[:-2]).stdout
     assert path.stat().st_size > 1000
 
 
