@@ -8,7 +8,8 @@ TRACE ?= vgg13-h100-b128
 # PICK: options of pytest.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
 	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
-	tests/unit/engine/test_engine_run.py tests/unit/engine/test_engine_advance.py tests/unit/folding/test_partition.py
+	tests/unit/engine/test_engine_run.py tests/unit/engine/test_engine_advance.py tests/unit/folding/test_partition.py \
+	tests/oracle/test_allocator_twin.py
 LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py tests/property/test_engine_resume.py \
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py

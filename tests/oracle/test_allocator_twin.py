@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
+import trine.results.allocator
 from trine.graph.memory import BLOCKS_PER_STREAM
-from trine.results.allocator import RESIDENT, CachingAllocator, LateBlocks, peak_of
+from trine.results._replay import FIRST_PIECES
+from trine.results.allocator import RESIDENT, CachingAllocator, LateBlocks, peak_of, peak_of_columns
 
 KIB, MIB = 2**10, 2**20
 #: Sizes around each limit of the allocator.
@@ -149,7 +152,9 @@ def replayed(rows, resident, late, times):
 @pytest.mark.parametrize("has_late", [False, True])
 @pytest.mark.parametrize("has_times", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_peak_is_that_of_the_slow_one(seed: int, has_times: bool, has_late: bool) -> None:
+def test_the_peak_is_that_of_the_slow_one(
+    seed: int, has_times: bool, has_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = random.Random(seed)
     rows, times, alive = list[tuple[int, int, int]](), list[int](), list[tuple[int, int, int]]()
     for number in range(60):
@@ -168,6 +173,30 @@ def test_the_peak_is_that_of_the_slow_one(seed: int, has_times: bool, has_late: 
     found = peak_of(rows, resident, late=late, times=when)
     expected = replayed(rows, resident, late, when)
     assert (found.allocated_bytes, found.reserved_bytes, found.held, found.index) == expected
+    columns = tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
+    monkeypatch.setattr(trine.results.allocator, "MANY", 0)
+    assert peak_of_columns(columns, resident, 512, late, np.array(when, np.int64) if has_times else None) == found
+
+
+def test_many_changes_have_the_same_peak_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More pieces at once than the compiled replay begins with, on two streams, with holds and bytes of no block."""
+    draw, rows, times, alive = random.Random(5), [], [], []
+    for number in range(12_000):
+        if alive and draw.random() < 0.2:
+            size, category, block = alive.pop(draw.randrange(len(alive)))
+            rows.append((-size, category, block))
+            times.append(draw.choice((0, 0, number + draw.randrange(50))))
+        else:
+            block = number + draw.choice((0, 0, BLOCKS_PER_STREAM)) if draw.random() < 0.99 else -1
+            rows.append((draw.choice(SIZES) + draw.randrange(3) * MIB, draw.randrange(3), block))
+            times.append(number)
+            alive += [rows[-1]] if block >= 0 else []
+    columns = tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
+    expected = peak_of(rows, (3 * MIB, 0, 7), times=times)
+    assert len(alive) > FIRST_PIECES
+    assert peak_of_columns(columns, (3 * MIB, 0, 7), times=np.array(times, np.int64)) == expected
+    monkeypatch.setattr(trine.results.allocator, "MANY", 10**9)
+    assert peak_of_columns(columns, (3 * MIB, 0, 7), times=np.array(times, np.int64)) == expected
 
 
 def test_bytes_of_no_block_are_allocated_beside_the_blocks_and_reserve_nothing() -> None:

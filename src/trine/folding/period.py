@@ -44,18 +44,24 @@ MOST_ATTEMPTS = 4
 MOST_TRIED = 0.75
 #: Fewer micro-batches than this are all simulated.
 LEAST_MICRO_BATCHES = 12
-#: Micro-batches of a step without a pipeline after which its launching thread is usually in step with the GPU.
-FEW_MICRO_BATCHES = 8
+#: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
+FEW_MICRO_BATCHES, FEW_IF_WAITING = 6, 4
 
 
-def first_counts(plan: Plan, total: int) -> tuple[int, ...]:
+def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tuple[int, ...]:
     """Return numbers of micro-batches to simulate, one after the other, until a run repeats and stands for ``total``.
 
-    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds. Empty if
-    there are too few to gain anything.
+    The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
+    synchronises: when the launching thread waits for the GPU (:class:`trine.software.profile.LaunchStyle`), None
+    without one; a thread that does not wait in each pass falls into step with the GPU later. Empty if there are too
+    few to gain anything.
     """
     is_interleaved = plan.virtual_stages > 1
-    count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2 if plan.pp > 1 else FEW_MICRO_BATCHES
+    if plan.pp == 1:
+        count = FEW_IF_WAITING if synchronises in (None, "forward", "micro-batch") else FEW_MICRO_BATCHES
+    else:
+        count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2
+        count *= 1 if synchronises in (None, "pass", "forward") else 2
     counts: list[int] = []
     while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
         count += (total - count) % (plan.pp if is_interleaved else 2)

@@ -11,7 +11,7 @@ import numpy as np
 from trine.common.arrays import Int64, pointers
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
-from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of
+from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of_columns
 from trine.results.columns import column
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
@@ -172,9 +172,8 @@ def memory_uses(
         hold_ends = np.zeros(0, np.int64) if times is None else times[changes_of_rank]
         key = (*(column.tobytes() for column in (*columns, hold_ends)), *resident)
         if key not in peaks_by_key:
-            changes = zip(*(column.tolist() for column in columns), strict=True)
-            late = facts.late(resident)
-            peaks_by_key[key] = peak_of(changes, resident, facts.rounding_bytes, late, hold_ends.tolist())
+            ends = None if times is None else hold_ends
+            peaks_by_key[key] = peak_of_columns(columns, resident, facts.rounding_bytes, facts.late(resident), ends)
         peak = peaks_by_key[key]
         uses.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
     return tuple(uses)

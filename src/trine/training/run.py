@@ -131,7 +131,8 @@ def _run(setup: Setup) -> _Run:
     from trine.folding.period import check_repeats, first_counts
 
     total = _num_micro_batches(setup)
-    counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total)
+    synchronises = None if setup.launch is None else setup.launch.synchronises
+    counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total, synchronises)
     why = _why_each_microbatch(setup) if counts else ""
     run = None
     few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
