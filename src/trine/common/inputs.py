@@ -10,6 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -144,6 +145,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
     return True
 
 
+@cache
 def preset_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the files of a preset folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trine.common.evidence import ASSUMED
+from trine.common.kept import keep
 from trine.common.units import PS_PER_US, format_time
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
 from trine.graph.workload import TRACED_STEP, Operator, Workload
-from trine.software.profile import Software
+from trine.software.profile import LaunchStyle, Software
 
 #: Per operator without a launch time in the trace. Assumed: about one cudaLaunchKernel call, whose median over 245
 #: calls is 6 us, profiler on, in TrioSim's raw vgg13 trace (H100; tracer/data/profiler_vgg13-iter41.json).
@@ -54,15 +55,11 @@ class LaunchCosts:
         )
 
 
-def software_launches(
-    workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False
-) -> LaunchCosts:
-    """Return launch costs of operators from ``software``: attributes ``kernels`` and ``cpu_us``, and a cost per layer.
-
-    Operators that only rename memory launch no kernel. merges: see :class:`LaunchCosts`. crosses: messages of the
-    pipeline leave the node.
-    """
-    style, factor = software.launch, software.factors.cpu.value
+@keep
+def _launches(
+    workload: Workload, style: LaunchStyle, factor: float
+) -> tuple[tuple[int, ...], tuple[float, ...], tuple[bool, ...]]:
+    """Return picoseconds, launches and ``by_weight`` of each operator."""
     costs, kernels, by_weight = [], [], []
     layer, phase = "", ""
     for op in workload.operators:
@@ -76,11 +73,24 @@ def software_launches(
         costs.append(round(us * factor * PS_PER_US))
         kernels.append(number)
         by_weight.append(op.attributes.get("by_weight") is True)
+    return tuple(costs), tuple(kernels), tuple(by_weight)
+
+
+def software_launches(
+    workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False
+) -> LaunchCosts:
+    """Return launch costs of operators from ``software``: attributes ``kernels`` and ``cpu_us``, and a cost per layer.
+
+    Operators that only rename memory launch no kernel. merges: see :class:`LaunchCosts`. crosses: messages of the
+    pipeline leave the node.
+    """
+    style, factor = software.launch, software.factors.cpu.value
+    costs, kernels, by_weight = _launches(workload, style, factor)
     kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
     per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
     note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     return LaunchCosts(
-        tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
+        costs, ASSUMED, (note,), kernels, by_weight,
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
         round(style.crossing_us * factor * PS_PER_US) if crosses else 0, style.synchronises, style.queue_limit, merges,
     )  # fmt: skip

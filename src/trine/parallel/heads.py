@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from trine.common.kept import keep
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.errors import PlanError
@@ -57,6 +58,7 @@ class Attention:
         return bool(self.heads or self.unknown)
 
 
+@keep
 def attention_of(workload: Workload) -> Attention:
     """Derive attention heads from the attributes and shapes of forward operators.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from trine.common.kept import keep
 from trine.common.units import format_bytes
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
@@ -309,13 +310,16 @@ class TensorLayout:
     warnings: tuple[str, ...] = ()
 
 
+_split = keep(split_operators)
+
+
 def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     """Return the tensor layout of a plan. Raises PlanError for a degree that no framework supports for the workload."""
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")
     kinds = {kind for kind in SPLIT_KINDS if (plan.expert_tp if kind == "experts" else plan.tp) > 1}
-    splits, divided = split_operators(workload, style, plan.tp, kinds)
+    splits, divided = _split(workload, style, plan.tp, frozenset(kinds))
     if not splits:
         raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
     if style == "megatron":

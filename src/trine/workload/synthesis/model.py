@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -284,7 +285,13 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     options = Synthesis(**values)  # type: ignore[arg-type]
     style = options.software or software
     profile = usual_profile() if style is None else profile_of(style)
-    return ModelRecipe(load_model(name), options, None, profile, options.software is not None, "gpu" in values).write()
+    recipe = ModelRecipe(load_model(name), options, None, profile, options.software is not None, "gpu" in values)
+    key = pickle.dumps(recipe)
+    workload = _WRITTEN.pop(key, None) or recipe.write()
+    _WRITTEN[key] = workload  # the latest ones stay, with all that is kept about them
+    if len(_WRITTEN) > MOST_WRITTEN:
+        del _WRITTEN[next(iter(_WRITTEN))]
+    return workload
 
 
 def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
@@ -297,6 +304,11 @@ def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
 def usual_profile() -> Software | None:
     """Return the default profile of a single GPU."""
     return load_software(USUAL)
+
+
+#: The latest workloads of :func:`from_text`, by pickled recipe: a sweep asks for the same few again and again.
+_WRITTEN: dict[bytes, Workload] = {}
+MOST_WRITTEN = 4
 
 
 @dataclass(frozen=True)
