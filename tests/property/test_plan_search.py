@@ -49,3 +49,7 @@ def test_the_number_of_processes_does_not_change_the_answer():
     options = {"gpus": 4, "cluster": "dgx-h100", "global_batch": 8, "fix": {"cp": 1, "offload": "none"}}
     one, two = (trine.plan("llama-3.2-1b,layers=4,sequence=1024", workers=count, **options) for count in (1, 2))
     assert one.document() == two.document()
+
+
+def test_a_layout_whose_least_memory_is_unknown_is_ranked():
+    assert assert_best_is_found(331)

@@ -360,9 +360,10 @@ class Search:
         if entry.bound and outcome.step_ps:
             kin, ratio = _kin(entry.subject), outcome.step_ps / entry.bound
             self._slowness |= {key: min(ratio, self._slowness.get(key, ratio)) for key in (kin, kin[:3], ())}
-            needed, store = outcome.memory_bytes or 0, _store(entry.subject)
-            ratio = needed / self._allocated(entry.subject)
-            self._memory[store] = min(ratio, self._memory.get(store, ratio))
+            store, least = _store(entry.subject), self._allocated(entry.subject)
+            if least:
+                ratio = (outcome.memory_bytes or 0) / least
+                self._memory[store] = min(ratio, self._memory.get(store, ratio))
         if outcome.refused:
             self.rejected[outcome.refused.partition(" (")[0]] += 1
         elif not outcome.fits:
