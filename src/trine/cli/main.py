@@ -99,4 +99,6 @@ def main() -> None:
     number = code if isinstance(code, int) else 0 if code is None else 1
     if "torch" in sys.modules:  # a capture: torch must close its threads and files
         sys.exit(end_streams(number))
+    if "multiprocessing.util" in sys.modules:  # after Ctrl-C, workers are still busy: Python's tracker would complain
+        sys.modules["multiprocessing.util"]._run_finalizers(0)
     os._exit(end_streams(number))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -163,3 +166,24 @@ except KeyboardInterrupt:
 def test_ctrl_c_in_a_callback_of_the_compiler_is_not_lost():
     done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("came again\n", "")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_says_nothing_about_its_workers(tmp_path):
+    spec = tmp_path / "steps.yaml"
+    spec.write_text(
+        "command: train\nsettings: {workload: 'model:llama-3.2-1b', cluster: dgx-h100, gpus: 8}\n"
+        "vary: {batch: '1..4000'}\n"
+    )
+    command = [sys.executable, "-m", "trine", "sweep", str(spec), "--processes", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not any((tmp_path / "steps" / "journal").rglob("*.jsonl*")):
+            time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "interrupted" in said
+    assert "resource_tracker" not in said
