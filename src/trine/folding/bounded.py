@@ -1,8 +1,8 @@
 """Folding in time with a bound: a run that nearly repeats stands for a longer one, within some picoseconds.
 
-The paces of ranks with unlike work approach each other, but may never agree to the picosecond. trine looks for two
-periods in which each task has an equal task one period later, and all *shifts* (differences of ready, start and end)
-lie close together. The second period is the window that the longer run repeats.
+The paces of ranks with unlike work approach each other, but may never agree to the picosecond. The *shifts* of a task
+are the differences of its ready, start and end to the equal task one period later. trine looks for two periods with
+similar shifts. The second one is the window that the longer run repeats.
 
 Bound. A task starts at the latest end of its predecessors. If all durations are fixed, the shifts of the future lie
 between the smallest and the largest shift of one period. The durations of flows that share links vary a little with
@@ -87,9 +87,11 @@ def _shifts(tracks: Sequence[Track], distance: int) -> _Shifts:
         columns[6, lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        parts.append(np.stack([times.start, times.end, *columns])[:, done])
-    table = np.concatenate(parts, axis=1)
-    return _Shifts(*table[:, np.argsort(table[0], kind="stable")])
+        parts.append([column[done] for column in (times.start, times.end, *columns)])
+    rows = [np.concatenate(row) for row in zip(*parts, strict=True)]
+    parts.clear()
+    order = np.argsort(rows[0], kind="stable")
+    return _Shifts(*(row[order] for row in rows))
 
 
 def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
@@ -104,7 +106,8 @@ def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
         if tries == MAX_TRIES or int(table.key[last]) in covered:
             continue
         tries += 1
-        period = int(np.median(table.shift[np.searchsorted(table.start, table.start[last] - table.shift[last]):last]))
+        begins = np.searchsorted(table.start, table.start[last] - table.shift[last])
+        period = int(np.median(table.shift[begins : last + 1]))
         end_ps = _quietest(table.start, last, period)
         first, begins, ends = np.searchsorted(table.start, [end_ps - 2 * period, end_ps - period, end_ps]).tolist()
         if any(end_ps > w.start_ps and end_ps - period < w.end_ps for w in windows):

@@ -384,6 +384,7 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
     Raises SimulationError with the first difference above the bound.
     """
     num_tasks, most_ps, bound_ps = 0, 0, repeats.bound_ps
+    limit = f", above the bound of {format_time(bound_ps)}" if bound_ps else ""
     for rank in _ranks_to_compare(every):
         expected = _expected(_tasks_of(few, rank), repeats)
         found = _tasks_of(every, rank)
@@ -402,9 +403,8 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
                 task = int(differs[0])
                 raise SimulationError(
                     f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
-                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches"
-                    f"{bound_ps and f', above the bound of {format_time(bound_ps)}' or ''}. This is a bug of trine: please "
-                    "report it; --no-fold gives the right times"
+                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches{limit}. This is "
+                    "a bug of trine: please report it; --no-fold gives the right times"
                 )
     precision = f"within {format_time(most_ps)} of" if bound_ps else "equal to the picosecond in"
     return f"verified: {num_tasks // 2:,} tasks are {precision} a run of all micro-batches"
