@@ -112,7 +112,7 @@ def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
         first, begins, ends = np.searchsorted(table.start, [end_ps - 2 * period, end_ps - period, end_ps]).tolist()
         if any(end_ps > w.start_ps and end_ps - period < w.end_ps for w in windows):
             continue
-        if first == 0 or latest_end[first - 1] > end_ps - period:
+        if not 0 < first < begins < ends or latest_end[first - 1] > end_ps - period:
             continue
         before, after, both = (_range(table, *part) for part in ((first, begins), (begins, ends), (first, ends)))
         if after > before or both > MAX_RANGE * period:
@@ -145,8 +145,8 @@ def _ends(table: _Shifts) -> Iterator[int]:
     found = []
     for number, task in enumerate(last.tolist()):
         period = int(table.shift[task])
-        begin = int(np.searchsorted(begin_ps, table.start[task] - 2 * period))
-        if period > 0 and begin > 0:
+        begin = int(np.searchsorted(begin_ps, table.start[task] - 2 * period, "right")) - 1
+        if period > 0 and begin >= 0:
             spread = int(high[begin : number + 1].max() - low[begin : number + 1].min())
             if spread <= MAX_RANGE * period:
                 found.append((spread / period, -int(table.start[task]), task, period))
