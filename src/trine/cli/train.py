@@ -57,7 +57,7 @@ class RankOptions:
     no_fold: bool = option(False, "Simulate every rank and micro-batch, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
     every_micro_batch: bool = option(False, "Simulate every micro-batch, also for a complete timeline.")
-    exact: bool = option(False, "Refuse estimates.")
+    exact: bool = option(False, "Refuse estimates and bounds.")
     show_rank: tuple[int, ...] = option((), "Report these ranks.")
     slow: tuple[str, ...] = option((), "Slow ranks down.")
     jitter: str | None = option(None, "Randomise the durations of operators.")

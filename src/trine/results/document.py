@@ -141,6 +141,7 @@ def repeats_row(repeats: Repeats) -> Row:
         "micro_batches_per_period": repeats.period,
         "periods_skipped": repeats.count,
         "period_s": [seconds(window.end_ps - window.start_ps) for window in repeats.windows],
+        **({"bound_s": seconds(repeats.bound_ps)} if repeats.bound_ps else {}),
     }
 
 

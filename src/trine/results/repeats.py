@@ -30,7 +30,8 @@ class Repeats:
     """The windows that a longer run repeats ``count`` more times each, in order of time.
 
     micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
-    micro-batches that equal the micro-batches in the windows. verified: the result of --verify-fold.
+    micro-batches that equal the micro-batches in the windows. bound_ps: how far a start or end in the longer run may
+    be off; 0 if it repeats to the picosecond. verified: the result of --verify-fold.
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
@@ -42,6 +43,7 @@ class Repeats:
     repeated: tuple[int, ...]
     micro_batches: int
     simulated: int
+    bound_ps: int = 0
     verified: str = ""
 
     @property
@@ -59,9 +61,13 @@ class Repeats:
         """The repetition in words."""
         micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
         lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
+        precision = ", to the picosecond"
+        if self.bound_ps:
+            limit = format_time(self.bound_ps)
+            precision = f" nearly; the step time, each start and each end are within {limit} (--exact simulates all)"
         return (
             f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
-            f"({lengths}), to the picosecond{self.verified and f'; {self.verified}'}"
+            f"({lengths}){precision}{self.verified and f'; {self.verified}'}"
         )
 
     @property

@@ -137,7 +137,7 @@ def _run(setup: Setup) -> _Run:
     run = None
     few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
     for simulated in () if why else counts:
-        if run := _repeated(few, total, simulated):
+        if run := _repeated(few, total, simulated, few.options.fold == "on" and simulated == counts[-1]):
             break
     if run is None:
         whole = _run_micro_batches(setup, None)
@@ -153,18 +153,24 @@ def _run(setup: Setup) -> _Run:
     return run
 
 
-def _repeated(setup: Setup, total: int, simulated: int) -> _Run | None:
-    """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat."""
+def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> _Run | None:
+    """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat.
+
+    accepts_bound: they may repeat nearly, see :mod:`trine.folding.bounded`.
+    """
+    from trine.folding.bounded import find_bounded
     from trine.folding.period import find_repeats
     from trine.results.repeats import grows
 
     run = _run_micro_batches(setup, simulated)
     repeats = find_repeats(run.job_run, total, simulated)
+    if repeats is None and accepts_bound:
+        repeats = find_bounded(run.job_run, total, simulated)
     if repeats is None:
         return None
     if repeats.left_out:
         further = simulated + repeats.left_out
-        return _repeated(setup, total, further) if 4 * further <= 3 * total else None
+        return _repeated(setup, total, further, False) if 4 * further <= 3 * total else None
     memory = run.job_run.memory
     if memory.held is not None and grows(memory, run.job_run.records, repeats):
         return None  # blocks held until collectives end are not replayed for more micro-batches

@@ -35,6 +35,8 @@ LINES = {
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
         f"train {SMALL} --overlap range",
         f"train {GPT} --batch 24 --micro-batch 1",
+        "train model:llama-3-8b,layers=8 --tp 8 --pp 4 --batch 64 --micro-batch 1 --inputs none --cluster dgx-h100 "
+        "--nodes 4",
         f"train {SMALL} --repeat 2 --jitter normal:5%",
         f"train {GPT} --dp 2 --cp 2 --tp 2 --cluster dgx-h100 --order dp-tp-cp-ep-pp --batch 2 --software none",
         f"train {GPT} --dp 4 --sharding fsdp --shard-ways 2 --prefetch 2 --shard-unit 10MiB --cluster dgx-h100",

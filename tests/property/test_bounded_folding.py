@@ -1,0 +1,131 @@
+"""Is a run of few micro-batches that nearly repeat within its bound of the run of all?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from long_tests import long
+
+import trine
+from trine.cluster import build_topology, load_cluster
+from trine.errors import SimulationError, TrineError
+from trine.folding import bounded
+from trine.folding.period import check_repeats
+from trine.results import Result
+from trine.training.options import SimulateOptions
+from trine.training.run import _run, _run_micro_batches
+from trine.training.setup import Setup, setup_of
+
+#: Seeds whose jobs repeat nearly.
+SEEDS = (31, 13, 52, 59)
+
+
+def imbalanced(seed: int) -> Setup | None:
+    """Return a random job of at most 16 ranks on slow links with imbalanced experts; None if its layout is invalid."""
+    rng = Random(seed)
+    pp, ep, tp = rng.choice((2, 2, 4)), rng.choice((2, 4)), rng.choice((1, 2, 2))
+    plan = trine.Plan(
+        dp=ep, ep=ep, pp=pp, tp=tp, schedule=rng.choice(("1f1b", "1f1b", "zb-h1")), inputs="none", micro_batch=1,
+        batch=rng.choice((48, 64, 96)), expert_imbalance=f"zipf:{rng.uniform(0.2, 2):.2f}",
+        sequence_parallel=tp > 1 and rng.random() < 0.7,
+    )  # fmt: skip
+    if plan.num_ranks > 16:
+        return None
+    topology = rng.choice(("ring", "tree:2", "fat-tree:4:2", f"mesh:2x{plan.num_ranks // 2}"))
+    cluster = build_topology(topology, rng.choice((15, 25, 40)) * 10**9, 10**6, plan.num_ranks)
+    layers, sequence = pp * rng.choice((1, 2)), rng.choice((512, 1024, 2048))
+    workload = trine.load(f"model:mixtral-8x7b,layers={layers},sequence={sequence},gpu=h100-sxm")
+    try:
+        return setup_of(workload, plan, SimulateOptions(cluster=cluster, software="none"))
+    except TrineError:
+        return None
+
+
+def compare(seed: int) -> float | None:
+    """Compare each task of one random job; return the bound, as a part of the step, or None without a bound."""
+    setup = imbalanced(seed)
+    few = None if setup is None else _run(setup).job_run
+    if setup is None or few is None or few.repeats is None or not few.repeats.bound_ps:
+        return None
+    every = _run_micro_batches(setup, None).job_run
+    sentence = check_repeats(few, every, few.repeats)
+    assert sentence.startswith("verified: "), sentence
+    step_ps = int(every.records.end_ps.max())
+    off_ps = abs(int(few.repeats.stretch(few.records.end_ps).max()) - step_ps)
+    assert off_ps <= few.repeats.bound_ps <= bounded.MAX_BOUND * 1.001 * step_ps
+    return few.repeats.bound_ps / step_ps
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_jobs_with_imbalanced_experts_stay_within_the_bound(seed: int) -> None:
+    assert compare(seed) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [30, pytest.param(100, marks=long)])
+def test_many_jobs_with_imbalanced_experts_stay_within_the_bound(wanted: int) -> None:
+    found = 0
+    for seed in range(100, 10_000):
+        found += compare(seed) is not None
+        if found == wanted:
+            return
+    pytest.fail(f"only {found} jobs repeat nearly")
+
+
+def train(batch: int, **settings: object) -> Result:
+    """Simulate Llama 3 with 8 layers, tp 8 and pp 4: its pace converges, each micro-batch by a factor of 1.5."""
+    workload = trine.load("model:llama-3-8b,layers=8,gpu=h100-sxm")
+    plan = trine.Plan(tp=8, pp=4, schedule="1f1b", batch=batch, micro_batch=1, inputs="none")
+    return trine.simulate(workload, plan, cluster=load_cluster("dgx-h100", nodes=4), **settings)  # type: ignore[arg-type]
+
+
+def detail(result: Result) -> str:
+    return next(row.detail for row in result.evidence if row.what == "micro-batches")
+
+
+def test_a_pace_that_converges_has_a_bound_and_exact_simulates_all() -> None:
+    few, exact, every = train(64, fold="verify"), train(64, fold="exact"), train(64, fold="ranks")
+    assert few.repeats is not None
+    assert 0 < few.repeats.bound_ps < 1e-4 * every.step_time_ps
+    assert abs(few.step_time_ps - every.step_time_ps) <= few.repeats.bound_ps
+    assert " nearly; the step time, each start and each end are within " in detail(few)
+    assert "are within " in few.repeats.verified
+    assert few.document()["repeats"]["bound_s"] == few.repeats.bound_ps / 1e12
+    assert exact.repeats is None
+    assert detail(exact) == "all are simulated: 24 of them do not repeat"
+    assert exact.step_ends_ps.tolist() == every.step_ends_ps.tolist()
+
+
+def test_a_wide_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 12 micro-batches the paces still differ too much; a large limit accepts them."""
+    refused = train(32)
+    assert refused.repeats is None
+    assert "12 of them do not repeat" in detail(refused)
+    monkeypatch.setattr(bounded, "MAX_BOUND", 1.0)
+    monkeypatch.setattr(bounded, "MAX_RANGE", 1.0)
+    accepted = train(32)
+    assert accepted.repeats is not None
+    assert accepted.repeats.bound_ps > 1e-4 * refused.step_time_ps
+    assert abs(accepted.step_time_ps - refused.step_time_ps) <= accepted.repeats.bound_ps
+
+
+def test_jobs_that_repeat_exactly_have_no_bound() -> None:
+    workload, cluster = trine.load("model:llama-3-8b,layers=4,gpu=h100-sxm"), load_cluster("dgx-h100", gpus=4)
+    plan = trine.Plan(dp=4, batch=32, micro_batch=1, sharding="fsdp", inputs="none")
+    for fold in ("on", "exact"):
+        result = trine.simulate(workload, plan, cluster=cluster, fold=fold)
+        assert result.repeats is not None
+        assert result.repeats.bound_ps == 0
+        assert "to the picosecond" in detail(result)
+        assert "bound_s" not in result.document()["repeats"]
+
+
+def test_verification_fails_above_the_bound() -> None:
+    setup = imbalanced(SEEDS[0])
+    assert setup is not None
+    few, every = _run(setup).job_run, _run_micro_batches(setup, None).job_run
+    assert few.repeats is not None
+    with pytest.raises(SimulationError, match=r"above the bound of 1 ps\. This is a bug of trine"):
+        check_repeats(few, every, replace(few.repeats, bound_ps=1))
