@@ -50,13 +50,13 @@ def kernel(function: F) -> F:
     """
     import numba
 
-    from trine.common._jit_compiler import KernelCompiler, with_large_stack
+    from trine.common._jit_compiler import KernelCompiler, call_on_large_stack
 
     options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True, "pipeline_class": KernelCompiler}
     compiled = numba.njit(nogil=True, **options)(function)
     if compiled is function:  # NUMBA_DISABLE_JIT
         return function
-    compiled._compiler.compile = partial(with_large_stack, compiled._compiler.compile)
+    compiled._compiler.compile = partial(call_on_large_stack, compiled._compiler.compile)
     directory = cache_directory()
     if directory is not None:
         from trine.common._jit_cache import KernelCache
