@@ -7,10 +7,11 @@ import random
 import numpy as np
 import pytest
 
-import trine.results.allocator
+import trine.results.peaks
 from trine.graph.memory import BLOCKS_PER_STREAM
 from trine.results._replay import FIRST_PIECES
-from trine.results.allocator import RESIDENT, CachingAllocator, LateBlocks, peak_of, peak_of_columns
+from trine.results.allocator import RESIDENT, CachingAllocator, LateBlocks, peak_of
+from trine.results.peaks import peak_of_columns
 
 KIB, MIB = 2**10, 2**20
 #: Sizes around each limit of the allocator.
@@ -174,7 +175,7 @@ def test_the_peak_is_that_of_the_slow_one(
     expected = replayed(rows, resident, late, when)
     assert (found.allocated_bytes, found.reserved_bytes, found.held, found.index) == expected
     columns = tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
-    monkeypatch.setattr(trine.results.allocator, "MANY", 0)
+    monkeypatch.setattr(trine.results.peaks, "MANY", 0)
     assert peak_of_columns(columns, resident, 512, late, np.array(when, np.int64) if has_times else None) == found
 
 
@@ -195,7 +196,7 @@ def test_many_changes_have_the_same_peak_compiled(monkeypatch: pytest.MonkeyPatc
     expected = peak_of(rows, (3 * MIB, 0, 7), times=times)
     assert len(alive) > FIRST_PIECES
     assert peak_of_columns(columns, (3 * MIB, 0, 7), times=np.array(times, np.int64)) == expected
-    monkeypatch.setattr(trine.results.allocator, "MANY", 10**9)
+    monkeypatch.setattr(trine.results.peaks, "MANY", 10**9)
     assert peak_of_columns(columns, (3 * MIB, 0, 7), times=np.array(times, np.int64)) == expected
 
 

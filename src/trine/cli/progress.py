@@ -96,7 +96,7 @@ class ProgressLine:
     def compiling(self) -> None:
         """Explain the long first run."""
         self._end_line()
-        print("compiling kernels (first run on this machine only, about 10 to 60 s) ...", file=sys.stderr, flush=True)
+        print("compiling kernels (first run on this machine only, about 5 to 20 s) ...", file=sys.stderr, flush=True)
 
     def _end_line(self) -> None:
         if self._width:

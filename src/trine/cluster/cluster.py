@@ -258,7 +258,7 @@ class Cluster(ClusterData):
         """Return a ``networkx.MultiDiGraph``, see :func:`trine.formats.networkx_graph.to_networkx`; needs networkx."""
         return FILES.get("to_networkx")(self)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the whole cluster in a canonical form."""
         from trine.cluster.serialize import fingerprint

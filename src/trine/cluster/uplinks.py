@@ -189,12 +189,13 @@ def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     links, devices = cluster.link_table, cluster.device_table
     is_nic, outer = devices.where(NIC), links.of_class(SCALE_OUT)
     leaves = outer & is_nic[links.source]
-    busy, joined = np.unique(links.source[leaves & (carried > 0)]), np.unique(links.source[leaves])
-    idle = np.setdiff1d(joined, busy)
-    idle = idle[np.isin(devices.node[idle], devices.node[busy])]
-    gpus_of = np.bincount(devices.node[list(cluster.gpus)] + 1, minlength=int(devices.node.max(initial=0)) + 2)
-    nics_of = np.bincount(devices.node[joined] + 1, minlength=len(gpus_of))
-    idle = idle[nics_of[devices.node[idle] + 1] > gpus_of[devices.node[idle] + 1]]
+    is_busy, is_joined = np.zeros((2, len(is_nic)), np.bool_)
+    is_busy[links.source[leaves & (carried > 0)]] = is_joined[links.source[leaves]] = True
+    place = devices.node + 1  # 0: outside all nodes
+    gpus_of = np.bincount(place[np.array(cluster.gpus, np.int64)], minlength=int(place.max(initial=1)) + 1)
+    nics_of = np.bincount(place[is_joined], minlength=len(gpus_of))
+    busy_of = np.bincount(place[is_busy], minlength=len(gpus_of))
+    idle = np.flatnonzero(is_joined & ~is_busy & ((busy_of > 0) & (nics_of > gpus_of))[place])
     if not len(idle):
         return ""
     return (

@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -50,9 +50,15 @@ def kernel(function: F) -> F:
     """
     import numba
 
-    compiled = numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
+    from trine.common._jit_compiler import KernelCompiler, call_on_large_stack
+
+    options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True, "pipeline_class": KernelCompiler}
+    compiled = numba.njit(nogil=True, **options)(function)
+    if compiled is function:  # NUMBA_DISABLE_JIT
+        return function
+    compiled._compiler.compile = partial(call_on_large_stack, compiled._compiler.compile)
     directory = cache_directory()
-    if directory is not None and compiled is not function:  # NUMBA_DISABLE_JIT
+    if directory is not None:
         from trine.common._jit_cache import KernelCache
 
         compiled._cache = KernelCache(function, directory)
@@ -67,7 +73,10 @@ def inlined(function: F) -> F:
     """
     import numba
 
-    options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    from trine.common._jit_compiler import InlinedCompiler
+
+    options = {"error_model": "numpy", "_nrt": False, "pipeline_class": InlinedCompiler}
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(forceinline=True, **options)(function)  # type: ignore[no-any-return]
 
 

@@ -141,12 +141,16 @@ def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: N
 def _links_agree(partition: Partition, neighbourhood: Neighbourhood) -> bool:
     """Return whether the same (class, route)s cross every link as often as the representative of its class."""
     entries = np.flatnonzero(neighbourhood.items >= neighbourhood.num_ranks)
-    link = neighbourhood.items[entries].astype(np.int64) - neighbourhood.num_ranks
-    owner = np.repeat(partition.class_of.astype(np.int64), np.diff(neighbourhood.ptr))[entries]
+    owner = np.repeat(partition.class_of, np.diff(neighbourhood.ptr))[entries]
     slots = int(neighbourhood.slots.max(initial=0)) + 1
     kinds = slots * partition.num_classes  # fewer than 2**40 in any machine: with a link in one word of 63 bits
-    crossings = np.sort(link * kinds + owner * slots + neighbourhood.slots[entries])
+    crossings = (neighbourhood.items[entries] - np.int32(neighbourhood.num_ranks)).astype(np.int64)
+    crossings *= kinds
+    crossings += owner.astype(np.int64) * slots + neighbourhood.slots[entries]
+    del entries, owner
+    crossings.sort()
     link, code = crossings // kinds, crossings % kinds
+    del crossings
     counts = np.bincount(link, minlength=len(neighbourhood.links))
     first = np.cumsum(counts) - counts
     representative = partition.link_representatives[partition.link_class_of]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Bool, Int32, Int64, UInt64
+from trine.common.arrays import Bool, Int32, Int64, UInt64, spans
 
 U = np.uint64
 
@@ -40,7 +40,8 @@ class ColorRounds:
         self._num_ranks, self._seed = len(ranks), U(seed)
         counts = np.diff(ptr)
         self._owners = np.repeat(np.arange(len(ranks), dtype=np.int32), counts)
-        self._places = (np.arange(len(items)) - np.repeat(ptr[:-1], counts)).astype(np.int32)
+        first = ptr[:-1].astype(np.uint32)  # modulo 2**32
+        self._places = (np.arange(len(items), dtype=np.uint32) - np.repeat(first, counts)).view(np.int32)
         of_ranks, firsts, sizes = numbered(ranks)
         of_links, _, link_sizes = numbered(links)
         self.num_classes = len(firsts)
@@ -194,7 +195,10 @@ def ranks_agree(ptr: Int64, items: Int32, class_of: Int32, link_class_of: Int32,
     counts, representative = np.diff(ptr), representatives[class_of]
     if (counts != counts[representative]).any():
         return False
-    codes = np.concatenate([class_of, link_class_of + np.int32(len(representatives)), [np.int32(SEPARATOR)]])[items]
-    in_representative = np.arange(len(items)) + np.repeat(ptr[representative] - ptr[:-1], counts)
-    agree: Bool = codes == codes[in_representative]
-    return bool(agree.all())
+    codes = np.concatenate([class_of, link_class_of + np.int32(len(representatives)), [np.int32(SEPARATOR)]])
+    for first in range(0, len(counts), AT_A_TIME):
+        end = min(first + AT_A_TIME, len(counts))
+        expected = items[spans(ptr[representative[first:end]], counts[first:end])]
+        if (codes[items[ptr[first] : ptr[end]]] != codes[expected]).any():
+            return False
+    return True

@@ -199,9 +199,10 @@ def neighbourhood_of(
     for ranks, counts, _, _ in blocks:
         lengths[ranks] += counts
     ptr = pointers(lengths)
-    items, slots = np.empty(int(ptr[-1]), np.int64), np.zeros(int(ptr[-1]), np.int32)
+    items, slots = np.empty(int(ptr[-1]), np.int32), np.zeros(int(ptr[-1]), np.int32)
     next_item = ptr[:-1].copy()
-    for ranks, counts, values, slot in blocks:
+    while blocks:
+        ranks, counts, values, slot = blocks.pop(0)
         items_of_block = spans(next_item[ranks], counts)
         items[items_of_block] = values
         slots[items_of_block] = slot
@@ -209,22 +210,20 @@ def neighbourhood_of(
     return _numbered(ptr, items, slots, num_ranks, table.num_links)
 
 
-def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
+def _numbered(ptr: Int64, items: Int32, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
     """Renumber the crossed links; ``items`` holds FIRST_LINK - l for link l. first_group: number of the first group."""
     is_link = items <= FIRST_LINK
     crossed = FIRST_LINK - items[is_link]
     is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)
     is_used[crossed] = True
     links = np.flatnonzero(is_used)
-    number = np.cumsum(is_used) - 1
+    number = np.cumsum(is_used, dtype=np.int32) - 1
     items[is_link] = number[crossed] + num_ranks
     num_groups = int((links >= first_group).sum())
-    return Neighbourhood(
-        ptr=ptr, items=items.astype(np.int32), slots=slots, links=links.astype(np.int32), num_groups=num_groups
-    )
+    return Neighbourhood(ptr=ptr, items=items, slots=slots, links=links.astype(np.int32), num_groups=num_groups)
 
 
-def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int64, int]]:
+def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int32, int]]:
     """Return (ranks, items per rank, items, slot) for each role in a part's view."""
     pattern, count = part.pattern, len(part.ranks)
     numbers = number_of[part.ranks].astype(np.int64)
@@ -232,10 +231,11 @@ def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tupl
     for role in part.read_roles:
         if pattern.role_axes[role] not in part.deferred:
             ones = np.ones(count, np.int64)
-            blocks.append((numbers, ones, number_of[pattern.peers[part.rows, role]].astype(np.int64), 0))
+            blocks.append((numbers, ones, number_of[pattern.peers[part.rows, role]], 0))
     for axis in part.together_axes:
         if axis not in part.deferred:
-            blocks.append((numbers, np.ones(count, np.int64), FIRST_LINK - table.group_links(part.ranks, axis), 0))
+            groups = (FIRST_LINK - table.group_links(part.ranks, axis)).astype(np.int32)
+            blocks.append((numbers, np.ones(count, np.int64), groups, 0))
     return blocks + [
         _route_block(part, numbers, table, role)
         for role in part.sent_roles
@@ -243,13 +243,13 @@ def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tupl
     ]
 
 
-def _route_block(part: PatternPart, numbers: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
+def _route_block(part: PatternPart, numbers: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int32, int]:
     """Return the links of each route, as FIRST_LINK - link, after a separator."""
     ptr, links = table.of_role(part.pattern, role)
     counts = np.diff(ptr)[part.rows]
-    values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int64)
+    values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int32)
     places = spans(pointers(counts + 1)[:-1] + 1, counts)
-    values[places] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)].astype(np.int64)
+    values[places] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)]
     return numbers, counts + 1, values, role + 1 - min(HOSTS)
 
 

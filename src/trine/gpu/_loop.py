@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine.common._jit import Int, inlined, kernel
+from trine.common._jit_compiler import by_reference
 from trine.common._records import Record
 from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
@@ -87,7 +88,9 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
 
     ``unrecorded``, a request without a recorded answer (next_segment, deliver), ends the run.
     """
-    work, program, paths, peers, entities, wheel, machine, counters = tables
+    tables = by_reference(tables)
+    work, program, paths, peers = tables.work, tables.program, tables.paths, tables.peers
+    entities, wheel, machine, counters = tables.entities, tables.wheel, tables.machine, tables.counters
     limit = clock.num_events + budget
     # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
     first_far = 2 * model.tasks + 1

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.common._jit import Int, inlined, kernel
 from trine.common.arrays import Int64
 from trine.graph.memory import stream_of
-from trine.results.allocator import LARGE_ROUNDING, LARGE_SEGMENT, LARGE_SIZE, SMALL_SEGMENT, SMALL_SIZE, Ints
+from trine.results.allocator import LARGE_ROUNDING, LARGE_SEGMENT, LARGE_SIZE, SMALL_SEGMENT, SMALL_SIZE
 
 #: Rows of ``pieces``. BLOCK: -1 for a free piece. BEFORE, AFTER: neighbours in the segment, -1 at its ends. SPARE
 #: pieces are a list, linked by AFTER.
@@ -47,8 +48,8 @@ class State(NamedTuple):
     counts: Int64
 
 
-class Sizes(NamedTuple):
-    """Sizes of ``allocator.py`` in bytes."""
+class SegmentSizes(NamedTuple):
+    """SegmentSizes of ``allocator.py`` in bytes."""
 
     rounding: Int
     small: Int
@@ -136,7 +137,7 @@ def _drop(state: State, piece: Int) -> None:
 
 
 @inlined
-def _reserve(state: State, sizes: Sizes, size: Int, pool: Int) -> Int:
+def _reserve(state: State, sizes: SegmentSizes, size: Int, pool: Int) -> Int:
     """Return the piece of a new segment."""
     segment = sizes.small_segment if pool % 2 else sizes.large_segment
     if size >= sizes.large:
@@ -148,7 +149,7 @@ def _reserve(state: State, sizes: Sizes, size: Int, pool: Int) -> Int:
 
 
 @inlined
-def _take(state: State, sizes: Sizes, block: Int, size: Int, stream: Int) -> None:
+def _take(state: State, sizes: SegmentSizes, block: Int, size: Int, stream: Int) -> None:
     size = max((size + sizes.rounding - 1) // sizes.rounding, 1) * sizes.rounding
     is_small = size <= sizes.small
     pool = 2 * stream + (1 if is_small else 0)
@@ -185,7 +186,7 @@ def _hold(state: State, block: Int, until: Int) -> None:
 
 @inlined
 def _advance(state: State, now: Int) -> None:
-    """Drop the blocks that are held until ``now`` or less."""
+    """Drop the blocks whose hold has ended."""
     ended = 0
     while ended < state.counts[BLOCKS_HELD] and state.held[0, ended] <= now:
         _drop(state, state.of_block[state.held[1, ended]])
@@ -197,7 +198,7 @@ def _advance(state: State, now: Int) -> None:
 
 
 @kernel
-def replay(changes: Changes, state: State, sizes: Sizes) -> Int:
+def replay(changes: Changes, state: State, sizes: SegmentSizes) -> Int:
     """Apply all changes, and note the peak and its index; return whether the pieces were enough.
 
     Bytes of no block add to the peak.
@@ -225,11 +226,13 @@ def replay(changes: Changes, state: State, sizes: Sizes) -> Int:
     return True
 
 
-#: Pieces of the first attempt; a replay that needs more is repeated with twice as many.
+#: Pieces of the first attempt; a replay that needs more begins again with twice the number.
 FIRST_PIECES = 4096
 
 
-def changes_of(size: Ints, block: Ints, times: Int64 | None) -> tuple[Changes, int]:
+def changes_of(
+    size: npt.NDArray[np.integer], block: npt.NDArray[np.integer], times: Int64 | None
+) -> tuple[Changes, int]:
     """Return the changes of a program, with its blocks numbered from 0, and the number of blocks."""
     numbers, dense = np.unique(np.append(block, -1), return_inverse=True)  # the first number is -1: of no block
     number = dense.ravel()[:-1].astype(np.int64) - 1
@@ -250,7 +253,7 @@ def replayed(parts: Sequence[Changes], rounding: int) -> tuple[int, int, int]:
     num_blocks = 1 + max(int(part.block.max(initial=0)) for part in parts)
     num_pools = 2 * (1 + max(int(part.stream.max(initial=0)) for part in parts))
     num_held = 1 + max(int(np.count_nonzero((part.size < 0) & (part.time > 0))) for part in parts)
-    sizes = Sizes(rounding, SMALL_SIZE, SMALL_SEGMENT, LARGE_SIZE, LARGE_SEGMENT, LARGE_ROUNDING)
+    sizes = SegmentSizes(rounding, SMALL_SIZE, SMALL_SEGMENT, LARGE_SIZE, LARGE_SEGMENT, LARGE_ROUNDING)
     capacity, is_done = FIRST_PIECES, False
     while not is_done:
         counts = np.zeros(8, np.int64)

@@ -11,8 +11,9 @@ import numpy as np
 from trine.common.arrays import Int64, pointers
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
-from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of_columns
+from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak
 from trine.results.columns import column
+from trine.results.peaks import peak_of_columns
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"

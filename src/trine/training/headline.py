@@ -130,7 +130,9 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     if setup.times.moved_to:  # the ranks with scaled times decide
         return _scaled_band(setup, {ASSUMED if ASSUMED in shares else MEASURED: 1.0})
     if setup.workload.format == SYNTHESISED:
-        nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[i]]) for i in setup.places.tolist()})
+        nodes = 1
+        if machine is not None:
+            nodes = len(np.unique(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
         profile = setup.software.profile
         factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
         errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]

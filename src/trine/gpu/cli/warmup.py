@@ -19,7 +19,7 @@ def warmup() -> None:
     from trine.graph.builder import TaskGraphBuilder
     from trine.results._replay import allocations, replayed
 
-    say("compiling kernels (about 30 to 60 s) ...")
+    say("compiling kernels (about 5 to 20 s) ...")
     began = time.monotonic()
     graph = TaskGraphBuilder([10**9], [10**6])
     graph.join([graph.compute(0, "compute", 10**6), graph.transfer(0, 0, [0], 10**6)])
