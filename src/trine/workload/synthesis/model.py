@@ -286,9 +286,9 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     style = options.software or software
     profile = usual_profile() if style is None else profile_of(style)
     recipe = ModelRecipe(load_model(name), options, None, profile, options.software is not None, "gpu" in values)
-    key = pickle.dumps(recipe)
-    workload = _WRITTEN.pop(key, None) or recipe.write()
-    _WRITTEN[key] = workload  # the latest ones stay, with all that is kept about them
+    packed = pickle.dumps(recipe)
+    workload = _WRITTEN.pop(packed, None) or recipe.write()
+    _WRITTEN[packed] = workload  # the latest ones stay, with all that is kept about them
     if len(_WRITTEN) > MOST_WRITTEN:
         del _WRITTEN[next(iter(_WRITTEN))]
     return workload
