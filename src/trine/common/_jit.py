@@ -27,6 +27,39 @@ Float: TypeAlias = Any
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+#: First and last version of numba whose inner parts ``_jit_compiler.py`` changes; others compile as they do, slower.
+KNOWN_VERSIONS = ((0, 60), (0, 68))
+
+
+def _is_known() -> bool:
+    import numba
+
+    return bool(KNOWN_VERSIONS[0] <= numba.version_info.short <= KNOWN_VERSIONS[1])
+
+
+def _compiler(name: str) -> dict[str, Any]:
+    """Return the option of numba for a class of ``_jit_compiler.py``."""
+    if not _is_known():
+        return {}
+    from trine.common import _jit_compiler
+
+    return {"pipeline_class": getattr(_jit_compiler, name)}
+
+
+def make_by_reference() -> Callable[[Any], Any]:
+    """Return a function for kernels that gives a NamedTuple as a pointer.
+
+    By value, each call of an inlined function passes seven numbers for each array.
+    """
+    import numba
+
+    if _is_known() and not numba.config.DISABLE_JIT:
+        from trine.common._jit_compiler import refer
+
+        return refer  # type: ignore[no-any-return]
+    return numba.njit(lambda bundle: bundle)  # type: ignore[no-any-return]
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Disable the garbage collector in this context: importing numba and loading kernels creates long-lived objects.
@@ -50,13 +83,14 @@ def kernel(function: F) -> F:
     """
     import numba
 
-    from trine.common._jit_compiler import KernelCompiler, call_on_large_stack
-
-    options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True, "pipeline_class": KernelCompiler}
+    options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True, **_compiler("KernelCompiler")}
     compiled = numba.njit(nogil=True, **options)(function)
     if compiled is function:  # NUMBA_DISABLE_JIT
         return function
-    compiled._compiler.compile = partial(call_on_large_stack, compiled._compiler.compile)
+    if _is_known():
+        from trine.common._jit_compiler import call_on_large_stack
+
+        compiled._compiler.compile = partial(call_on_large_stack, compiled._compiler.compile)
     directory = cache_directory()
     if directory is not None:
         from trine.common._jit_cache import KernelCache
@@ -73,9 +107,7 @@ def inlined(function: F) -> F:
     """
     import numba
 
-    from trine.common._jit_compiler import InlinedCompiler
-
-    options = {"error_model": "numpy", "_nrt": False, "pipeline_class": InlinedCompiler}
+    options = {"error_model": "numpy", "_nrt": False, **_compiler("InlinedCompiler")}
     options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(forceinline=True, **options)(function)  # type: ignore[no-any-return]
 

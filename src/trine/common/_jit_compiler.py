@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ClassVar
 
-from numba import config, types
+from numba import types
 from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -130,17 +130,10 @@ def _get_field(context: Any, builder: Any, kind: _BundleType, value: Any, field:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _refer(typing_context: Any, bundle: Any) -> Any:
+def refer(typing_context: Any, bundle: Any) -> Any:
+    """Return a NamedTuple as a pointer."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return cgutils.alloca_once_value(builder, arguments[0])
 
     return _BundleType(bundle)(bundle), generate
-
-
-def by_reference(bundle: Any) -> Any:
-    """Return a NamedTuple as a pointer; by value, each call passes seven numbers for each array."""
-    return bundle
-
-
-if not config.DISABLE_JIT:
-    by_reference = _refer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.common._jit import Int, inlined, kernel
-from trine.common._jit_compiler import by_reference
+from trine.common._jit import Int, inlined, kernel, make_by_reference
 from trine.common._records import Record
 from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
@@ -50,6 +49,7 @@ from trine.gpu._waves import go_on, issue, kick_cu, settle, wave_event
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
 
 U = np.uint64
+by_reference = make_by_reference()
 
 
 @kernel
