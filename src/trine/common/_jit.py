@@ -27,7 +27,7 @@ Float: TypeAlias = Any
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: First and last version of numba whose inner parts ``_jit_compiler.py`` changes; others compile as they do, slower.
+#: First and last version of numba whose inner parts ``_jit_compiler.py`` changes; others take twice as long to compile.
 KNOWN_VERSIONS = ((0, 60), (0, 68))
 
 
