@@ -176,8 +176,10 @@ def shared_s(job: JobPatterns, placement: Placement, partition: Partition, repea
     """
     crossing: dict[object, _Crossing] = {}
     table = RouteTable(placement.routes)
-    for pattern in job.patterns:
-        for (kind, role), size_bytes in _sent(job, pattern, repeats).items():
+    sent = [_sent(job, pattern, repeats) for pattern in job.patterns]
+    table.prepare((pattern, role) for pattern, sizes in zip(job.patterns, sent, strict=True) for _, role in sizes)
+    for pattern, sizes in zip(job.patterns, sent, strict=True):
+        for (kind, role), size_bytes in sizes.items():
             if kind not in crossing:
                 crossing[kind] = _Crossing(len(placement.link_bytes_per_s), partition.num_classes)
             ptr, links = table.of_role(pattern, role)
