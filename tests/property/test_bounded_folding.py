@@ -92,6 +92,9 @@ def test_a_pace_that_converges_has_a_bound_and_exact_simulates_all() -> None:
     assert abs(few.step_time_ps - every.step_time_ps) <= few.repeats.bound_ps
     assert " nearly; the step time, each start and each end are within " in detail(few)
     assert "are within " in few.repeats.verified
+    screen = " ".join(few.summary().split())
+    assert "micro-batches nearly repeat: each time is within" in screen
+    assert "verified" in screen
     assert few.document()["repeats"]["bound_s"] == few.repeats.bound_ps / 1e12
     assert exact.repeats is None
     assert detail(exact) == "all are simulated: 24 of them do not repeat"

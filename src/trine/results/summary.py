@@ -41,7 +41,7 @@ def screen(result: TaskRun) -> Screen:
             ("range", "" if result.band is None else result.band.words),
             ("rests on", basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
-            ("folding", _verified(result)),
+            ("folding", _folding(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
         ),
     )
@@ -227,10 +227,15 @@ def _bottleneck(result: TaskRun) -> str:
     return text
 
 
-def _verified(result: TaskRun) -> str:
-    """Return the result of ``--verify-fold``; empty without it."""
-    notes = () if result.scope is None else result.scope.notes
-    return next((note for note in notes if note.startswith("verified: ")), "")
+def _folding(result: TaskRun) -> str:
+    """Return the results of ``--verify-fold``, and the bound of micro-batches that nearly repeat, if any."""
+    notes, repeats = () if result.scope is None else result.scope.notes, result.repeats
+    parts = [note for note in notes if note.startswith("verified: ")][:1]
+    if repeats is not None:
+        parts += [repeats.verified] if repeats.verified else []
+        limit = format_time(repeats.bound_ps)
+        parts += [f"micro-batches nearly repeat: each time is within {limit} (--exact)"] if repeats.bound_ps else []
+    return "; ".join(parts)
 
 
 def _next(result: TaskRun) -> str:
