@@ -53,3 +53,15 @@ def test_the_number_of_processes_does_not_change_the_answer():
 
 def test_a_layout_whose_least_memory_is_unknown_is_ranked():
     assert assert_best_is_found(331)
+
+
+@pytest.mark.slow
+def test_a_large_space_gives_as_many_layouts_as_asked_for():
+    """Few layouts of this model are likely the best; further ones are simulated until five fit."""
+    answer = trine.plan("mixtral-8x7b", gpus=64, cluster="dgx-h100", global_batch=256).document()
+    times = [row["step_time_s"] for row in answer["layouts"]]
+    assert len(times) == 5
+    assert times == sorted(times)
+    rejected = {row["reason"]: row["layouts"] for row in answer["rejected"]}
+    fitting = answer["num_simulated"] - rejected["memory, as simulated"]
+    assert sum(rejected.values()) + fitting == answer["num_layouts"]

@@ -101,6 +101,8 @@ class Search:
         self._balance = str(space.fixed.get("balance", defaults.get("balance", "time")))
         self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
         self._queue: list[_Entry] = []
+        self._passed: list[_Entry] = []  # left out as likely slower
+        self._fills = False  # fewer layouts than asked for are left: the likely slower ones are simulated, too
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
 
@@ -116,13 +118,22 @@ class Search:
             self._measure([family.layout for family in families])
         for family in families:
             heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
+        self._simulate_rounds()
+        if self._estimates and self._most is None and 0 < len(self.ranked) < self._top:
+            self._fills, self._since_best = True, 0
+            self.rejected[UNPROMISING] -= len(self._passed)
+            for entry in self._passed:
+                heapq.heappush(self._queue, entry)
+            self._simulate_rounds()
+        self._count_rest()
+        if not self.ranked:
+            raise PlanError(self._space.empty())
+
+    def _simulate_rounds(self) -> None:
         size = FIRST_ROUND
         while not self._is_done() and (batch := self._next_round(size)):
             self._simulate(batch)
             size = min(2 * size, MOST_PER_ROUND)
-        self._count_rest()
-        if not self.ranked:
-            raise PlanError(self._space.empty())
 
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
@@ -216,12 +227,19 @@ class Search:
         return None if len(self.ranked) < self._top else self.ranked[self._top - 1].outcome.step_ps
 
     @property
+    def _mark(self) -> float:
+        """The time that a layout must be likely to beat in a large space: the best, or the last of those asked for."""
+        if not self._estimates or not self.ranked:
+            return inf
+        if self._fills:
+            return inf if self._limit is None else self._limit
+        return self.ranked[0].outcome.step_ps
+
+    @property
     def _horizon(self) -> float:
         """The largest bound of a layout worth simulating; in a large space, by the least slowness so far."""
         limit = inf if self._limit is None or self._pareto else self._limit
-        if not self._estimates or not self.ranked:
-            return limit
-        return min(limit, self.ranked[0].outcome.step_ps / self._slowness[()])
+        return min(limit, self._mark / self._slowness.get((), 1.0))
 
     def _next_round(self, size: int) -> list[_Entry]:
         """Return the next layouts to simulate: the most promising among the least bounds."""
@@ -235,8 +253,9 @@ class Search:
                 self._expand(entry.subject)
             elif entry.stage == _LAYOUT:
                 self._refine(entry)
-            elif self._estimates and self.ranked and self._estimate(entry) > self.ranked[0].outcome.step_ps:
+            elif self._estimate(entry) > self._mark:
                 self.rejected[UNPROMISING] += 1
+                self._passed.append(entry)
             else:
                 pool.append(entry)
         pool.sort(key=lambda entry: (self._estimate(entry), entry.key))
@@ -340,7 +359,7 @@ class Search:
         futures: list[Future[Outcome]] = [
             self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
         ]
-        count = 1 if self._estimates else self._top
+        count = 1 if self._estimates and not self._fills else self._top
         best = self.ranked[:count]
         for entry, future in zip(batch, futures, strict=True):
             self._take(entry, future.result())
