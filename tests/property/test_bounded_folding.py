@@ -93,7 +93,7 @@ def test_a_pace_that_converges_has_a_bound_and_exact_simulates_all() -> None:
     assert " nearly; the step time, each start and each end are within " in detail(few)
     assert "are within " in few.repeats.verified
     screen = " ".join(few.summary().split())
-    assert "micro-batches nearly repeat: each time is within" in screen
+    assert "micro-batches nearly repeat: step, starts and ends are within" in screen
     assert "verified" in screen
     assert few.document()["repeats"]["bound_s"] == few.repeats.bound_ps / 1e12
     assert exact.repeats is None

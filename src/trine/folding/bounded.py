@@ -12,13 +12,12 @@ repetition SAFETY times the range of the second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
 from trine.common.arrays import Int64
-from trine.folding.period import DISTANCES, PASS_KINDS, Track, repeated_micro_batches, tracks_of
+from trine.folding.period import DISTANCES, Shifts, repeated_micro_batches, shifts_of, tracks_of
 from trine.folding.run import JobRun
 from trine.results.repeats import Repeat, Repeats
 
@@ -34,31 +33,13 @@ _INTERVALS = 64
 MAX_TRIES = 12
 
 
-class _Shifts(NamedTuple):
-    """All tasks in order of start. shift, low, high: ps to the equal task one period later: of the start; the smallest
-    and largest of start and end. -1 without an equal task. ready, ready_ps: shift of ready, and the later task's.
-
-    key, phase: as in :mod:`trine.folding.period`.
-    """
-
-    start: Int64
-    end: Int64
-    shift: Int64
-    low: Int64
-    high: Int64
-    ready: Int64
-    ready_ps: Int64
-    key: Int64
-    phase: Int64
-
-
 def find_bounded(run: JobRun, micro_batches: int, simulated: int) -> Repeats | None:
     """Return the windows that a run of ``simulated`` micro-batches nearly repeats, with their bound, or None."""
     tracks = tracks_of(run)
     for distance in DISTANCES:
         if 3 * distance > simulated:
             break
-        windows, keys, spread = _windows(_shifts(tracks, distance), distance)
+        windows, keys, spread = _windows(shifts_of(tracks, distance), distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
         if not numbers or (micro_batches - simulated) % len(numbers):
             continue
@@ -73,28 +54,7 @@ def find_bounded(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     return None
 
 
-def _shifts(tracks: Sequence[Track], distance: int) -> _Shifts:
-    parts, keys = [], 0
-    for lists, times in tracks:
-        later = lists.later(distance)[lists.of_task]
-        has_later = np.flatnonzero(later >= 0)
-        now = lists.tasks[has_later]
-        then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
-        ready, start, end = (column[then] - column[now] for column in times)
-        columns = np.full((7, len(times.start)), -1)
-        columns[:5, now] = start, np.minimum(start, end), np.maximum(start, end), ready, times.ready[then]
-        columns[5, lists.tasks] = keys + lists.keys
-        columns[6, lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
-        keys += lists.num_keys
-        done = np.flatnonzero(times.start >= 0)
-        parts.append([column[done] for column in (times.start, times.end, *columns)])
-    rows = [np.concatenate(row) for row in zip(*parts, strict=True)]
-    parts.clear()
-    order = np.argsort(rows[0], kind="stable")
-    return _Shifts(*(row[order] for row in rows))
-
-
-def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
+def _windows(table: Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
     """Return windows that cover each place of a sequence ``distance`` times or not at all, their keys, and the sum of
     their ranges of shifts.
     """
@@ -106,8 +66,8 @@ def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
         if tries == MAX_TRIES or int(table.key[last]) in covered:
             continue
         tries += 1
-        begins = np.searchsorted(table.start, table.start[last] - table.shift[last])
-        period = int(np.median(table.shift[begins : last + 1]))
+        begins = np.searchsorted(table.start, table.start[last] - table.start_shift[last])
+        period = int(np.median(table.start_shift[begins : last + 1]))
         end_ps = _quietest(table.start, last, period)
         first, begins, ends = np.searchsorted(table.start, [end_ps - 2 * period, end_ps - period, end_ps]).tolist()
         if any(end_ps > w.start_ps and end_ps - period < w.end_ps for w in windows):
@@ -127,24 +87,27 @@ def _windows(table: _Shifts, distance: int) -> tuple[list[Repeat], Int64, int]:
     return sorted(windows), np.concatenate(keys) if keys else np.zeros(0, np.int64), spread
 
 
-def _range(table: _Shifts, first: int, last: int) -> int:
+def _range(table: Shifts, first: int, last: int) -> int:
     """Return the range of the shifts of the tasks ``first`` to ``last``, without tasks that were ready long before."""
-    low, high = table.low[first:last].min(), table.high[first:last].max()
-    ready = table.ready[first:last][table.ready_ps[first:last] > table.start[first]]
-    return int(max(high, ready.max(initial=high)) - min(low, ready.min(initial=low)))
+    tasks = slice(first, last)
+    is_recent = table.later_ready[tasks] > table.start[first]
+    parts = (table.start_shift[tasks], table.end_shift[tasks], table.ready_shift[tasks][is_recent])
+    each = np.concatenate(parts)
+    return int(each.max() - each.min())
 
 
-def _ends(table: _Shifts) -> Iterator[int]:
+def _ends(table: Shifts) -> Iterator[int]:
     """Yield tasks that may end a window: those that end two periods with the smallest range of shifts first."""
-    positive = table.shift[table.shift > 0]
+    positive = table.start_shift[table.start_shift > 0]
     if not len(positive):
         return
     interval = np.unique(table.start // max(1, int(np.median(positive)) // _INTERVALS), return_index=True)[1]
-    low, high = np.minimum.reduceat(table.low, interval), np.maximum.reduceat(table.high, interval)
+    low = np.minimum.reduceat(np.minimum(table.start_shift, table.end_shift), interval)
+    high = np.maximum.reduceat(np.maximum(table.start_shift, table.end_shift), interval)
     begin_ps, last = table.start[interval], np.append(interval[1:], len(table.start)) - 1
     found = []
     for number, task in enumerate(last.tolist()):
-        period = int(table.shift[task])
+        period = int(table.start_shift[task])
         begin = int(np.searchsorted(begin_ps, table.start[task] - 2 * period, "right")) - 1
         if period > 0 and begin >= 0:
             spread = int(high[begin : number + 1].max() - low[begin : number + 1].min())

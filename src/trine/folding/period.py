@@ -213,6 +213,23 @@ def _columns(labels: npt.NDArray[np.int32], *columns: npt.NDArray[np.integer]) -
     return np.stack([*rows, *columns]).astype(np.int64)
 
 
+class Shifts(NamedTuple):
+    """All simulated tasks in order of start, and their shifts to the equal task one period later.
+
+    start, end: ps. ready_shift, start_shift, end_shift: ps; later_ready: when the later task is ready; -1 without one.
+    key: number of the task's place in its sequence; phase: of its list; -1 outside lists.
+    """
+
+    start: Int64
+    end: Int64
+    ready_shift: Int64
+    start_shift: Int64
+    end_shift: Int64
+    later_ready: Int64
+    key: Int64
+    phase: Int64
+
+
 class _Sorted(NamedTuple):
     """All tasks in order of start, for one length of the period. start, end: ps.
 
@@ -250,25 +267,32 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     return None
 
 
-def _sorted(tracks: Sequence[Track], distance: int) -> _Sorted:
+def shifts_of(tracks: Sequence[Track], distance: int) -> Shifts:
+    """Return the shifts of all simulated tasks to the equal ones ``distance`` places later, in order of start."""
     parts, keys = [], 0
     for lists, times in tracks:
         later = lists.later(distance)[lists.of_task]
         has_later = np.flatnonzero(later >= 0)
         now = lists.tasks[has_later]
         then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
-        ready, start, end = (column[then] - column[now] for column in times)
-        shift, early, key, phase = np.full((4, len(times.start)), -1)
-        shift[now] = np.where(start == end, start, -1)
-        early[now] = np.where(ready == start, -1, times.ready[then])
-        key[lists.tasks] = keys + lists.keys
-        phase[lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
+        columns = np.full((6, len(times.start)), -1)
+        columns[:4, now] = *(column[then] - column[now] for column in times), times.ready[then]
+        columns[4, lists.tasks] = keys + lists.keys
+        columns[5, lists.tasks] = lists.passes[lists.of_task] % PASS_KINDS - 1
         keys += lists.num_keys
         done = np.flatnonzero(times.start >= 0)
-        parts.append([column[done] for column in (times.start, times.end, shift, early, key, phase)])
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    return _Sorted(*(column[order] for column in columns))
+        parts.append([column[done] for column in (times.start, times.end, *columns)])
+    rows = [np.concatenate(row) for row in zip(*parts, strict=True)]
+    parts.clear()
+    order = np.argsort(rows[0], kind="stable")
+    return Shifts(*(row[order] for row in rows))
+
+
+def _sorted(tracks: Sequence[Track], distance: int) -> _Sorted:
+    each = shifts_of(tracks, distance)
+    shift = np.where(each.start_shift == each.end_shift, each.start_shift, -1)
+    ready = np.where(each.ready_shift == each.start_shift, -1, each.later_ready)
+    return _Sorted(each.start, each.end, shift, ready, each.key, each.phase)
 
 
 def _windows(table: _Sorted, distance: int) -> tuple[list[Repeat], Int64]:

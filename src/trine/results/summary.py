@@ -234,7 +234,11 @@ def _folding(result: TaskRun) -> str:
     if repeats is not None:
         parts += [repeats.verified] if repeats.verified else []
         limit = format_time(repeats.bound_ps)
-        parts += [f"micro-batches nearly repeat: each time is within {limit} (--exact)"] if repeats.bound_ps else []
+        parts += (
+            [f"micro-batches nearly repeat: step, starts and ends are within {limit} (--exact)"]
+            if repeats.bound_ps
+            else []
+        )
     return "; ".join(parts)
 
 
