@@ -25,7 +25,7 @@ def assert_best_is_found(seed):
         with pytest.raises(PlanError, match="no layout is valid"):
             fresh.search()
         return True
-    best = min(fitting, key=lambda layout: (fitting[layout].step_ps, layout.key))
+    best = min(fitting, key=lambda layout: (fitting[layout].step_ps, layout.offload != "none", layout.key))
     search = fresh.search()
     assert search.ranked[0].outcome == fitting[best], small.text
     assert search.ranked[0].layout == best, small.text
@@ -53,6 +53,10 @@ def test_the_number_of_processes_does_not_change_the_answer():
 
 def test_a_layout_whose_least_memory_is_unknown_is_ranked():
     assert assert_best_is_found(331)
+
+
+def test_offload_that_is_only_as_fast_is_not_the_best():
+    assert assert_best_is_found(1986)
 
 
 @pytest.mark.slow

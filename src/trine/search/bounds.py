@@ -34,7 +34,7 @@ from trine.compute.kinds import layer_of
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.cuts import STARTS
-from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
 
 if TYPE_CHECKING:
@@ -145,14 +145,16 @@ def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: 
 def _resident(sizes: Mapping[str, int], layout: Layout) -> int:
     """Return the bytes of weights, gradients and optimizer states that stay on a rank."""
     ways = (layout.shard_ways or layout.dp) * layout.cp
-    state = 0 if layout.offload == "optimizer" else sizes.get("optimizer_state", 0)
+    has_state = layout.offload != "optimizer"
+    state, gradients = (sizes.get(name, 0) * has_state for name in ("optimizer_state", "gradients"))
     if layout.sharding == "none":
-        gradients = 0 if layout.offload == "optimizer" else sizes.get("gradients", 0)
         return sizes.get("weights", 0) + gradients + state
     weights = 0 if layout.sharding in PARAMETERS_SHARDED else sizes.get("weights", 0)
     if layout.ep > 1 or layout.etp is not None:  # experts may have more replicas than dense weights
         ways *= layout.tp
-    return weights + state // ways
+    if layout.sharding in GRADIENTS_SHARDED:
+        gradients = 0 if layout.sharding == "fsdp" else gradients // ways
+    return weights + gradients + state // ways
 
 
 @cache

@@ -33,8 +33,8 @@ SMALL = 1000
 #: A search that is not exact ends after this many layouts in a row that are not among the best, or in a large space
 #: are not the best. In each round it simulates the most promising of this many times the round's layouts.
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
-#: Most simulations of a large space once a layout fits.
-MOST_IF_LARGE = 32
+#: Most simulations of a large space once a layout fits, and while fewer fit than are asked for.
+MOST_IF_LARGE, MOST_IF_FEW = 24, 36
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
 #: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
@@ -102,7 +102,7 @@ class Search:
         self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
         self._queue: list[_Entry] = []
         self._passed: list[_Entry] = []  # left out as likely slower
-        self._fills = False  # fewer layouts than asked for are left: the likely slower ones are simulated, too
+        self._fills = False  # the best is found, and the next best of a large space are sought
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
 
@@ -119,7 +119,7 @@ class Search:
         for family in families:
             heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
         self._simulate_rounds()
-        if self._estimates and self._most is None and 0 < len(self.ranked) < self._top:
+        if self._estimates and self._most is None and self.ranked:
             self._fills, self._since_best = True, 0
             self.rejected[UNPROMISING] -= len(self._passed)
             for entry in self._passed:
@@ -137,7 +137,9 @@ class Search:
 
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
-        most = MOST_IF_LARGE if self._estimates and self._most is None else self._most
+        most = self._most
+        if self._estimates and most is None:
+            most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else MOST_IF_LARGE
         if self.ranked and most is not None and self.num_simulated >= most:
             return True
         return not self._exact and self._since_best >= self._patience
