@@ -46,7 +46,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.allowed, self.copied, self.programs = True, 0, ()
-        copy, programs = PassCopies.copy, build._programs
+        copy, of_stages = PassCopies.copy, build._of_stages
 
         def counted(copies: PassCopies, *args: Any) -> bool:
             is_copy = self.allowed and copy(copies, *args)
@@ -54,12 +54,13 @@ class Counted:
             return is_copy
 
         def noted(context: Any, has_host: bool) -> Any:
-            answer = programs(context, has_host)
-            self.programs = (*answer, {number: dict(row) for number, row in context.evidence_ps.items()})
-            return answer
+            job = of_stages(context, has_host)
+            evidence = {number: dict(row) for number, row in context.evidence_ps.items()}
+            self.programs = (job.programs, job.program_of, job.buckets, evidence)
+            return job
 
         monkeypatch.setattr(PassCopies, "copy", counted)
-        monkeypatch.setattr(build, "_programs", noted)
+        monkeypatch.setattr(build, "_of_stages", noted)
 
     def compare(self, workload: Any, layout: dict[str, Any], software: str) -> int:
         """Build a job with and without copies, compare all programs, and return the number of copies."""

@@ -400,7 +400,7 @@ def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int
 
 
 class _RankTasks(NamedTuple):
-    """All tasks of one rank, those outside lists in order of number, and the start and end of all."""
+    """All tasks of one rank, those outside lists in order, copies of inputs last, and the start and end of all."""
 
     lists: Lists
     others: Int64
@@ -459,7 +459,9 @@ def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
     lists = Lists.of(Tasks(np.zeros(len(start), np.int64), labels, columns))
     outside = np.ones(len(start), np.bool_)
     outside[lists.tasks] = False
-    return _RankTasks(lists, np.flatnonzero(outside), start, end)
+    others = np.flatnonzero(outside)
+    is_input = labels[_PHASE, others] == Phase.INPUT  # a program of few micro-batches has the other ones' copies last
+    return _RankTasks(lists, others[np.lexsort((labels[_STEP, others] * is_input, is_input))], start, end)
 
 
 def _in_sequence(lists: Lists) -> Int64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data_parallel import build_data_parallel, local_sgd
+from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
@@ -75,6 +76,31 @@ class BuildReport:
         return sum(self.replica_batches) or self.batch * replicas
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WrittenJob:
+    """The programs of a job, without copies of inputs for micro-batches that they leave out.
+
+    program_of: the program of each rank. buckets: bytes of each stage's. inputs: of each program that may lack copies.
+    """
+
+    context: JobContext
+    programs: tuple[RankProgram, ...]
+    program_of: tuple[int, ...]
+    buckets: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[InputCopies | None, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all programs."""
+        return sum(len(program.steps) for program in self.programs)
+
+    def with_batch(self, plan: Plan) -> WrittenJob | None:
+        """Return the same programs under a plan that differs in the batch alone; None if they would differ."""
+        context = self.context.with_batch(plan)
+        inputs = tuple(each and each.of_batch(context) for each in self.inputs)
+        return None if inputs.count(None) > self.inputs.count(None) else replace(self, context=context, inputs=inputs)
+
+
 def build_job(
     workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
     host_bytes_per_s: float | None = None, software: Software | None = None, mixed: MixedGpus | None = None,
@@ -88,27 +114,42 @@ def build_job(
 
     Raises PlanError for a layout, batch or cuts that cannot run, and ValueError for a plan with open fields.
     """
+    context = JobContext(workload, plan, compute, launch, software, mixed, host_bytes_per_s, simulated)
+    return job_of(write_job(context, has_host))
+
+
+def write_job(context: JobContext, has_host: bool) -> WrittenJob:
+    """Write the programs of a job; see :func:`build_job`."""
+    plan = context.plan
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
             known_name(kind, algorithm)
-    context = JobContext(workload, plan, compute, launch, software, mixed, host_bytes_per_s, simulated)
     check_offload(context, has_host)
     if plan.sync == "each" and len(context.all_micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
-    steps = len(workload.operators) * len(context.micro_batches) * plan.steps
+    steps = len(context.workload.operators) * len(context.micro_batches) * plan.steps
     if steps > MAX_STEPS:
         raise PlanError(
-            f"{plan.steps} steps of {len(context.micro_batches)} micro-batches of {len(workload.operators)} "
+            f"{plan.steps} steps of {len(context.micro_batches)} micro-batches of {len(context.workload.operators)} "
             f"operators are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
         )
-    programs, program_of, buckets = _programs(context, has_host)
-    require_copies(plan.offload, programs)
+    written = _data_parallel(context, has_host) if plan.data == "dp" and plan.dp > 1 else _of_stages(context, has_host)
+    require_copies(plan.offload, written.programs)
     if plan.overlap == "none":
-        programs = tuple(in_sequence(program) for program in programs)
+        written = replace(written, programs=tuple(in_sequence(program) for program in written.programs))
+    return written
+
+
+def job_of(written: WrittenJob) -> tuple[Job, BuildReport]:
+    """Return the job with all copies of inputs, and its report."""
+    context, programs = written.context, written.programs
+    workload, plan = context.workload, context.plan
+    if written.inputs:
+        programs = tuple(map(_with_further_copies, programs, written.inputs))
     job = Job(
         axes=plan.axes,
         programs=programs,
-        program_of=program_of,
+        program_of=written.program_of,
         operator_names=tuple(op.name for op in workload.operators),
         layer_names=context.layer_names,
     )
@@ -120,7 +161,7 @@ def build_job(
         replica_batches=context.replica_batches,
         micro_batches=context.all_micro_batches,
         cuts=context.stages.cuts,
-        buckets=buckets,
+        buckets=written.buckets,
         num_split_operators=len(context.splits),
         tp_style=context.tensor.style,
         tp_notes=context.tensor.notes,
@@ -130,6 +171,11 @@ def build_job(
         one_operation_bytes=_one_operation_bytes(job),
     )
     return job, report
+
+
+def _with_further_copies(program: RankProgram, inputs: InputCopies | None) -> RankProgram:
+    further = () if inputs is None else inputs.further(len(program.steps))
+    return replace(program, steps=(*program.steps, *further)) if further else program
 
 
 def _one_operation_bytes(job: Job) -> Mapping[str, int]:
@@ -144,13 +190,8 @@ def _one_operation_bytes(job: Job) -> Mapping[str, int]:
     return total
 
 
-def _programs(
-    context: JobContext, has_host: bool
-) -> tuple[tuple[RankProgram, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the distinct programs, the program of each rank, and the bytes of each stage's buckets."""
-    plan = context.plan
-    if plan.data == "dp" and plan.dp > 1:
-        return *_data_parallel(context, has_host), ()
+def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
+    """Write a program for each kind of rank of a pipeline stage."""
     kinds, program_of = _kinds(context)
     builders = [
         StageBuilder(_context_of(context, position, gpu, batch), stage, has_host, position)
@@ -158,18 +199,23 @@ def _programs(
     ]
     programs = tuple(builder.build() for builder in builders)
     first_of_stage = {builder.stage: builder for builder in reversed(builders)}
-    buckets = tuple(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets) for stage in range(plan.pp))
-    return programs, program_of, buckets
+    stages = range(context.plan.pp)
+    return WrittenJob(
+        context=context, programs=programs, program_of=program_of,
+        buckets=tuple(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets) for stage in stages),
+        inputs=tuple(builder.inputs for builder in builders),
+    )  # fmt: skip
 
 
-def _data_parallel(context: JobContext, has_host: bool) -> tuple[tuple[RankProgram, ...], tuple[int, ...]]:
-    """Return the programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
+def _data_parallel(context: JobContext, has_host: bool) -> WrittenJob:
+    """Write the programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
     plan, mixed = context.plan, context.mixed
     gpus = [0] * plan.dp if mixed is None else mixed.of_rank.tolist()
     later_gpus = sorted(set(gpus[1:]))
     programs = [build_data_parallel(context.for_ranks(gpu=gpus[0]), True, has_host)]
     programs += [build_data_parallel(context.for_ranks(gpu=gpu), False, has_host) for gpu in later_gpus]
-    return tuple(programs), (0, *(1 + later_gpus.index(gpu) for gpu in gpus[1:]))
+    program_of = (0, *(1 + later_gpus.index(gpu) for gpu in gpus[1:]))
+    return WrittenJob(context=context, programs=tuple(programs), program_of=program_of)
 
 
 def _kinds(context: JobContext) -> tuple[list[list[int]], tuple[int, ...]]:

@@ -39,7 +39,7 @@ class Completion(NamedTuple):
 class RankActions:
     """The passes of pipeline rank ``rank``.
 
-    passes: in the program, in order; all_passes: of all micro-batches. groups: passes, joined passes together.
+    passes: in the program, in order. groups: passes, joined passes together.
     orders: the operator runs of a micro-batch, for each distinct sequence of its passes; order_of: the index
     into ``orders`` of each micro-batch. forward, backward, last_backward: see
     :class:`trine.parallel.extension.StageProgram`.
@@ -49,8 +49,6 @@ class RankActions:
         self.context = context
         self.rank = rank
         self.passes = context.schedule.passes(rank, context.pipeline)
-        whole = context.pipeline._replace(num_microbatches=len(context.all_micro_batches))
-        self.all_passes = self.passes if whole == context.pipeline else context.schedule.passes(rank, whole)
         self.groups: list[tuple[PipelineAction, ...]] = []
         for action in self.passes:
             if action.joined:

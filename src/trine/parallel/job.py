@@ -463,6 +463,16 @@ class JobContext(JobFacts):
             self.schedule.check(context.pipeline)
         return context
 
+    def with_batch(self, plan: Plan) -> JobContext:
+        """Return this context under a plan that differs in the batch alone. Raises PlanError if it cannot run."""
+        context = copy.copy(self)
+        for name in ("requested_batch", "requested_pipeline", "batches", "replica_batches"):
+            context.__dict__.pop(name, None)
+        object.__setattr__(context, "plan", plan)
+        context.schedule.check(context.requested_pipeline)
+        context._set_batch(context.requested_batch)
+        return context
+
     def with_load(self, load: Fraction) -> JobContext:
         """Return this context for a rank whose experts get ``load`` times an even share of the tokens."""
         context = copy.copy(self)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import groupby
 
-from trine.graph.program import HostCopy, Label, Peer, Phase, RankProgram, Recv, Send
+from trine.graph.program import Label, Peer, Phase, RankProgram, Recv, Send
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import ChunkPass, MicroBatch, OperatorRun, Place
 from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.pass_copies import PassCopies
@@ -183,6 +184,8 @@ class StageBuilder(StageProgram):
     def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
         super().__init__(context, stage, has_host, expert_position)
         self.next_copies: dict[tuple[int, int], int] = {}
+        may_come_last = context.plan.overlap != "none" and not self.writer.has_clocks
+        self.inputs = InputCopies(context, stage, may_come_last) if self.has_host else None
         self.extensions += [make(self) for make in extensions_of(context)]
         self._before = [ext.before for ext in self.extensions if type(ext).before is not Extension.before]
         self._write = [ext.write for ext in self.extensions if type(ext).write is not Extension.write]
@@ -230,24 +233,17 @@ class StageBuilder(StageProgram):
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
         """Copy the inputs of each forward pass, one after the other, from the end of the previous step on.
 
-        Micro-batches that the program leaves out are copied too, since copies do not wait for their passes.
+        Micro-batches that the program leaves out are copied too, since copies do not wait for their passes. Unless
+        their place in the program matters, :func:`trine.parallel.build.job_of` appends these copies.
         """
+        assert self.inputs is not None
         copies: dict[tuple[int, int], int] = {}
-        after = self.writer.last_of_step()
-        sizes: dict[tuple[int, int], int] = {}
-        waiting = [(action.chunk, action.microbatch) for action in self.actions.passes if action.kind == FORWARD_PASS]
-        for action in self.actions.all_passes:
-            if action.kind == FORWARD_PASS:
-                label = Label(phase=Phase.INPUT, stage=self.stage, microbatch=action.microbatch, step=step)
-                chunk = self.context.chunks[action.chunk]
-                batch = self.context.all_micro_batches[action.microbatch]
-                if (action.chunk, batch) not in sizes:
-                    sizes[action.chunk, batch] = self.context.input_bytes(chunk.forward, batch)
-                size = sizes[action.chunk, batch]
-                reader = waiting.pop(0) if waiting else (-1, -1)
-                if size:
-                    after = (self.writer.add(HostCopy(size, after, label)),)
-                    copies[reader] = after[0]
+        after, read = self.writer.last_of_step(), self.inputs.read
+        for i in range(self.inputs.ahead):
+            if copy := self.inputs.copy(i, step, after):
+                after = (self.writer.add(copy),)
+                copies[read[i] if i < len(read) else (-1, -1)] = after[0]
+        self.inputs.behind.append((step, after))
         return copies
 
     def _optimizer_step(self, step: int) -> None:
@@ -388,7 +384,7 @@ class StageBuilder(StageProgram):
         for before in self._before:
             before(op, place)
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
-        batch = context.micro_batches[place.microbatch] if place.microbatch >= 0 else context.batch
+        batch = context.micro_batches[max(place.microbatch, 0)]
         duration_ps = context.duration(op, batch, share, part=run.part, microbatch=place.microbatch)
         done = None
         for write in self._write:

@@ -33,7 +33,7 @@ SMALL = 1000
 #: A search that is not exact ends after this many layouts in a row that are not among the best, or in a large space
 #: are not the best. In each round it simulates the most promising of this many times the round's layouts.
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
-#: Most simulations of a large space once a layout fits, and while fewer fit than are asked for.
+#: Most simulations of a large space: with as many fitting layouts as asked for, and with fewer.
 MOST_IF_LARGE, MOST_IF_FEW = 24, 36
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60

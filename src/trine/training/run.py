@@ -203,16 +203,15 @@ def _why_each_microbatch(setup: Setup) -> str:
 def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
-    from trine.parallel.build import build_job
+    from trine.parallel.build import job_of
     from trine.parallel.contention import under_pressure
     from trine.results.memory import least_headroom
+    from trine.training.kept_programs import written_job
     from trine.training.memory import program_uses
 
+    setup, written = written_job(setup, simulated)
     options, profile = setup.options, setup.software.profile
-    job, report = build_job(
-        setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
-        host_bytes_per_s=setup.host_bytes_per_s, software=profile, mixed=setup.mixed, simulated=simulated,
-    )  # fmt: skip
+    job, report = job_of(written)
     announce_job(job)
     if options.stragglers is not None:
         options.stragglers.check(setup.plan.num_ranks)
