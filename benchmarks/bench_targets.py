@@ -1,7 +1,8 @@
 """What do the large questions cost as whole processes: CPU seconds, wall seconds, peak GiB, and the target of each?
 
 Run: python benchmarks/bench_targets.py [NAME ...]
-Kernels are warm, except in the rows "first ...", which have an empty cache. A row is stopped after LIMIT_S seconds.
+Kernels are warm, except in the rows "first ...", which have an empty cache; Python's bytecode is always kept, as after
+an installation. A row is stopped after LIMIT_S seconds.
 benchmarks/bench_time_folding.py has the steps of many micro-batches, and benchmarks/bench_experiments.py the sweeps.
 """
 
@@ -16,11 +17,13 @@ import tempfile
 import time
 
 LIMIT_S = 600
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 H100 = "--cluster dgx-h100"
 LLAMA_8B = f"train llama-3-8b --tp 8 --pp 4 --schedule 1f1b --batch 8 --micro-batch 1 --inputs none {H100} --brief"
 DIFFERENT = (
     f"train llama-3-8b --dp 128 --tp 8 --pp 4 --schedule 1f1b --batch 4 --micro-batch 1 {H100} --nodes 512 --brief"
 )
+LLAMA_70B = f"train model:llama-3-70b --dp 4 --tp 8 --pp 8 --schedule 1f1b --micro-batch 1 {H100} --nodes 32 --brief"
 COLLECTIVES = (
     "import trine\n"
     "for i in range(500):\n"
@@ -28,6 +31,9 @@ COLLECTIVES = (
 )
 #: Name -> command, and its target: CPU s (wall s for plan) and GiB; None: no target for the memory.
 ROWS: dict[str, tuple[str, float, float | None]] = {
+    "70B, 16 micro-batches": (f"{LLAMA_70B} --batch 16", 1, None),
+    "70B, 1,024 micro-batches": (f"{LLAMA_70B} --batch 1024", 1.5, 0.4),
+    "70B, 4,096 micro-batches": (f"{LLAMA_70B} --batch 4096", 1.5, 0.4),
     "405B, 16,384 GPUs, rails": (
         f"train llama-3-405b --dp 128 --tp 8 --pp 16 --schedule 1f1b --batch 64 --micro-batch 1 {H100} --nodes 2048 "
         "--fabric rail --brief", 6, None,
@@ -56,7 +62,7 @@ def measure(name: str, command: str) -> tuple[float, float, float, int]:
     """Run one row; return CPU s, wall s, peak GiB and the exit status (minus the signal that stopped it)."""
     arguments = ["-c", command] if command.startswith("import") else ["-m", "trine", *shlex.split(command)]
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as errors:
-        environment = os.environ | ({"XDG_CACHE_HOME": empty} if name.startswith("first") else {})
+        environment = ENVIRONMENT | ({"XDG_CACHE_HOME": empty} if name.startswith("first") else {})
         begun = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=errors,
@@ -76,6 +82,7 @@ def measure(name: str, command: str) -> tuple[float, float, float, int]:
 
 def main() -> None:
     wanted = sys.argv[1:] or list(ROWS)
+    measure("bytecode and kernels", ROWS[wanted[0]][0])
     print(f"{'':38} {'CPU s':>7} {'wall s':>7} {'GiB':>6}   target")
     for name in wanted:
         command, target_s, target_gib = ROWS[name]
