@@ -131,6 +131,14 @@ def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:
     return GpuOutcome(records, gpu_records(state, system), finished, arrivals)
 
 
+#: Counters of :class:`GpuRecords` by the fields of COUNTS; requests are its columns ``issued``.
+_REQUESTS = ("loads", "stores", "acquires", "releases")
+_COUNTS = {
+    "polls": "polls", "load_latency_ps": "load_ps", "packets": "packets", "l2_hits": "hits", "l2_misses": "misses",
+    "flagged_loads": "flagged", "wakeups": "wakeups", "spurious_wakeups": "spurious", "monitor_full": "monitor_full",
+}  # fmt: skip
+
+
 def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     """Return the records of the run up to now."""
     counters, gpus = state.tables.counters, system.num_gpus
@@ -138,7 +146,7 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     num_inside = gpus * system.layout.num_resources
     in_gpus, lanes = resources[:num_inside].reshape(gpus, -1), resources[num_inside:]
     links, numbers = lane_columns(state.fabric.lanes)
-    loads, stores, acquires, releases = counts["issued"].T
+    issued = (column.copy() for column in counts["issued"].T)
     return GpuRecords(
         ranks=system.ranks,
         gpu_of=system.gpu_of,
@@ -156,19 +164,8 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
         lane_data=lanes["messages"][:, 0].copy(),
         lane_control=lanes["messages"][:, 1].copy(),
         lane_busy_ps=lanes["busy_ps"].copy(),
-        loads=loads.copy(),
-        stores=stores.copy(),
-        acquires=acquires.copy(),
-        releases=releases.copy(),
-        polls=counts["polls"].copy(),
-        load_latency_ps=counts["load_ps"].copy(),
-        packets=counts["packets"].copy(),
-        l2_hits=counts["hits"].copy(),
-        l2_misses=counts["misses"].copy(),
-        flagged_loads=counts["flagged"].copy(),
-        wakeups=counts["wakeups"].copy(),
-        spurious_wakeups=counts["spurious"].copy(),
-        monitor_full=counts["monitor_full"].copy(),
+        **dict(zip(_REQUESTS, issued, strict=True)),
+        **{name: counts[field].copy() for name, field in _COUNTS.items()},
         resources=system.layout.names,
         end_ps=int(state.clock.now),
         num_events=int(state.clock.num_events),

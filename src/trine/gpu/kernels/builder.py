@@ -77,6 +77,11 @@ class CollectiveBuilder(ProgramBuilder):
         lines = self.options.lines(max(inputs, outputs))
         return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
 
+    def collective_ends(self) -> tuple[Region, Region, int]:
+        """Add input and output of the collective: a chunk per rank where it reduces or gathers, else a single one."""
+        ranks = self.options.num_ranks
+        return self.ends(ranks if self.options.reduces else 1, ranks if self.options.gathers else 1)
+
     def slots(self, name: str, slots: int, lines: int) -> Region:
         """Add a scratch buffer that peers write to, with flags if the protocol has them."""
         region = self.scratch(name, slots, lines)

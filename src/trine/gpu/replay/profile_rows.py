@@ -40,6 +40,11 @@ class ProfileRow(NamedTuple):
     file: str
     line: int
 
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.file}:{self.line}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileFormat:

@@ -210,7 +210,7 @@ class _ProfileReader:
             raise InputError(
                 f"a copy of device {row.device!r} to {where}, but no rule of {self.rules.file} sets its address "
                 "(or 'ignore: true')",
-                file=f"{row.file}:{row.line}",
+                file=row.where,
                 field="writes",
             )
 
@@ -235,15 +235,11 @@ class _ProfileReader:
         size = row.size_bytes if row.size_bytes is not None else rule.bytes
         if size is None:
             raise InputError(
-                "the profile has no exact byte count: add 'bytes' to the rule",
-                file=f"{row.file}:{row.line}",
-                field="bytes",
+                "the profile has no exact byte count: add 'bytes' to the rule", file=row.where, field="bytes"
             )
         if row.size_bytes is not None and rule.bytes not in (None, row.size_bytes):
             raise InputError(
-                f"the profile says {row.size_bytes} bytes, the rule {rule.bytes}",
-                file=f"{row.file}:{row.line}",
-                field="bytes",
+                f"the profile says {row.size_bytes} bytes, the rule {rule.bytes}", file=row.where, field="bytes"
             )
         time_ps = row.end_ps if rule.at == "end" else row.start_ps
         if not self._within(time_ps):
@@ -264,7 +260,7 @@ class _ProfileReader:
         if row.device not in self.rules.peers:
             raise InputError(
                 f"device {row.device!r} is no peer{nearest(row.device, self.rules.peers)}",
-                file=f"{row.file}:{row.line}",
+                file=row.where,
                 field="peers",
             )
         return self.rules.peers[row.device]
@@ -288,7 +284,7 @@ class _ProfileReader:
 
 def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
     """Return peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
-    where = f"{row.file}:{row.line}"
+    where = row.where
     values: dict[str, str] = {}
     for part in row.name.removeprefix(":").split()[1:]:
         key, equals, text = part.partition("=")
