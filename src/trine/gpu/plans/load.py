@@ -23,11 +23,13 @@ from trine.gpu.plans.reading import (
     MAX_CHUNKS,
     MAX_OPERATIONS,
     MAX_RANKS,
+    STEPS,
+    V1,
+    V2,
     check_plan_shape,
     chunks_of_size,
     walk,
 )
-from trine.gpu.plans.vocabulary import STEPS, V1, V2
 
 # MSCCL algorithms in XML (Azure/msccl-tools @7e7d6bf): docs/formats/mscclpp.md.
 

@@ -12,11 +12,16 @@ from trine.gpu.plans.reading import (
     MAX_BYTES,
     MAX_CHUNKS,
     MAX_RANKS,
+    PACKET,
+    SIGNALS,
+    Move,
+    OperandKind,
     PlanFields,
+    PlanVocabulary,
+    Side,
     chunks_of_size,
     pick,
 )
-from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.

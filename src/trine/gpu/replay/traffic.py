@@ -16,9 +16,8 @@ from trine.gpu.program import GpuProgram
 from trine.gpu.replay.arrivals import check_values, differing, provenance_of
 from trine.gpu.replay.case import ReplayCase
 from trine.gpu.replay.distributions import draw_writes
-from trine.gpu.replay.flags import buffer_list, check_flags, outside_buffers
 from trine.gpu.replay.options import START, EidolonOptions, time_ps
-from trine.gpu.replay.resolve import peer_writes
+from trine.gpu.replay.resolve import buffer_list, check_flags, outside_buffers, peer_writes
 from trine.gpu.replay.transfers import FLAG_BYTES
 from trine.gpu.replay.write_files import read_writes
 from trine.gpu.replay.writes import WriteTable
