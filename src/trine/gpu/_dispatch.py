@@ -46,7 +46,7 @@ def begin(tables: S.LoopTables, clock: Record, model: Record) -> bool:
         push(tables.wheel.heap, clock, now + delay_ps, 2 * number + 1 if carries else 2 * number, BY_PAYLOAD)
     else:
         flow = take_request(tables.entities, clock)
-        make_transfer(tables.entities, tables.program, tables.paths, clock, model, flow, number, task.amount)
+        make_transfer(tables, clock, model, flow, number, task.amount)
     return False
 
 
@@ -98,15 +98,9 @@ def kick_gpu(entities: S.Entities, machine: S.MachineTables, clock: Record, mode
 
 
 @inlined
-def dispatch(
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-    gpu_number: Int,
-) -> None:
+def dispatch(tables: S.LoopTables, clock: Record, model: Record, gpu_number: Int) -> None:
     """Start the next workgroup of the first kernel in the GPU's queue on the next CU with room, if any."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     gpu = machine.gpus[U(gpu_number)]
     gpu.is_pending = 0
     number = np.int64(gpu.first_kernel)
@@ -129,7 +123,7 @@ def dispatch(
     counters.group_cu[U(group_number)] = cu_in_gpu
     group = machine.groups[U(group_number)]
     group.waves_left = count
-    group.first_wave = _start_waves(program, machine, clock, model, cu_number, group_number, count)
+    group.first_wave = _start_waves(tables, clock, model, cu_number, group_number, count)
     wake_group(machine, clock, np.int64(group.first_wave))
     gpu.ready_ps = clock.now + model.dispatch_ps
     clock.kick_gpu = gpu_number
@@ -148,16 +142,9 @@ def _find_room(machine: S.MachineTables, model: Record, gpu_number: Int, count: 
 
 
 @inlined
-def _start_waves(
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    clock: Record,
-    model: Record,
-    cu_number: Int,
-    group: Int,
-    count: Int,
-) -> Int:
+def _start_waves(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int) -> Int:
     """Assign slots to the wavefronts of a workgroup; return the slot of the last wavefront."""
+    program, machine = tables.program, tables.machine
     previous = np.int64(-1)
     place = cu_number * model.waves
     for index in range(count):

@@ -15,23 +15,15 @@ U = np.uint64
 
 
 @inlined
-def cross(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    paths: S.PathTable,
-    machine: S.MachineTables,
-    clock: Record,
-    model: Record,
-    number: Int,
-    stage: Int,
-) -> None:
+def cross(tables: S.LoopTables, clock: Record, model: Record, number: Int, stage: Int) -> None:
     """Handle a message's arrival at a lane (STAGE_EGRESS: out of a GPU; STAGE_LANE), or its departure (STAGE_LEFT)."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     message = entities.messages[U(number)]
     row = np.int64(message.position)
     lane = paths.lanes[U(row)]
     if stage == S.STAGE_LEFT:
         left_ps = clock.now
-        _leave(entities, program, paths, machine, clock, model, number)
+        _leave(tables, clock, model, number)
     elif stage == S.STAGE_EGRESS and model.is_fair == 1 and machine.lane_queues[U(lane.resource)].is_busy == 1:
         _wait(entities, machine, clock, lane.resource, number)
         return
@@ -86,22 +78,15 @@ def _tells(entities: S.Entities, paths: S.PathTable, model: Record, number: Int)
 
 
 @inlined
-def _leave(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    paths: S.PathTable,
-    machine: S.MachineTables,
-    clock: Record,
-    model: Record,
-    number: Int,
-) -> None:
+def _leave(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Handle the effects after the last byte of a message has entered a lane out of a GPU."""
+    entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
     if model.is_fair == 1:
         lane = paths.lanes[U(entities.messages[U(number)].position)]
-        _serve_next(entities, paths, machine, clock, lane.resource)
+        _serve_next(tables, clock, lane.resource)
     if _tells(entities, paths, model, number):
         if entities.messages[U(number)].kind == S.IS_PACKET:
-            after_packet(entities, paths, machine, clock, model, number)
+            after_packet(tables, clock, model, number)
         else:
             post(entities, program, machine, clock, number)
             if paths.pairs[U(entities.messages[U(number)].pair)].gpu >= model.first_host:
@@ -137,10 +122,9 @@ def _wait(entities: S.Entities, machine: S.MachineTables, clock: Record, resourc
 
 
 @inlined
-def _serve_next(
-    entities: S.Entities, paths: S.PathTable, machine: S.MachineTables, clock: Record, resource: Int
-) -> None:
+def _serve_next(tables: S.LoopTables, clock: Record, resource: Int) -> None:
     """Serve the next message in the lane's queues, data and control in turns."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     queue = machine.lane_queues[U(resource)]
     control = np.int64(queue.turn)
     if queue.first[U(control)] < 0:

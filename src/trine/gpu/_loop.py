@@ -69,7 +69,7 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
     """
     tables = by_reference(tables)
     work, program, paths, peers = tables.work, tables.program, tables.paths, tables.peers
-    entities, wheel, machine, counters = tables.entities, tables.wheel, tables.machine, tables.counters
+    entities, wheel, machine = tables.entities, tables.wheel, tables.machine
     limit = clock.num_events + budget
     # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
     first_far = 2 * model.tasks + 1
@@ -85,13 +85,13 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
                 status = np.int64(S.LINES_FULL)
                 break
             if clock.num_to_do > 0:
-                go_on(entities, program, machine, counters, clock, model)
+                go_on(tables, clock, model)
             elif clock.kick_cu >= 0:
-                kick_cu(entities, program, machine, clock, model)
+                kick_cu(tables, clock, model)
             elif clock.wake >= 0:
-                wake(entities, program, machine, counters, clock, model)
+                wake(tables, clock, model)
             elif clock.inject >= 0:
-                inject(entities, program, paths, machine, counters, clock, model)
+                inject(tables, clock, model)
             elif clock.copy_for_members >= 0:
                 copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
@@ -118,7 +118,7 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
             else:
                 follows = True
                 if entity >= model.first_dispatcher:
-                    dispatch(program, machine, counters, clock, model, entity - model.first_dispatcher)
+                    dispatch(tables, clock, model, entity - model.first_dispatcher)
                 elif entity >= model.first_wave:
                     wave_event(machine, clock, entity - model.first_wave)
                 elif entity >= 0:
@@ -130,7 +130,7 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
                         break
                     payload = take_far(wheel, clock)
                     if payload == first_far - 1:
-                        arrive(entities, paths, machine, peers, clock, model)
+                        arrive(tables, clock, model)
                         if clock.next_write < len(peers.writes):
                             push(wheel.heap, clock, peers.writes[U(clock.next_write)].time_ps, payload, BY_PAYLOAD)
                     else:
@@ -144,18 +144,18 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
         if number >= 0:
             stage = np.int64(entities.events[U(number)].stage)
             if stage == S.STAGE_HOP:
-                hop(entities, paths, machine, clock, model, number)
+                hop(tables, clock, model, number)
             elif stage <= S.STAGE_LEFT:
                 follows = True
-                cross(entities, program, paths, machine, clock, model, number, stage)
+                cross(tables, clock, model, number, stage)
             elif stage <= S.STAGE_CHANNEL:
-                reach_memory(entities, machine, counters, clock, model, number, stage)
+                reach_memory(tables, clock, model, number, stage)
             elif stage == S.STAGE_DONE:
                 follows = True
-                leave_memory(entities, program, machine, counters, clock, model, number)
+                leave_memory(tables, clock, model, number)
             elif stage == S.STAGE_ANSWER:
                 follows = True
-                if answer(entities, program, machine, counters, clock, model, number):
+                if answer(tables, clock, model, number):
                     status = np.int64(S.STUCK)
             else:
                 follows = True
@@ -165,7 +165,7 @@ def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> 
                 elif stage == S.STAGE_RETRY:
                     clock.queue_poll = number
                 else:
-                    flow_event(entities, paths, machine, clock, model, number, stage)
+                    flow_event(tables, clock, model, number, stage)
         if follows:
             settle(entities, machine, clock, model)
             if clock.end_task >= 0:

@@ -22,16 +22,10 @@ HIT, DIRTY = 1, 2
 
 @inlined
 def look_up(
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-    gpu: Int,
-    channel: Int,
-    address: Int,
-    stores: Int,
+    tables: S.LoopTables, clock: Record, model: Record, gpu: Int, channel: Int, address: Int, stores: Int
 ) -> Int:
     """Make the line of ``address`` the most recent of its set; return HIT, DIRTY (it evicts a dirty line) or 0."""
+    machine, counters = tables.machine, tables.counters
     number = address // model.line_bytes
     first_set = (gpu * model.channels + channel) * model.sets
     first = (first_set + (number // model.channels) % model.sets) * model.ways
@@ -62,15 +56,9 @@ def half_of(line: Int) -> Int:
 
 
 @inlined
-def monitor_arm(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    model: Record,
-    number: Int,
-) -> None:
+def monitor_arm(tables: S.LoopTables, model: Record, number: Int) -> None:
     """Arm the monitor for a refused acquire if the table has a free entry."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     gpu_number = np.int64(request.gpu)
     gpu = machine.gpus[U(gpu_number)]
@@ -105,15 +93,9 @@ def monitor_sleep(entities: S.Entities, clock: Record, number: Int) -> None:
 
 
 @inlined
-def monitor_wake(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-) -> bool:
+def monitor_wake(tables: S.LoopTables, clock: Record, model: Record) -> bool:
     """Wake the first armed acquire on the line of the semaphore ``clock.wake``; return False if no acquire is armed."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     if model.monitors < 0:
         return False
     line = np.int64(program.flag_line[U(clock.wake)])
@@ -134,6 +116,6 @@ def monitor_wake(
     clock.num_pollers += 1
     request.form |= S.POLL
     request.stage = S.STAGE_RETRY
-    key = wait_key(entities, program, machine, model, number)
+    key = wait_key(tables, model, number)
     give_event(entities, clock, number, clock.now + model.wakeup_ps, key)
     return True

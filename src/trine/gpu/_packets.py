@@ -48,17 +48,9 @@ def make_flow(tables: S.LoopTables, clock: Record, model: Record, number: Int, p
 
 
 @inlined
-def make_transfer(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    paths: S.PathTable,
-    clock: Record,
-    model: Record,
-    number: Int,
-    task: Int,
-    size_bytes: Int,
-) -> None:
+def make_transfer(tables: S.LoopTables, clock: Record, model: Record, number: Int, task: Int, size_bytes: Int) -> None:
     """Create the flow of a transfer of the task graph, and schedule its start."""
+    entities, program, paths = tables.entities, tables.program, tables.paths
     route = np.int64(program.task_route[U(task)])
     _describe(entities, model, number, size_bytes, task, np.int64(-1))
     flow = entities.flows[U(number)]
@@ -104,22 +96,15 @@ def _join_chain(entities: S.Entities, machine: S.MachineTables, number: Int, pai
 
 
 @inlined
-def flow_event(
-    entities: S.Entities,
-    paths: S.PathTable,
-    machine: S.MachineTables,
-    clock: Record,
-    model: Record,
-    number: Int,
-    stage: Int,
-) -> None:
+def flow_event(tables: S.LoopTables, clock: Record, model: Record, number: Int, stage: Int) -> None:
     """Handle a flow's start (STAGE_FLOW), a packet's arrival, or the wavefront's notice of the last (STAGE_KNOWN)."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     pair = np.int64(entities.events[U(number)].pair)
     flow = entities.flows[U(number)]  # unless a packet arrives
     if stage == S.STAGE_FLOW and pair >= 0:
         flow.stage = S.STAGE_SENDING
         if machine.chains[U(pair)].entering == number:
-            _enter(entities, paths, clock, model, number, pair)
+            _enter(tables, clock, model, number, pair)
         return
     if stage == S.STAGE_FLOW and flow.task >= 0:
         path = paths.paths[U(flow.first_path)]
@@ -149,16 +134,10 @@ def flow_event(
 
 
 @inlined
-def inject(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    paths: S.PathTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def inject(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Send the next packet of a flow into its first link."""
+    entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
+    counters = tables.counters
     flow_number, packet_number = clock.inject, clock.inject_number
     flow, number = entities.flows[U(flow_number)], take_request(entities, clock)
     size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
@@ -186,10 +165,9 @@ def inject(
 
 
 @inlined
-def after_packet(
-    entities: S.Entities, paths: S.PathTable, machine: S.MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def after_packet(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Send the path's next packet after one has left its GPU; after the flow's last, start the peer's next flow."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     packet = entities.packets[U(number)]
     flow_number, pair_number = np.int64(packet.flow), np.int64(packet.pair)
     flow = entities.flows[U(flow_number)]
@@ -206,14 +184,13 @@ def after_packet(
         following = np.int64(flow.next_in_chain)
         machine.chains[U(pair_number)].entering = following
         if following >= 0 and entities.flows[U(following)].stage == S.STAGE_SENDING:
-            _enter(entities, paths, clock, model, following, pair_number)
+            _enter(tables, clock, model, following, pair_number)
 
 
 @inlined
-def _enter(
-    entities: S.Entities, paths: S.PathTable, clock: Record, model: Record, flow_number: Int, pair_number: Int
-) -> None:
+def _enter(tables: S.LoopTables, clock: Record, model: Record, flow_number: Int, pair_number: Int) -> None:
     """Send the first packets of a flow, one per path."""
+    entities, paths = tables.entities, tables.paths
     pair = paths.pairs[U(pair_number)]
     total_bytes = entities.flows[U(flow_number)].total_bytes
     clock.inject, clock.inject_number = flow_number, 0
@@ -254,5 +231,5 @@ def deliver(tables: S.LoopTables, clock: Record, model: Record) -> None:
         flow.time_ps = known_ps
         note(entities, tables.peers, clock, number, np.int64(S.IS_BACK), np.int64(0))
     flow.stage = S.STAGE_KNOWN
-    key = wait_key(entities, program, machine, model, number)
+    key = wait_key(tables, model, number)
     give_event(entities, clock, number, known_ps, key)

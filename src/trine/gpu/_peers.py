@@ -38,15 +38,9 @@ def note(entities: S.Entities, peers: S.PeerWriteTable, clock: Record, number: I
 
 
 @inlined
-def arrive(
-    entities: S.Entities,
-    paths: S.PathTable,
-    machine: S.MachineTables,
-    peers: S.PeerWriteTable,
-    clock: Record,
-    model: Record,
-) -> None:
+def arrive(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Apply the next entry of the write tracking table: change a semaphore, or start a request at ``peers_begin``."""
+    entities, paths, machine, peers = tables.entities, tables.paths, tables.machine, tables.peers
     write = peers.writes[U(clock.next_write)]
     clock.next_write += 1
     if model.peers_begin == S.AT_MEMORY and write.kind == S.IS_RELEASE:
@@ -107,10 +101,9 @@ def answer_of_put(entities: S.Entities, peers: S.PeerWriteTable, clock: Record, 
 
 
 @inlined
-def stay_away(
-    entities: S.Entities, paths: S.PathTable, peers: S.PeerWriteTable, clock: Record, model: Record, number: Int
-) -> None:
+def stay_away(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Set the time of a request to a replayed peer to the time at which its answer leaves the target's port."""
+    entities, peers = tables.entities, tables.peers
     request = entities.requests[U(number)]
     amount = np.int64(0)
     time_ps = request.time_ps
@@ -126,7 +119,7 @@ def stay_away(
         if answer.is_refused == 1:
             amount = request.amount
     else:
-        time_ps += _uncontended_ps(entities, paths, peers, model, number)
+        time_ps += _uncontended_ps(tables, model, number)
     request.amount = amount
     poll = request.form & S.POLL
     request.form = poll if request.kind == S.IS_LOAD else poll | 1
@@ -134,10 +127,9 @@ def stay_away(
 
 
 @inlined
-def _uncontended_ps(
-    entities: S.Entities, paths: S.PathTable, peers: S.PeerWriteTable, model: Record, number: Int
-) -> Int:
+def _uncontended_ps(tables: S.LoopTables, model: Record, number: Int) -> Int:
     """Return the uncontended time from behind the first lane to the peer's memory and back."""
+    entities, paths, peers = tables.entities, tables.paths, tables.peers
     request = entities.requests[U(number)]
     out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
     channel = channel_of(model, request.address)

@@ -74,15 +74,9 @@ def make_request(
 
 
 @inlined
-def poll_again(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    number: Int,
-) -> None:
+def poll_again(tables: S.LoopTables, clock: Record, number: Int) -> None:
     """Issue a poll again."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     request.issued_ps = clock.now
     request.form = S.POLL + 1
@@ -122,10 +116,9 @@ def set_out(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> 
 
 
 @inlined
-def hop(
-    entities: S.Entities, paths: S.PathTable, machine: S.MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def hop(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Serve a message at a link inside a GPU."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     request = entities.requests[U(number)]
     step = np.int64(paths.noc_hops[U(request.position)])
     link_number = (step >> 1) + request.gpu * model.resources
@@ -171,7 +164,7 @@ def next_segment(tables: S.LoopTables, clock: Record, model: Record, number: Int
             clock.copy_for_members = number
             return np.int64(AT_SWITCH)
         else:
-            stay_away(entities, paths, tables.peers, clock, model, number)
+            stay_away(tables, clock, model, number)
             segment = np.int64(S.SEGMENT_BACK)
     if segment < S.SEGMENT_MEMORY:
         request.segment = S.SEGMENT_MEMORY
@@ -264,19 +257,12 @@ def _answer_of_member(entities: S.Entities, paths: S.PathTable, clock: Record, m
 
 
 @inlined
-def reach_memory(
-    entities: S.Entities,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-    stage: Int,
-) -> None:
+def reach_memory(tables: S.LoopTables, clock: Record, model: Record, number: Int, stage: Int) -> None:
     """Serve a request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL).
 
     A host's memory takes no time here; the links to it include its time.
     """
+    entities, machine = tables.entities, tables.machine
     request = entities.requests[U(number)]
     now, kind = clock.now, np.int64(request.kind)
     control = np.int64(1) if kind >= S.IS_ACQUIRE else np.int64(0)
@@ -290,7 +276,7 @@ def reach_memory(
     else:
         outcome = np.int64(HIT)
         if control == 0:
-            outcome = look_up(machine, counters, clock, model, gpu, channel, request.address, kind & 1)
+            outcome = look_up(tables, clock, model, gpu, channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
         if model.far_ps > 0 and request.pair < 0 and (kind != S.IS_LOAD or request.semaphore >= 0):
@@ -314,16 +300,9 @@ def reach_memory(
 
 
 @inlined
-def leave_memory(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-) -> None:
+def leave_memory(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Finish a request at the memory: change semaphores, let waiters check them, send the answer."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     request = entities.requests[U(number)]
     kind = request.kind
     if kind in (S.IS_STORE, S.IS_RELEASE):
@@ -347,25 +326,19 @@ def leave_memory(
             semaphore.last_waiting = number
             return
         elif model.monitors >= 0 and kind == S.IS_ACQUIRE:
-            monitor_arm(entities, program, machine, counters, model, number)
+            monitor_arm(tables, model, number)
     request.time_ps = clock.now
     clock.next_segment = number
 
 
 @inlined
-def wake(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def wake(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Answer the first waiter of a changed semaphore if possible, else wake a sleeper on its line."""
+    entities, machine = tables.entities, tables.machine
     semaphore = machine.semaphores[U(clock.wake)]
     number = np.int64(semaphore.first_waiting)
     if number < 0 or entities.requests[U(number)].amount > semaphore.amount:
-        if not monitor_wake(entities, program, machine, counters, clock, model):
+        if not monitor_wake(tables, clock, model):
             clock.wake = -1
         return
     request = entities.requests[U(number)]
@@ -380,16 +353,9 @@ def wake(
 
 
 @inlined
-def answer(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-) -> bool:
+def answer(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> bool:
     """Handle an answer at the CU; return whether only polls have happened for long, and only polls are pending."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     place = np.int64(request.wave)
     kind = request.kind
@@ -415,13 +381,13 @@ def answer(
                 turn = machine.cu_turns[U(machine.waves[U(place)].cu)]
                 turn.free_ps = max(clock.now, turn.free_ps) + model.poll_turn_ps
                 again_ps = turn.free_ps + model.poll_ps
-            key = wait_key(entities, program, machine, model, number)
+            key = wait_key(tables, model, number)
             give_event(entities, clock, number, again_ps, key)
             return may_be_stuck
         if was_poll:
             clock.num_pollers -= 1
         if kind == S.IS_LOAD:
-            _read(entities, program, machine, clock, model, number)
+            _read(tables, clock, model, number)
             return False
         clock.free_slot = place
         go_later(machine, clock, place)
@@ -438,10 +404,9 @@ def answer(
 
 
 @inlined
-def _read(
-    entities: S.Entities, program: S.ProgramTable, machine: S.MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def _read(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Count a returned read; the last one of its line starts the ALU for a reduction, else makes the line ready."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     request = entities.requests[U(number)]
     place = np.int64(request.wave)
     line = machine.lines[U(request.line)]
@@ -455,7 +420,7 @@ def _read(
         at_ps = max(clock.now, cu.alu_ps) + cycles * model.cycle_ps
         cu.alu_ps = at_ps
         request.stage = S.STAGE_ALU
-        give_event(entities, clock, number, at_ps, wait_key(entities, program, machine, model, number))
+        give_event(entities, clock, number, at_ps, wait_key(tables, model, number))
         return
     if remaining > 0:
         clock.free_slot = place

@@ -26,10 +26,9 @@ def wave_key(program: S.ProgramTable, model: Record, cu: Int, place: Int) -> Int
 
 
 @inlined
-def wait_key(
-    entities: S.Entities, program: S.ProgramTable, machine: S.MachineTables, model: Record, number: Int
-) -> Int:
+def wait_key(tables: S.LoopTables, model: Record, number: Int) -> Int:
     """Return the key of an event of a request's wavefront; events of one wavefront keep the order of issue."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     event = entities.events[U(number)]
     place = np.int64(event.wave)
     key = wave_key(program, model, np.int64(machine.waves[U(place)].cu), place)

@@ -21,18 +21,12 @@ U = np.uint64
 
 
 @inlined
-def go_on(
-    entities: S.Entities,
-    program: S.ProgramTable,
-    machine: S.MachineTables,
-    counters: S.RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def go_on(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Continue the wavefront on top of the stack."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     clock.num_to_do -= 1
     place = np.int64(machine.to_do[U(clock.num_to_do)])
-    doing = _pass_operations(program, machine, counters, clock, model, place)
+    doing = _pass_operations(tables, clock, model, place)
     do(machine, counters, place, doing, clock.now)
     wave = machine.waves[U(place)]
     cu_number = np.int64(wave.cu)
@@ -52,7 +46,7 @@ def go_on(
         key = wave_key(program, model, cu_number, place)
         give_event(entities, clock, model.first_wave + place, clock.now + pause_ps, key)
     elif doing == S.WAVE_AT_BARRIER:
-        _come_to_barrier(entities, program, machine, clock, model, place)
+        _come_to_barrier(tables, clock, model, place)
     elif doing == S.WAVE_ENDED:
         _end(program, machine, counters, clock, place)
 
@@ -68,10 +62,9 @@ def wave_event(machine: S.MachineTables, clock: Record, place: Int) -> None:
 
 
 @inlined
-def _pass_operations(
-    program: S.ProgramTable, machine: S.MachineTables, counters: S.RunCounters, clock: Record, model: Record, place: Int
-) -> Int:
+def _pass_operations(tables: S.LoopTables, clock: Record, model: Record, place: Int) -> Int:
     """Skip operations that are done or belong to another wavefront; return the wavefront's new state."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     wave, op_start = machine.waves[U(place)], counters.op_start
     while True:
         op = np.int64(wave.op)
@@ -84,7 +77,7 @@ def _pass_operations(
                 if op_start[U(op)] == S.LOOKED_FOR:
                     _begin_to_wait(clock)
                 op_start[U(op)] = clock.now
-            doing = _begin_or_wait(program, machine, model, place, op, kind)
+            doing = _begin_or_wait(tables, model, place, op, kind)
             if doing >= 0:
                 return doing
             counters.op_end[U(op)] = clock.now
@@ -102,13 +95,12 @@ def _begin_to_wait(clock: Record) -> None:
 
 
 @inlined
-def _begin_or_wait(
-    program: S.ProgramTable, machine: S.MachineTables, model: Record, place: Int, op: Int, kind: Int
-) -> Int:
+def _begin_or_wait(tables: S.LoopTables, model: Record, place: Int, op: Int, kind: Int) -> Int:
     """Return the wavefront's state in an operation; -1 if it is done with the operation.
 
     ``unroll`` limits the slots of data operations.
     """
+    program, machine = tables.program, tables.machine
     wave = machine.waves[U(place)]
     issued = np.int64(wave.operand)
     if kind <= REDUCE:
@@ -155,10 +147,9 @@ def _queue(machine: S.MachineTables, model: Record, cu_number: Int, place: Int) 
 
 
 @inlined
-def _come_to_barrier(
-    entities: S.Entities, program: S.ProgramTable, machine: S.MachineTables, clock: Record, model: Record, place: Int
-) -> None:
+def _come_to_barrier(tables: S.LoopTables, clock: Record, model: Record, place: Int) -> None:
     """Count a wavefront at the barrier; the last one lets the workgroup continue after ``barrier_ps``."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     wave = machine.waves[U(place)]
     group = machine.groups[U(wave.group)]
     group.at_barrier += 1
@@ -204,10 +195,9 @@ def _end(program: S.ProgramTable, machine: S.MachineTables, counters: S.RunCount
 
 
 @inlined
-def kick_cu(
-    entities: S.Entities, program: S.ProgramTable, machine: S.MachineTables, clock: Record, model: Record
-) -> None:
+def kick_cu(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Give the CU an event if it may issue something and no event is pending."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     number = clock.kick_cu
     clock.kick_cu = -1
     cu = machine.cus[U(number)]
@@ -223,7 +213,7 @@ def kick_cu(
 @inlined
 def issue(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, idle: Int) -> Int:
     """Handle the event of a CU; return the request that it issues, now at the link out of the CU, or -1."""
-    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
+    entities, program, machine = tables.entities, tables.program, tables.machine
     cu = machine.cus[U(cu_number)]
     cu.is_pending = 0
     clock.num_cu_events -= 1
@@ -238,7 +228,7 @@ def issue(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, id
         cu.first_item = entities.next[U(number)]
         clock.idle = idle + 1
         clock.num_queued_polls -= 1
-        poll_again(entities, program, machine, counters, clock, number)
+        poll_again(tables, clock, number)
     elif item >= 0:
         line = item >> 1
         place = np.int64(machine.lines[U(line)].wave)
@@ -246,7 +236,7 @@ def issue(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, id
     elif place >= 0 and cu.slots < model.max_slots:
         wave = machine.waves[U(place)]
         cu.first_wave = wave.next_in_queue
-        kind, operand, line = _next_of_wave(program, machine, counters, clock, place)
+        kind, operand, line = _next_of_wave(tables, clock, place)
         if kind == S.IS_FLOW:
             wave.unfinished += 1
             flow = take_request(entities, clock)
@@ -277,10 +267,9 @@ def _next_write(program: S.ProgramTable, machine: S.MachineTables, cu_number: In
 
 
 @inlined
-def _next_of_wave(
-    program: S.ProgramTable, machine: S.MachineTables, counters: S.RunCounters, clock: Record, place: Int
-) -> tuple[Int, Int, Int]:
+def _next_of_wave(tables: S.LoopTables, clock: Record, place: Int) -> tuple[Int, Int, Int]:
     """Return the wavefront's next request: kind, operand, line (-1: none)."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     wave = machine.waves[U(place)]
     op = np.int64(wave.op)
     issued = np.int64(wave.operand)
