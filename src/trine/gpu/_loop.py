@@ -13,16 +13,7 @@ from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_even
 from trine.gpu._fabric import cross
 from trine.gpu._packets import deliver, flow_event, inject
 from trine.gpu._peers import arrive
-from trine.gpu._requests import (
-    HAS_LEFT,
-    answer,
-    copy_for_member,
-    hop,
-    leave_memory,
-    next_segment,
-    reach_memory,
-    wake,
-)
+from trine.gpu._requests import HAS_LEFT, answer, copy_for_member, hop, leave_memory, next_segment, reach_memory, wake
 from trine.gpu._scheduler import give_request
 from trine.gpu._waves import go_on, issue, kick_cu, settle, wave_event
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far

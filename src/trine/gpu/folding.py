@@ -464,12 +464,7 @@ def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: 
 
 
 def _simulated_program(
-    program: GpuProgram,
-    rows: RankRows,
-    ranks: Int64,
-    gpu_of: npt.NDArray[np.int32],
-    peer: Int64,
-    address: Int64,
+    program: GpuProgram, rows: RankRows, ranks: Int64, gpu_of: npt.NDArray[np.int32], peer: Int64, address: Int64
 ) -> tuple[GpuProgram, npt.NDArray[np.int32]]:
     """Return the program of the simulated GPUs ``ranks``, and the rank that each of its operands refers to.
 

@@ -133,10 +133,7 @@ def layout_of(model: GpuModel) -> GpuLayout:
         rates += [model.l2.bytes_per_s] * model.memory.num_channels
     missing = [-1] * (len(names) - len(source))
     described = ResourceNames(
-        names=tuple(names),
-        kinds=tuple(kinds),
-        source=tuple(source + missing),
-        target=tuple(target + missing),
+        names=tuple(names), kinds=tuple(kinds), source=tuple(source + missing), target=tuple(target + missing)
     )
     return GpuLayout(
         model=model,

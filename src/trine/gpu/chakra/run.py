@@ -107,10 +107,7 @@ def end_unfinished(records: Records, end_ps: int) -> tuple[Records, int]:
 
     num_unfinished = int(np.count_nonzero(records.end_ps < 0))
     return replace(
-        records,
-        ready_ps=ended(records.ready_ps),
-        start_ps=ended(records.start_ps),
-        end_ps=ended(records.end_ps),
+        records, ready_ps=ended(records.ready_ps), start_ps=ended(records.start_ps), end_ps=ended(records.end_ps)
     ), num_unfinished
 
 

@@ -266,11 +266,7 @@ class LoadStoreRuns:
     """
 
     def __init__(
-        self,
-        op: str,
-        cluster: Cluster,
-        group: Sequence[int] | None = None,
-        options: LoadStoreOptions | None = None,
+        self, op: str, cluster: Cluster, group: Sequence[int] | None = None, options: LoadStoreOptions | None = None
     ) -> None:
         self.op, self.cluster, self.options = op, cluster, options or LoadStoreOptions()
         self.ranks = tuple(range(len(cluster.gpus)) if group is None else group)

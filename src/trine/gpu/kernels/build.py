@@ -92,10 +92,7 @@ _SETTLED = (*ROOTED, *DETAILED)
 UNFLAGGED = READING | SWITCHED | ACROSS | {name for name in KERNELS.built_in if name.partition("/")[0] in _SETTLED}
 
 #: Names that stand for the fastest of several programs; the safest choice for any size comes first.
-FAMILIES = {
-    ("all_reduce", "get"): ("twoshot-get", "oneshot-get"),
-    ("all_reduce", "put"): ("twoshot-put", "oneshot"),
-}
+FAMILIES = {("all_reduce", "get"): ("twoshot-get", "oneshot-get"), ("all_reduce", "put"): ("twoshot-put", "oneshot")}
 
 
 def known_ops() -> tuple[str, ...]:

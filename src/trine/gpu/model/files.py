@@ -332,11 +332,4 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
             group, _, attribute = field.attribute.rpartition(".")
             groups[group][attribute] = value
     parts: dict[str, Any] = {part: kind(**groups[part]) if groups[part] else None for part, kind in _PARTS.items()}
-    return GpuModel(
-        name=name,
-        evidence=evidence,
-        sources=sources,
-        notes=spec.notes,
-        **parts,
-        **groups[""],
-    )
+    return GpuModel(name=name, evidence=evidence, sources=sources, notes=spec.notes, **parts, **groups[""])

@@ -13,15 +13,7 @@ from functools import partial
 from trine.gpu.fabric import Spoke, path_of_address
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.reference.events import Action
-from trine.gpu.reference.requests import (
-    Interconnect,
-    MessagePath,
-    Messages,
-    MessageTrip,
-    OwnRequest,
-    PathEnd,
-    Request,
-)
+from trine.gpu.reference.requests import Interconnect, MessagePath, Messages, MessageTrip, OwnRequest, PathEnd, Request
 from trine.gpu.reference.shared import TwinOperand
 
 

@@ -16,16 +16,7 @@ from trine.common.spec import check, load_mapping
 from trine.common.units import MAX_INT64, parse_bytes, whole_number
 from trine.errors import InputError, UnitError, nearest
 from trine.gpu.replay.profile_events import read_events
-from trine.gpu.replay.profile_rows import (
-    COPY,
-    KERNEL,
-    KINDS,
-    RANGE,
-    ProfileRow,
-    check_columns,
-    device_of,
-    matches,
-)
+from trine.gpu.replay.profile_rows import COPY, KERNEL, KINDS, RANGE, ProfileRow, check_columns, device_of, matches
 from trine.gpu.replay.writes import MAX_ADDRESS, MAX_RANK, MAX_VALUE, MEMORY, SEMAPHORE, WriteTable, parse_address
 
 #: Ends of a row at which its write may land.

@@ -125,10 +125,7 @@ def _from_distribution(options: EidolonOptions, work: ReplayCase, waiting_ps: in
     delays = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
     late = "".join(f"; rank {peer} {time} later" for peer, time in delays.items())
     return PeerTraffic(
-        outside=resolved.writes,
-        origin=f"flags {lands} {timing}{late}",
-        evidence="assumed",
-        warnings=resolved.warnings,
+        outside=resolved.writes, origin=f"flags {lands} {timing}{late}", evidence="assumed", warnings=resolved.warnings
     )
 
 

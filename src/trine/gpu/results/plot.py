@@ -227,11 +227,9 @@ def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str
 
 def _numbered(result: ResourceUses, kind: str, busy: Float64) -> dict[str, Float64]:
     """Return the utilisation of the NoC links of CUs, channels or ports, in and out, by number."""
-    count = {
-        "cu": result.model.num_cus,
-        "channel": result.model.memory.num_channels,
-        "port": result.model.ports.count,
-    }[kind]
+    count = {"cu": result.model.num_cus, "channel": result.model.memory.num_channels, "port": result.model.ports.count}[
+        kind
+    ]
     utilisation = {"out": np.zeros(count), "in": np.zeros(count)}
     pattern = re.compile(rf"{kind}(\d+)\.(out|in)")
     for name, value in zip(result.records.resources.names, busy.tolist(), strict=True):

@@ -63,10 +63,7 @@ def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
                     "reuses"
                 )
     return dataclasses.replace(
-        exact,
-        group_units=exact.group_chunks * _round_up(largest, payload),
-        alignment=payload,
-        window=window,
+        exact, group_units=exact.group_chunks * _round_up(largest, payload), alignment=payload, window=window
     )
 
 
