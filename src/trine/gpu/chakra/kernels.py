@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from trine.collectives.options import AUTO
 from trine.common.arguments import option
 from trine.errors import InputError, PlanError, nearest
 from trine.gpu.builder import ALIGN_BYTES, Operand, ProgramBuilder
+from trine.gpu.chakra.compute import ComputeShape
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.kernels.build import DETAILED, ROOTED, build_kernel, known_kernels, known_ops
 from trine.gpu.kernels.nics import through_nics
@@ -22,12 +22,6 @@ from trine.gpu.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
 from trine.gpu.model import GpuModel
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 from trine.graph.program import Collective
-
-if TYPE_CHECKING:
-    from trine.gpu.chakra.compute import ComputeShape
-    from trine.gpu.model import GpuModel
-
-# Options of the kernels of Chakra traces, in a separate module so that a help page imports no simulator.
 
 #: Packets of smaller dmas do not spread over all paths to a peer.
 DMA_BYTES = 1 << 16
@@ -60,8 +54,6 @@ class KernelChoices:
             if value is not None and value < 1:
                 raise InputError(f"must be at least 1, got {value}", field=name)
         for op, algorithm in self.algorithms.items():
-            from trine.gpu.kernels.build import DETAILED, ROOTED, known_kernels, known_ops
-
             algorithms = known_kernels(op)
             if not algorithms or op in (*ROOTED, *DETAILED):
                 ops = [each for each in known_ops() if each not in (*ROOTED, *DETAILED)]
@@ -79,8 +71,6 @@ class KernelChoices:
 
     def shape(self, model: GpuModel) -> ComputeShape:
         """Return the shape of compute kernels."""
-        from trine.gpu.chakra.compute import ComputeShape
-
         groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
         return ComputeShape(workgroups=groups, wavefronts=self.compute_wavefronts)
 
