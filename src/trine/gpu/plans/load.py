@@ -24,10 +24,9 @@ from trine.gpu.plans.reading import (
     MAX_OPERATIONS,
     MAX_RANKS,
     STEPS,
-    V1,
-    V2,
     check_plan_shape,
     chunks_of_size,
+    vocabularies,
     walk,
 )
 
@@ -256,7 +255,7 @@ def _read_json(text: str, file: str) -> KernelPlan:
             f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
-    for vocabulary in (V1, V2):
+    for vocabulary in vocabularies():
         if isinstance(first, Mapping) and vocabulary.chunks[0] in first:
             return read_plan(data, file, vocabulary)
     raise SpecError(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
+from trine.common.inputs import PRESETS
 from trine.common.schema import show
+from trine.common.spec import load_mapping
 from trine.errors import SpecError, nearest
 from trine.gpu.plans import plan as ir
 
@@ -297,78 +300,35 @@ SIGNALS = {
     "flush": (ir.FLUSH, False),
 }
 
-#: v0.5 and v0.6 use sm, proxy and nvls for today's memory, port and switch
-_KINDS_V1 = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.MEMORY, "proxy": ir.PORT}
-_ANY = (*_KINDS_V1, "none")
+#: Kinds of operands by their names in presets/formats/mscclpp.yaml.
+_OPERANDS = {
+    "local": LOCAL, "remote": REMOTE, "multicast": MULTICAST, "packet": PACKET, "polled": POLLED,
+    "remote-packet": REMOTE_PACKET, "multicast-packet": MULTICAST_PACKET,
+}  # fmt: skip
 
-#: April 2024 to v0.7.0, July 2025
-V1 = PlanVocabulary(
-    format="mscclpp-1",
-    by_buffers=True,
-    kinds=_KINDS_V1,
-    moves={
-        "put": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
-        "pws": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
-        "pwsf": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE), _ANY),
-        "get": Move(ir.PAIRS, Side(repeated=REMOTE), Side(repeated=LOCAL), _ANY),
-        "copy": Move(ir.PAIRS, Side((LOCAL,)), Side((LOCAL,)), _ANY),
-        "re": Move(ir.REDUCE, Side((LOCAL,), LOCAL), Side((LOCAL,)), _ANY),
-        "rs": Move(ir.REDUCE, Side((LOCAL,), LOCAL), Side((LOCAL,), REMOTE), _ANY),
-        "rrc": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,)), _ANY),
-        "rrcs": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,), REMOTE), _ANY),
-        "ppkt": Move(ir.PAIRS, Side(repeated=LOCAL), Side(repeated=REMOTE_PACKET), _ANY),
-        "rspkt": Move(ir.REDUCE, Side((LOCAL,), POLLED), Side((LOCAL,), REMOTE_PACKET), _ANY),
-        "rpkt": Move(ir.REDUCE, Side((LOCAL,), POLLED), Side((LOCAL,)), _ANY),
-        "cpkt": Move(ir.PAIRS, Side((POLLED,)), Side((LOCAL,)), _ANY),
-        "tpkt": Move(ir.PAIRS, Side((LOCAL,)), Side((PACKET,)), _ANY),
-        "glres": Move(ir.REDUCE, Side((MULTICAST,)), Side((MULTICAST,)), ("nvls",)),
-    },
-    controls=("signal", "wait", "flush", "nop", "barrier"),
-    kind="type",
-    peers="connectedTo",
-    groups="rankGroups",
-    listed_kind="ctype",
-    listed="cids",
-    chunks=("inputChunks", "outputChunks", "scratchChunks"),
-    barrier_blocks="nthread_blocks",
-)
 
-#: v0.8.0, October 2025, to 1f5f065, August 2026
-V2 = PlanVocabulary(
-    format="mscclpp-2",
-    by_buffers=False,
-    kinds={kind: kind for kind in (ir.MEMORY, ir.PORT, ir.SWITCH)},
-    moves={
-        "put": Move(ir.PAIRS, Side((LOCAL,), LOCAL), Side((REMOTE,), REMOTE), (ir.MEMORY, ir.PORT)),
-        "pws": Move(ir.PAIRS, Side((LOCAL,), LOCAL), Side((REMOTE,), REMOTE), (ir.PORT,)),
-        "pwsf": Move(ir.PAIRS, Side((LOCAL,), LOCAL), Side((REMOTE,), REMOTE), (ir.PORT,)),
-        "get": Move(ir.PAIRS, Side((REMOTE,), REMOTE), Side((LOCAL,), LOCAL), (ir.MEMORY,)),
-        "copy": Move(ir.PAIRS, Side((LOCAL,)), Side((LOCAL,))),
-        "re": Move(ir.REDUCE, Side((LOCAL, LOCAL), LOCAL), Side((LOCAL,))),
-        "res": Move(ir.REDUCE, Side((LOCAL, LOCAL), LOCAL), Side((LOCAL,), REMOTE), (ir.MEMORY,)),
-        "rre": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,)), (ir.MEMORY,)),
-        "rres": Move(ir.REDUCE, Side((LOCAL,), REMOTE), Side((LOCAL,), REMOTE), (ir.MEMORY,)),
-        "ppkt": Move(ir.PAIRS, Side((LOCAL,), LOCAL), Side((REMOTE_PACKET,), REMOTE_PACKET), (ir.MEMORY, ir.PORT)),
-        "rppkt": Move(ir.REDUCE, Side((POLLED,)), Side((REMOTE_PACKET,), REMOTE_PACKET), (ir.MEMORY, ir.PORT)),
-        "respkt": Move(ir.REDUCE, Side((LOCAL, POLLED), POLLED), Side((LOCAL,), REMOTE_PACKET), (ir.MEMORY,)),
-        "repkt": Move(ir.REDUCE, Side((LOCAL, POLLED), POLLED), Side((LOCAL,))),
-        "recpkt": Move(ir.REDUCE, Side((LOCAL, POLLED), POLLED), Side((LOCAL, PACKET))),
-        "recspkt": Move(ir.REDUCE, Side((LOCAL, POLLED), POLLED), Side((LOCAL, PACKET), REMOTE_PACKET), (ir.MEMORY,)),
-        "cpkt": Move(ir.PAIRS, Side((LOCAL,)), Side((PACKET,))),
-        "upkt": Move(ir.PAIRS, Side((POLLED,)), Side((LOCAL,))),
-        "glres": Move(ir.REDUCE, Side((MULTICAST,)), Side((MULTICAST,)), (ir.SWITCH,)),
-        "gstore": Move(ir.REDUCE, Side((LOCAL,)), Side((MULTICAST,)), (ir.SWITCH,)),
-        "gstorepkt": Move(ir.REDUCE, Side((LOCAL,)), Side((MULTICAST_PACKET,)), (ir.SWITCH,)),
-    },
-    controls=(*SIGNALS, "nop", "barrier", "sem_acquire", "sem_release", "pipeline"),
-    kind="channel_type",
-    peers="connected_to",
-    groups="rank_groups",
-    listed_kind="channel_type",
-    listed="channel_ids",
-    chunks=("input_chunks", "output_chunks", "scratch_chunks"),
-    barrier_blocks="num_threadblocks",
-)
+@cache
+def vocabularies() -> tuple[PlanVocabulary, ...]:
+    """Return the vocabularies of both generations, the older one first."""
+    data: Any = load_mapping(PRESETS / "formats" / "mscclpp.yaml")
+    result = []
+    for format, words in data.items():
+        channels = {"any": (*words["kinds"], "none")}
+        moves = {
+            name: Move(action, _side(sources), _side(targets), channels.get(through, tuple(through.split())))
+            for name, (action, sources, targets, through) in words["moves"].items()
+        }
+        lists = {name: tuple(words[name]) for name in ("controls", "chunks")}
+        result.append(PlanVocabulary(**{**words, **lists, "format": format, "moves": moves}))
+    return tuple(result)
+
+
+def _side(text: str) -> Side:
+    *kinds, last = text.split()
+    if last.endswith("*"):
+        return Side(tuple(_OPERANDS[kind] for kind in kinds), _OPERANDS[last[:-1]])
+    return Side(tuple(_OPERANDS[kind] for kind in (*kinds, last)))
+
 
 #: Steps of MSCCL's XML: action, sources and targets, each the range named src or dst, or the FIFO from or to a peer.
 STEPS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
