@@ -192,8 +192,8 @@ def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
 def nvls(options: KernelOptions) -> GpuProgram:
     """Build an all-reduce, reduce-scatter or all-gather with reductions and multicasts in the switches.
 
-    Ranks that read through the switch meet at the start. At the end they wait for all multicast data by signals, or, if
-    there is none, for all reads.
+    Ranks that read through the switch meet at the start. At the end they wait for the signals of all multicast data. A
+    reduce-scatter multicasts nothing, so its ranks wait for all reads.
     """
     if options.bookkeeping:
         return nccl_nvls(options)
