@@ -79,7 +79,7 @@ class CollectiveBuilder(ProgramBuilder):
         return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
 
     def collective_ends(self) -> tuple[Region, Region, int]:
-        """Add input and output of the collective: one chunk per rank where it reduces or gathers."""
+        """Add input and output; the input of a reduction and the output of a gather have one chunk per rank."""
         ranks = self.options.num_ranks
         return self.ends(ranks if self.options.reduces else 1, ranks if self.options.gathers else 1)
 
