@@ -118,13 +118,9 @@ def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:
         finish_states(for_kernel(tables.machine), for_kernel(tables.counters), _clock(state))
     tasks = tables.work.tasks
     records = Records(
-        ready_ps=tasks["ready_ps"].copy(),
-        start_ps=tasks["start_ps"].copy(),
-        end_ps=tasks["end_ps"].copy(),
-        num_events=int(clock.num_events),
-        engine="compiled",
-        network="loadstore",
-    )
+        ready_ps=tasks["ready_ps"].copy(), start_ps=tasks["start_ps"].copy(), end_ps=tasks["end_ps"].copy(),
+        num_events=int(clock.num_events), engine="compiled", network="loadstore",
+    )  # fmt: skip
     arrivals = None
     if finished and system.record >= 0:
         arrivals = arrivals_of(tables.peers.log[: clock.num_log], system, int(state.model.waves))
@@ -148,29 +144,17 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     links, numbers = lane_columns(state.fabric.lanes)
     issued = (column.copy() for column in counts["issued"].T)
     return GpuRecords(
-        ranks=system.ranks,
-        gpu_of=system.gpu_of,
-        workgroup_start_ps=counters.group_start,
-        workgroup_end_ps=counters.group_end,
-        workgroup_cu=counters.group_cu,
-        op_start_ps=counters.op_start,
-        op_end_ps=counters.op_end,
-        state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
-        resource_data=in_gpus["messages"][:, :, 0].copy(),
-        resource_control=in_gpus["messages"][:, :, 1].copy(),
-        resource_busy_ps=in_gpus["busy_ps"].copy(),
-        lane_link=np.array(links, np.int32),
-        lane_number=np.array(numbers, np.int32),
-        lane_data=lanes["messages"][:, 0].copy(),
-        lane_control=lanes["messages"][:, 1].copy(),
-        lane_busy_ps=lanes["busy_ps"].copy(),
-        **dict(zip(_REQUESTS, issued, strict=True)),
-        **{name: counts[field].copy() for name, field in _COUNTS.items()},
-        resources=system.layout.names,
-        end_ps=int(state.clock.now),
-        num_events=int(state.clock.num_events),
+        ranks=system.ranks, gpu_of=system.gpu_of, workgroup_start_ps=counters.group_start,
+        workgroup_end_ps=counters.group_end, workgroup_cu=counters.group_cu, op_start_ps=counters.op_start,
+        op_end_ps=counters.op_end, state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
+        resource_data=in_gpus["messages"][:, :, 0].copy(), resource_control=in_gpus["messages"][:, :, 1].copy(),
+        resource_busy_ps=in_gpus["busy_ps"].copy(), lane_link=np.array(links, np.int32),
+        lane_number=np.array(numbers, np.int32), lane_data=lanes["messages"][:, 0].copy(),
+        lane_control=lanes["messages"][:, 1].copy(), lane_busy_ps=lanes["busy_ps"].copy(),
+        **dict(zip(_REQUESTS, issued, strict=True)), **{name: counts[field].copy() for name, field in _COUNTS.items()},
+        resources=system.layout.names, end_ps=int(state.clock.now), num_events=int(state.clock.num_events),
         engine="compiled",
-    )
+    )  # fmt: skip
 
 
 def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:

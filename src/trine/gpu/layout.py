@@ -136,12 +136,9 @@ def layout_of(model: GpuModel) -> GpuLayout:
         names=tuple(names), kinds=tuple(kinds), source=tuple(source + missing), target=tuple(target + missing)
     )
     return GpuLayout(
-        model=model,
-        names=described,
-        bytes_per_s=np.array(rates, np.int64),
-        first_channel=first_channel,
+        model=model, names=described, bytes_per_s=np.array(rates, np.int64), first_channel=first_channel,
         first_slice=first_slice,
-    )
+    )  # fmt: skip
 
 
 def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:

@@ -72,21 +72,12 @@ def target_system(
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
-        program=_as_gpu_0(kernels, target),
-        model=model,
-        layout=layout_of(model),
-        fabric=fabric,
-        num_ranks=program.num_ranks,
-        ranks=np.array([target], np.int32),
-        gpu_of=gpu_of,
-        operand_peer=kernels.operand_rank,
-        link_image=np.arange(len(cluster.links), dtype=np.int32),
-        link_home=link_homes(cluster, group),
-        grid=rank_grid(cluster, group),
-        graph=target_part.tasks.graph,
-        task_kernel=target_part.tasks.task_kernel,
-        outside=outside,
-    )
+        program=_as_gpu_0(kernels, target), model=model, layout=layout_of(model), fabric=fabric,
+        num_ranks=program.num_ranks, ranks=np.array([target], np.int32), gpu_of=gpu_of,
+        operand_peer=kernels.operand_rank, link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group), grid=rank_grid(cluster, group), graph=target_part.tasks.graph,
+        task_kernel=target_part.tasks.task_kernel, outside=outside,
+    )  # fmt: skip
     check_tasks(replace(system, program=kernels))
     check_replayable(system, target)
     return system, target_part

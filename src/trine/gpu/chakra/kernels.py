@@ -102,12 +102,9 @@ class JobKernels:
         first, size = self._num_kernels, memory_end(program)
         shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
         part = PlacedProgram(
-            program=replace(program, buffers=()),
-            ranks=tuple(ranks),
-            address_shift=self._address,
-            semaphore_shift=shift,
-            name=name,
-        )
+            program=replace(program, buffers=()), ranks=tuple(ranks), address_shift=self._address,
+            semaphore_shift=shift, name=name,
+        )  # fmt: skip
         if program.semaphores.shape[1]:
             for rank in ranks:
                 self._semaphores[rank] = part.semaphores_end
@@ -139,15 +136,10 @@ class JobKernels:
         self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, crossing_pairs: frozenset[tuple[int, int]]
     ) -> GpuProgram:
         program = build_kernel(
-            kind,
-            num_ranks,
-            size_bytes,
-            algorithm=algorithm,
+            kind, num_ranks, size_bytes, algorithm=algorithm,
             workgroups=self._choices.groups(size_bytes // num_ranks if crossing_pairs else None),
-            wavefronts=self._choices.wavefronts,
-            protocol=self._choices.protocol,
-            line_bytes=self._model.line_bytes,
-        )
+            wavefronts=self._choices.wavefronts, protocol=self._choices.protocol, line_bytes=self._model.line_bytes,
+        )  # fmt: skip
         return through_nics(program, lambda i, j: (i, j) in crossing_pairs) if crossing_pairs else program
 
     def _algorithm(self, step: Collective, is_apart: bool) -> str:
@@ -164,12 +156,9 @@ class JobKernels:
         through_nic = self.crosses(source, target)
         if (size_bytes, through_nic) not in self._messages:
             self._messages[size_bytes, through_nic] = message_program(
-                size_bytes,
-                workgroups=self._choices.groups(),
-                wavefronts=self._choices.wavefronts,
-                line_bytes=self._model.line_bytes,
-                through_nic=through_nic,
-            )
+                size_bytes, workgroups=self._choices.groups(), wavefronts=self._choices.wavefronts,
+                line_bytes=self._model.line_bytes, through_nic=through_nic,
+            )  # fmt: skip
         return self.add(self._messages[size_bytes, through_nic], (source, target), "message")
 
     def crosses(self, source: int, target: int) -> bool:

@@ -122,13 +122,10 @@ class LoadStoreQuestion:
     def _loadstore_options(self) -> LoadStoreOptions:
         without_protocol = self.inside.compare_fidelity and self.operator.protocol == "none"
         return self.kernel_options.make(
-            algorithm=self.operator.algorithm,
-            protocol="auto" if without_protocol else self.operator.protocol,
-            fold="off" if self.inside.no_fold else "auto",
-            verify=self.inside.verify_fold,
-            matrix=self.matrix,
+            algorithm=self.operator.algorithm, protocol="auto" if without_protocol else self.operator.protocol,
+            fold="off" if self.inside.no_fold else "auto", verify=self.inside.verify_fold, matrix=self.matrix,
             moe=self.moe,
-        )
+        )  # fmt: skip
 
     def _run(self, cluster: Cluster, options: LoadStoreOptions) -> LoadStoreCollectiveResult:
         from trine.gpu.collective import loadstore_collective

@@ -194,18 +194,11 @@ class Programs:
     def _kernel_options(self, size_bytes: int) -> KernelOptions:
         options = self.options
         return KernelOptions(
-            op=self.op,
-            num_ranks=self.num_ranks,
-            size_bytes=size_bytes,
-            workgroups=self.workgroups,
-            wavefronts=self.wavefronts or self.usual_wavefronts,
-            protocol=options.wire_protocol,
-            line_bytes=self.line_bytes,
-            bookkeeping=self.bookkeeping,
-            num_nodes=self.num_nodes if self.is_even else 1,
-            matrix=self._matrix(size_bytes),
-            moe=self.moe,
-        )
+            op=self.op, num_ranks=self.num_ranks, size_bytes=size_bytes, workgroups=self.workgroups,
+            wavefronts=self.wavefronts or self.usual_wavefronts, protocol=options.wire_protocol,
+            line_bytes=self.line_bytes, bookkeeping=self.bookkeeping, num_nodes=self.num_nodes if self.is_even else 1,
+            matrix=self._matrix(size_bytes), moe=self.moe,
+        )  # fmt: skip
 
     def _matrix(self, size_bytes: int) -> Sequence[Sequence[int]] | None:
         """Return the matrix of all_to_all_v, by default with equal blocks."""
@@ -321,12 +314,9 @@ class LoadStoreRuns:
         """Run a program on the group; ``what``: difference from the requested run, for the observer."""
         announce_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
         return run_gpus(
-            program,
-            self.cluster if cluster is None else cluster,
-            self.group,
-            self.model if model is None else model,
+            program, self.cluster if cluster is None else cluster, self.group, self.model if model is None else model,
             options=GpuRunOptions(fold=self.options.fold, verify=verify),
-        )
+        )  # fmt: skip
 
     def is_hopeless(self, name: str, size_bytes: int, best_ps: int) -> bool:
         """Return whether the bytes of a program alone take at least ``best_ps``."""
@@ -339,28 +329,16 @@ class LoadStoreRuns:
         factor = bus_factor(self.op, len(self.ranks))
         notes = ("folded and unfolded runs gave the same times, waits and counts",) if run.fold.verified else ()
         result = GpuResult(
-            program=run.program,
-            model=self.model,
-            cluster=self.cluster,
-            group=self.group,
-            records=run.gpu,
-            bus_factor=factor,
-            fold=run.fold,
-            finished=run.finished,
-            wall_s=time.perf_counter() - began,
-            notes=notes,
-        )
+            program=run.program, model=self.model, cluster=self.cluster, group=self.group, records=run.gpu,
+            bus_factor=factor, fold=run.fold, finished=run.finished, wall_s=time.perf_counter() - began, notes=notes,
+        )  # fmt: skip
         if self.op in MOE:  # tokens and experts determine the bytes sent
             size_bytes = run.program.payload_bytes
         answer = self._time(name, size_bytes, run, factor, result.bottleneck)
         return LoadStoreRow(
-            time=answer,
-            bottleneck=result.bottleneck,
-            finished=run.finished,
-            simulated=run.fold.classes,
-            notes=(*run.program.notes, *notes),
-            result=result,
-        )
+            time=answer, bottleneck=result.bottleneck, finished=run.finished, simulated=run.fold.classes,
+            notes=(*run.program.notes, *notes), result=result,
+        )  # fmt: skip
 
     def _verified(self, program: GpuProgram, unfolded: list[InputError] | None) -> GpuRun:
         """Run both ways if ``verify``. With ``unfolded``, a program that cannot fold runs once and adds its reason."""
@@ -374,20 +352,11 @@ class LoadStoreRuns:
 
     def _time(self, name: str, size: int, run: GpuRun, factor: float, bottleneck: Bottleneck) -> CollectiveTime:
         return CollectiveTime(
-            op=self.op,
-            size_bytes=size,
-            sent_bytes=size,
-            num_ranks=len(self.ranks),
-            time_ps=run.end_ps,
-            low_ps=run.end_ps,
-            high_ps=run.end_ps,
-            algorithm=name,
-            protocol=self.programs.protocol,
-            channels=self.programs.workgroups,
-            bus_factor=factor,
-            evidence=EVIDENCE,
+            op=self.op, size_bytes=size, sent_bytes=size, num_ranks=len(self.ranks), time_ps=run.end_ps,
+            low_ps=run.end_ps, high_ps=run.end_ps, algorithm=name, protocol=self.programs.protocol,
+            channels=self.programs.workgroups, bus_factor=factor, evidence=EVIDENCE,
             limit=bottleneck.name or bottleneck.what,
-        )
+        )  # fmt: skip
 
 
 #: For each path of each pair of GPUs: ports, and name, lane, rate and latency of each link

@@ -86,15 +86,12 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
     all_notes |= dict.fromkeys(strict.notes)
     all_notes |= dict.fromkeys(_relaxed_ends(strict.open_ends, open_ends))
     return PlanProof(
-        plan=plan.name,
-        collective=plan.collective,
-        num_ranks=plan.num_ranks,
+        plan=plan.name, collective=plan.collective, num_ranks=plan.num_ranks,
         num_operations=sum(len(block.steps) for block in strict.machine.blocks),
-        num_cells=strict.machine.memory.num_cells,
-        num_runs=orders + 2,
+        num_cells=strict.machine.memory.num_cells, num_runs=orders + 2,
         open_ends=tuple(f"rank {rank} can end before {place} has written" for rank, place in open_ends.items()),
         notes=tuple(all_notes),
-    )
+    )  # fmt: skip
 
 
 def _relaxed_ends(strict: dict[int, str], open_ends: dict[int, str]) -> list[str]:

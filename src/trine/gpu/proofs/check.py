@@ -248,15 +248,10 @@ def check_program(
         for rank in range(program.num_gpus):  # hosts do not end
             _look_at_end(run, rank, ends, late)
     return ProgramProof(
-        program=program.name,
-        op=op if goal is None else goal.op,
-        num_ranks=program.num_ranks,
-        num_ops=run.num_done,
-        num_cells=cells.count * program.num_ranks,
-        num_runs=orders + 1,
-        open_ends=tuple(ends.values()),
+        program=program.name, op=op if goal is None else goal.op, num_ranks=program.num_ranks, num_ops=run.num_done,
+        num_cells=cells.count * program.num_ranks, num_runs=orders + 1, open_ends=tuple(ends.values()),
         late_reads=tuple(late.values()),
-    )
+    )  # fmt: skip
 
 
 def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_ends: bool) -> None:

@@ -51,20 +51,11 @@ class SwitchedRequest:
         of_line = request.semaphore - self.operand.semaphore  # of a flagged line, relative to the first line
         for member in self.operand.members:
             copy = MemberRequest(
-                kind=request.kind,
-                wave_slot=request.wave_slot,
-                rank=request.rank,
-                peer=member.peer,
-                gpu=request.gpu,
-                target=member.rank,
-                cu=request.cu,
-                address=member.address + request.address - self.operand.address,
-                semaphore=member.semaphore + of_line,
-                amount=request.amount,
-                number=request.number,
-                adds=self.operand.adds,
-                of=self,
-            )
+                kind=request.kind, wave_slot=request.wave_slot, rank=request.rank, peer=member.peer, gpu=request.gpu,
+                target=member.rank, cu=request.cu, address=member.address + request.address - self.operand.address,
+                semaphore=member.semaphore + of_line, amount=request.amount, number=request.number,
+                adds=self.operand.adds, of=self,
+            )  # fmt: skip
             copy.go_down(self.messages, time_ps)
 
     def answered_by(self, time_ps: int) -> None:

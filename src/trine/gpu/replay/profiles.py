@@ -263,14 +263,9 @@ class _ProfileReader:
 
     def _add(self, row: ProfileRow, peer: int, address: str | int, size: int, value: int, time_ps: int) -> None:
         self.table.register_writes(
-            peer=[peer],
-            address=[address],
-            size_bytes=[size],
-            value=[value],
-            time_ps=[time_ps - self.run.start_ps],
-            file=row.file,
-            lines=[row.line],
-        )
+            peer=[peer], address=[address], size_bytes=[size], value=[value], time_ps=[time_ps - self.run.start_ps],
+            file=row.file, lines=[row.line],
+        )  # fmt: skip
 
 
 def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:

@@ -251,14 +251,9 @@ def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str
     value = np.where(is_flag, columns.value, 0)
     order = np.lexsort((columns.size_bytes, value, semaphore, address, columns.peer, columns.time_ps))
     writes = PeerWrites(
-        peer=columns.peer[order],
-        address=address[order],
-        size_bytes=columns.size_bytes[order],
-        semaphore=semaphore[order].astype(np.int32),
-        value=value[order],
-        time_ps=columns.time_ps[order],
-        fabric=fabric,
-    )
+        peer=columns.peer[order], address=address[order], size_bytes=columns.size_bytes[order],
+        semaphore=semaphore[order].astype(np.int32), value=value[order], time_ps=columns.time_ps[order], fabric=fabric,
+    )  # fmt: skip
     return Resolved(writes, warnings)
 
 

@@ -263,12 +263,9 @@ def listed_writes(
     )
     if first_flag is not None:
         table.register_writes(
-            peer=transfers.peer,
-            address=[f"sem {first_flag + number}" for number in range(len(moments))],
-            size_bytes=FLAG_BYTES,
-            value=1,
-            time_ps=moments,
-        )
+            peer=transfers.peer, address=[f"sem {first_flag + number}" for number in range(len(moments))],
+            size_bytes=FLAG_BYTES, value=1, time_ps=moments,
+        )  # fmt: skip
     return table
 
 

@@ -109,18 +109,10 @@ def _draw_links(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
         dx, dy = x2 - x, y2 - y
         aside = 0.11
         paint.axes.arrow(
-            x + dx * _HALF + dy * aside,
-            y + dy * _HALF - dx * aside,
-            dx * (1 - 2 * _HALF),
-            dy * (1 - 2 * _HALF),
-            width=0.09,
-            head_width=0.17,
-            head_length=0.1,
-            length_includes_head=True,
-            facecolor=paint.scale.to_rgba(busy[number]),
-            edgecolor="#444444",
-            linewidth=0.4,
-        )
+            x + dx * _HALF + dy * aside, y + dy * _HALF - dx * aside, dx * (1 - 2 * _HALF), dy * (1 - 2 * _HALF),
+            width=0.09, head_width=0.17, head_length=0.1, length_includes_head=True,
+            facecolor=paint.scale.to_rgba(busy[number]), edgecolor="#444444", linewidth=0.4,
+        )  # fmt: skip
 
 
 def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:

@@ -139,18 +139,11 @@ class ResourceUses(KernelRun):
             traffic = _bytes(self, int(data[i]), int(control[i]), int(busy[i]), bytes_per_s // int(lanes[i]))
             uses.append(
                 LaneUse(
-                    link=number,
-                    name=link.name,
-                    bytes_per_s=bytes_per_s,
-                    lanes=int(lanes[i]),
-                    used=int(used[i]),
-                    busy_ps=int(busy[i]),
-                    busiest_ps=int(busiest[i]),
-                    **traffic._asdict(),
-                    from_gpu=link.source in gpus,
+                    link=number, name=link.name, bytes_per_s=bytes_per_s, lanes=int(lanes[i]), used=int(used[i]),
+                    busy_ps=int(busy[i]), busiest_ps=int(busiest[i]), **traffic._asdict(), from_gpu=link.source in gpus,
                     time_ps=self.time_ps,
                 )
-            )
+            )  # fmt: skip
         return tuple(uses)
 
 
@@ -178,17 +171,11 @@ def _inside(result: ResourceUses) -> Iterator[KindUse]:
         data, control = records.resource_data[:, chosen], records.resource_control[:, chosen]
         gpu, place = divmod(int(np.argmax(busy)), len(chosen))
         yield KindUse(
-            kind=kind,
-            count=busy.size,
-            used=int(np.count_nonzero(data + control)),
-            busy_ps=int(busy.sum()),
-            busiest_ps=int(busy[gpu, place]),
-            busiest=records.resources.names[chosen[place]],
-            busiest_rank=int(records.ranks[gpu]),
-            data=int(data.sum()),
-            control=int(control.sum()),
+            kind=kind, count=busy.size, used=int(np.count_nonzero(data + control)), busy_ps=int(busy.sum()),
+            busiest_ps=int(busy[gpu, place]), busiest=records.resources.names[chosen[place]],
+            busiest_rank=int(records.ranks[gpu]), data=int(data.sum()), control=int(control.sum()),
             time_ps=result.time_ps,
-        )
+        )  # fmt: skip
 
 
 def _lanes(result: ResourceUses) -> Iterator[KindUse]:
@@ -198,17 +185,11 @@ def _lanes(result: ResourceUses) -> Iterator[KindUse]:
         return
     busiest = int(np.argmax(records.lane_busy_ps))
     yield KindUse(
-        kind="lane",
-        count=sum(link.lanes for link in result.links),
-        used=len(used),
-        busy_ps=int(records.lane_busy_ps.sum()),
-        busiest_ps=int(records.lane_busy_ps[busiest]),
-        busiest=lane_name(result, busiest),
-        busiest_rank=-1,
-        data=int(records.lane_data.sum()),
-        control=int(records.lane_control.sum()),
-        time_ps=result.time_ps,
-    )
+        kind="lane", count=sum(link.lanes for link in result.links), used=len(used),
+        busy_ps=int(records.lane_busy_ps.sum()), busiest_ps=int(records.lane_busy_ps[busiest]),
+        busiest=lane_name(result, busiest), busiest_rank=-1, data=int(records.lane_data.sum()),
+        control=int(records.lane_control.sum()), time_ps=result.time_ps,
+    )  # fmt: skip
 
 
 def lane_name(result: ResourceUses, lane: int) -> str:

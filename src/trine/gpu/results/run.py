@@ -198,18 +198,14 @@ class KernelRun:
         busy, workgroups = occupied(self), np.bincount(gpu, minlength=gpus)
         return tuple(
             GpuUse(
-                rank=int(records.ranks[g]),
-                stands_for=int(stands_for[g]),
-                start_ps=int(first[g]) if last[g] >= 0 else -1,
-                end_ps=int(last[g]),
-                state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()),
-                workgroups=int(workgroups[g]),
-                occupied_cus=int(np.count_nonzero(busy[g])),
-                occupied_ps=int(busy[g].sum()),
+                rank=int(records.ranks[g]), stands_for=int(stands_for[g]),
+                start_ps=int(first[g]) if last[g] >= 0 else -1, end_ps=int(last[g]),
+                state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()), workgroups=int(workgroups[g]),
+                occupied_cus=int(np.count_nonzero(busy[g])), occupied_ps=int(busy[g].sum()),
                 **{name: int(getattr(records, name)[g]) for name in COUNTERS},
             )
             for g in range(gpus)
-        )
+        )  # fmt: skip
 
     @cached_property
     def operations(self) -> tuple[OperationUse, ...]:
@@ -228,14 +224,11 @@ class KernelRun:
         uses = [
             OperationUse(
                 kind=OP_NAMES[int(code) // (len(program.labels) + 1)],
-                label=(*program.labels, "")[int(code) % (len(program.labels) + 1) - 1],
-                count=int(count[i]),
-                amount=int(amount[i]),
-                time_ps=int(time[i]),
-                longest_ps=int(longest[i]),
+                label=(*program.labels, "")[int(code) % (len(program.labels) + 1) - 1], count=int(count[i]),
+                amount=int(amount[i]), time_ps=int(time[i]), longest_ps=int(longest[i]),
             )
             for i, code in enumerate(unique_keys)
-        ]
+        ]  # fmt: skip
         return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, use.label)))
 
     def rank(self, rank: int) -> GpuUse:

@@ -329,14 +329,9 @@ class _Lowering:
         if packets.flagged_reads:
             self.num_flags = self.address_map.num_packet_lines
         wiring = BlockWiring(
-            addresses=self.address_map,
-            signals=signals,
-            barriers=barriers,
-            dependencies=dependencies,
-            packets=packets,
-            plan_semaphores=plan_semaphores,
-            first_flag=self.num_control,
-        )
+            addresses=self.address_map, signals=signals, barriers=barriers, dependencies=dependencies, packets=packets,
+            plan_semaphores=plan_semaphores, first_flag=self.num_control,
+        )  # fmt: skip
         self._run_blocks(steps, wiring)
         self._note_blocks(wiring)
 
@@ -400,14 +395,9 @@ class _Lowering:
         slot_lines = fifos.slot_lines()
         self.num_flags = slots * slot_lines if flagged else 0
         wiring = FifoWiring(
-            addresses=self.address_map,
-            cutting=cutting,
-            fifos=fifos,
-            dependencies=dependencies,
-            flagged=flagged,
-            first_flag=self.num_control,
-            slot_lines=slot_lines,
-        )
+            addresses=self.address_map, cutting=cutting, fifos=fifos, dependencies=dependencies, flagged=flagged,
+            first_flag=self.num_control, slot_lines=slot_lines,
+        )  # fmt: skip
         for gpu in plan.gpus:
             for block in gpu.blocks:
                 StepLowering(wiring, Emitter(self.builder, self.address_map, gpu.rank), gpu, block).run()
