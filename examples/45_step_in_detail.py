@@ -26,7 +26,7 @@ def main() -> None:
     print("\n".join(found.details().splitlines()[5:18]))
 
 
-def show(found: trine.gpu.detail.result.KernelDetail) -> None:
+def show(found: trine.gpu.detail.detail.KernelDetail) -> None:
     awake, asleep = found.waits
     most = max(found.peers, key=lambda peer: peer.waits_ended_ps)
     print(

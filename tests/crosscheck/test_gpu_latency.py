@@ -10,7 +10,9 @@ import pytest
 from trine.cluster import load_cluster
 from trine.common.units import transfer_ps
 from trine.gpu.fabric import FabricPath, GpuFabric
-from trine.gpu.model.derived import local_load_ps, remote_load_ps
+from trine.gpu.layout import CHANNEL, CU, PORT, layout_of
+from trine.gpu.model import GpuModel
+from trine.gpu.model.derived import local_load_ps
 from trine.gpu.model.files import known_gpu_models, load_gpu_model
 
 #: model, hits the cache, cycles, relative tolerance: small for the presets' own sources, wider for others
@@ -51,6 +53,24 @@ REMOTE = [
 ]
 
 
+def noc_ps(model: GpuModel) -> float:
+    """Return the time of a remote load in the NoCs of both GPUs, there and back, mean over CUs, ports and channels."""
+    layout = layout_of(model)
+
+    def way_ps(ends: tuple[tuple[str, int], tuple[str, int]], num_bytes: int) -> int:
+        path = layout.path(*ends[0], *ends[1])
+        return sum(transfer_ps(num_bytes, int(layout.bytes_per_s[hop.resource])) + hop.after_ps for hop in path)
+
+    def both_ways_ps(first: tuple[str, int], count: int, second: str) -> float:
+        ends = [(first, (second, number)) for number in range(count)]
+        request, answer = model.header_bytes, model.header_bytes + model.line_bytes
+        return sum(way_ps(each, request) + way_ps(each[::-1], answer) for each in ends) / count
+
+    cus, ports = range(0, model.num_cus, max(1, model.num_cus // 64)), range(model.ports.count)
+    near = sum(both_ways_ps((CU, cu), model.ports.count, PORT) for cu in cus) / len(cus)
+    return near + sum(both_ways_ps((PORT, port), model.memory.num_channels, CHANNEL) for port in ports) / len(ports)
+
+
 @pytest.mark.parametrize(("cluster", "gpu", "ns"), REMOTE)
 def test_a_remote_load_takes_what_was_measured(cluster: str, gpu: str, ns: float) -> None:
     model = load_gpu_model(gpu)
@@ -62,7 +82,9 @@ def test_a_remote_load_takes_what_was_measured(cluster: str, gpu: str, ns: float
     request, answer = model.header_bytes, model.header_bytes + model.line_bytes
     there, back = fabric.paths(0, 1)[0], fabric.paths(1, 0)[0]
     assert len({hop.bytes_per_s for hop in there.hops}) == 1
-    took = remote_load_ps(model, fabric_ps(there, request), fabric_ps(back, answer), hit=True)
+    assert model.l2 is not None
+    hit_ps = transfer_ps(model.line_bytes, model.l2.bytes_per_s) + model.l2.latency_ps
+    took = noc_ps(model) + hit_ps + fabric_ps(there, request) + fabric_ps(back, answer)
     assert took == pytest.approx(ns * 1000, rel=0.005 if cluster == "dgx-h100" else 0.012)
 
 

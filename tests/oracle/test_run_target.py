@@ -89,7 +89,7 @@ def test_the_system_of_a_target_is_the_one_that_tests_cut_out():
     program, group = work.program, work.group
     system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program))
     for rank in (0, 3):
-        found = target_system(program, work.cluster, group, work.model, rank, None).program
+        found = target_system(program, work.cluster, group, work.model, rank, None, None)[0].program
         expected = replayed(system, rank, None).program
         for field in ("kernel_rank", "workgroup_ptr", "op_kind", "operand_ptr", "operand_rank", "operand_address"):
             np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)

@@ -10,19 +10,9 @@ from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
 from trine.engine._state import COMPUTE, JOIN, TaskTables
 from trine.engine._tasks import release, stream_ready
+from trine.gpu import _state as S
 from trine.gpu._packets import make_transfer
 from trine.gpu._scheduler import take_request, wake_group
-from trine.gpu._state import (
-    DISPATCH_CLASS,
-    SHIFT_CLASS,
-    WAVE_GONE,
-    WAVE_NEW,
-    Entities,
-    LoopTables,
-    MachineTables,
-    ProgramTable,
-    RunCounters,
-)
 from trine.gpu._wheel import give_event
 
 U = np.uint64
@@ -40,7 +30,7 @@ def begin_ready(work: TaskTables, clock: Record) -> None:
 
 
 @inlined
-def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
+def begin(tables: S.LoopTables, clock: Record, model: Record) -> bool:
     """Begin a task; return whether it would end after MAX_PS."""
     number, now = clock.begin, clock.now
     clock.begin = -1
@@ -56,12 +46,12 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
         push(tables.wheel.heap, clock, now + delay_ps, 2 * number + 1 if carries else 2 * number, BY_PAYLOAD)
     else:
         flow = take_request(tables.entities, clock)
-        make_transfer(tables.entities, tables.program, tables.paths, clock, model, flow, number, task.amount)
+        make_transfer(tables, clock, model, flow, number, task.amount)
     return False
 
 
 @inlined
-def far_event(program: ProgramTable, machine: MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
+def far_event(program: S.ProgramTable, machine: S.MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
     """Handle a heap entry: a task's end (2 * task), a launch (2 * task + 1), or an entity with an event now."""
     if payload >= first_far:
         clock.new_event = payload - first_far
@@ -96,22 +86,21 @@ def end_task(work: TaskTables, clock: Record) -> None:
 
 
 @inlined
-def kick_gpu(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
+def kick_gpu(entities: S.Entities, machine: S.MachineTables, clock: Record, model: Record) -> None:
     """Give the GPU's dispatcher an event if a kernel waits and no event is pending."""
     number = clock.kick_gpu
     clock.kick_gpu = -1
     gpu = machine.gpus[U(number)]
     if gpu.is_pending == 0 and gpu.first_kernel >= 0:
         gpu.is_pending = 1
-        key = np.int64(DISPATCH_CLASS) << SHIFT_CLASS
+        key = np.int64(S.DISPATCH_CLASS) << S.SHIFT_CLASS
         give_event(entities, clock, model.first_dispatcher + number, max(clock.now, gpu.ready_ps), key)
 
 
 @inlined
-def dispatch(
-    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, gpu_number: Int
-) -> None:
+def dispatch(tables: S.LoopTables, clock: Record, model: Record, gpu_number: Int) -> None:
     """Start the next workgroup of the first kernel in the GPU's queue on the next CU with room, if any."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     gpu = machine.gpus[U(gpu_number)]
     gpu.is_pending = 0
     number = np.int64(gpu.first_kernel)
@@ -134,14 +123,14 @@ def dispatch(
     counters.group_cu[U(group_number)] = cu_in_gpu
     group = machine.groups[U(group_number)]
     group.waves_left = count
-    group.first_wave = _start_waves(program, machine, clock, model, cu_number, group_number, count)
+    group.first_wave = _start_waves(tables, clock, model, cu_number, group_number, count)
     wake_group(machine, clock, np.int64(group.first_wave))
     gpu.ready_ps = clock.now + model.dispatch_ps
     clock.kick_gpu = gpu_number
 
 
 @inlined
-def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: Int) -> Int:
+def _find_room(machine: S.MachineTables, model: Record, gpu_number: Int, count: Int) -> Int:
     """Return the GPU's next CU with room for ``count`` wavefronts; -1 if all are full."""
     cu_in_gpu = np.int64(machine.gpus[U(gpu_number)].next_cu)
     for _ in range(model.cus):
@@ -153,14 +142,13 @@ def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: In
 
 
 @inlined
-def _start_waves(
-    program: ProgramTable, machine: MachineTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
-) -> Int:
+def _start_waves(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int) -> Int:
     """Assign slots to the wavefronts of a workgroup; return the slot of the last wavefront."""
+    program, machine = tables.program, tables.machine
     previous = np.int64(-1)
     place = cu_number * model.waves
     for index in range(count):
-        while machine.waves[U(place)].doing != WAVE_GONE:
+        while machine.waves[U(place)].doing != S.WAVE_GONE:
             place += 1
         wave = machine.waves[U(place)]
         wave.op = program.workgroup_ptr[U(group)]
@@ -172,7 +160,7 @@ def _start_waves(
         wave.operand = 0
         wave.slots = 0
         wave.unfinished = 0
-        wave.doing = WAVE_NEW
+        wave.doing = S.WAVE_NEW
         wave.cu = cu_number
         wave.sibling = previous
         machine.wave_times[U(place)].since_ps = clock.now

@@ -8,43 +8,13 @@ from trine.common._jit import Int, inlined, kernel, make_by_reference
 from trine.common._records import Record
 from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
+from trine.gpu import _state as S
 from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
 from trine.gpu._fabric import cross
 from trine.gpu._packets import deliver, flow_event, inject
 from trine.gpu._peers import arrive
-from trine.gpu._requests import (
-    HAS_LEFT,
-    answer,
-    copy_for_member,
-    hop,
-    leave_memory,
-    next_segment,
-    reach_memory,
-    wake,
-)
+from trine.gpu._requests import HAS_LEFT, answer, copy_for_member, hop, leave_memory, next_segment, reach_memory, wake
 from trine.gpu._scheduler import give_request
-from trine.gpu._state import (
-    FINISHED,
-    LINES_FULL,
-    LOG_FULL,
-    MARGIN,
-    NO_ANSWER,
-    OVERFLOW,
-    OWN_KEY,
-    POLL,
-    REQUESTS_FULL,
-    SHIFT_LABEL,
-    STAGE_ALU,
-    STAGE_ANSWER,
-    STAGE_CHANNEL,
-    STAGE_DONE,
-    STAGE_HOP,
-    STAGE_LEFT,
-    STAGE_RETRY,
-    STOPPED,
-    STUCK,
-    LoopTables,
-)
 from trine.gpu._waves import go_on, issue, kick_cu, settle, wave_event
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
 
@@ -53,7 +23,7 @@ by_reference = make_by_reference()
 
 
 @kernel
-def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> Int:
+def advance(tables: S.LoopTables, clock: Record, model: Record, budget: Int) -> Int:
     """Run until no event remains, ``budget`` events are done, an array is full or it is time to stop; return why.
 
     All state is in the arguments, so the caller can grow arrays and call again. One turn does one thing: an immediate
@@ -90,36 +60,36 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
     """
     tables = by_reference(tables)
     work, program, paths, peers = tables.work, tables.program, tables.paths, tables.peers
-    entities, wheel, machine, counters = tables.entities, tables.wheel, tables.machine, tables.counters
+    entities, wheel, machine = tables.entities, tables.wheel, tables.machine
     limit = clock.num_events + budget
     # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
     first_far = 2 * model.tasks + 1
     follows = True  # the last event may have consequences; hops, most events, never do
-    status = np.int64(FINISHED)
+    status = np.int64(S.FINISHED)
     while True:
         number = np.int64(-1)  # the request with the current event
         if follows:
-            if clock.num_free_requests < MARGIN:
-                status = np.int64(REQUESTS_FULL)
+            if clock.num_free_requests < S.MARGIN:
+                status = np.int64(S.REQUESTS_FULL)
                 break
-            if clock.num_free_lines < MARGIN:
-                status = np.int64(LINES_FULL)
+            if clock.num_free_lines < S.MARGIN:
+                status = np.int64(S.LINES_FULL)
                 break
             if clock.num_to_do > 0:
-                go_on(entities, program, machine, counters, clock, model)
+                go_on(tables, clock, model)
             elif clock.kick_cu >= 0:
-                kick_cu(entities, program, machine, clock, model)
+                kick_cu(tables, clock, model)
             elif clock.wake >= 0:
-                wake(entities, program, machine, counters, clock, model)
+                wake(tables, clock, model)
             elif clock.inject >= 0:
-                inject(entities, program, paths, machine, counters, clock, model)
+                inject(tables, clock, model)
             elif clock.copy_for_members >= 0:
                 copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
                 deliver(tables, clock, model)
             elif clock.begin >= 0:
                 if begin(tables, clock, model):
-                    status = np.int64(OVERFLOW)
+                    status = np.int64(S.OVERFLOW)
                     break
             elif clock.num_ready > 0:
                 begin_ready(work, clock)
@@ -134,12 +104,12 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
             clock.idle = 0
             if entity >= model.first_request:
                 number = entity
-                if entities.events[U(number)].form >= POLL:
+                if entities.events[U(number)].form >= S.POLL:
                     clock.idle = idle + 1
             else:
                 follows = True
                 if entity >= model.first_dispatcher:
-                    dispatch(program, machine, counters, clock, model, entity - model.first_dispatcher)
+                    dispatch(tables, clock, model, entity - model.first_dispatcher)
                 elif entity >= model.first_wave:
                     wave_event(machine, clock, entity - model.first_wave)
                 elif entity >= 0:
@@ -147,11 +117,11 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 elif entity == FROM_HEAP:
                     if wheel.heap[U(0)].time_ps > clock.stop_ps:
                         clock.idle = idle
-                        status = np.int64(STOPPED)
+                        status = np.int64(S.STOPPED)
                         break
                     payload = take_far(wheel, clock)
                     if payload == first_far - 1:
-                        arrive(entities, paths, machine, peers, clock, model)
+                        arrive(tables, clock, model)
                         if clock.next_write < len(peers.writes):
                             push(wheel.heap, clock, peers.writes[U(clock.next_write)].time_ps, payload, BY_PAYLOAD)
                     else:
@@ -164,44 +134,44 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                     break
         if number >= 0:
             stage = np.int64(entities.events[U(number)].stage)
-            if stage == STAGE_HOP:
-                hop(entities, paths, machine, clock, model, number)
-            elif stage <= STAGE_LEFT:
+            if stage == S.STAGE_HOP:
+                hop(tables, clock, model, number)
+            elif stage <= S.STAGE_LEFT:
                 follows = True
-                cross(entities, program, paths, machine, clock, model, number, stage)
-            elif stage <= STAGE_CHANNEL:
-                reach_memory(entities, machine, counters, clock, model, number, stage)
-            elif stage == STAGE_DONE:
+                cross(tables, clock, model, number, stage)
+            elif stage <= S.STAGE_CHANNEL:
+                reach_memory(tables, clock, model, number, stage)
+            elif stage == S.STAGE_DONE:
                 follows = True
-                leave_memory(entities, program, machine, counters, clock, model, number)
-            elif stage == STAGE_ANSWER:
+                leave_memory(tables, clock, model, number)
+            elif stage == S.STAGE_ANSWER:
                 follows = True
-                if answer(entities, program, machine, counters, clock, model, number):
-                    status = np.int64(STUCK)
+                if answer(tables, clock, model, number):
+                    status = np.int64(S.STUCK)
             else:
                 follows = True
-                if stage == STAGE_ALU:
+                if stage == S.STAGE_ALU:
                     clock.ready_line = entities.requests[U(number)].line
                     give_request(entities, clock, number)
-                elif stage == STAGE_RETRY:
+                elif stage == S.STAGE_RETRY:
                     clock.queue_poll = number
                 else:
-                    flow_event(entities, paths, machine, clock, model, number, stage)
+                    flow_event(tables, clock, model, number, stage)
         if follows:
             settle(entities, machine, clock, model)
             if clock.end_task >= 0:
                 end_task(work, clock)
         if not _schedule(tables, clock, model, first_far):
-            status = np.int64(OVERFLOW)
+            status = np.int64(S.OVERFLOW)
         if clock.num_log > clock.log_room:
-            status = np.int64(LOG_FULL) if clock.unrecorded < 0 else np.int64(NO_ANSWER)
-        if status != FINISHED:
+            status = np.int64(S.LOG_FULL) if clock.unrecorded < 0 else np.int64(S.NO_ANSWER)
+        if status != S.FINISHED:
             break
     return status
 
 
 @inlined
-def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
+def _schedule(tables: S.LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
     """Queue the events of this turn; return False if one would be after MAX_PS."""
     entities = tables.entities
     scheduled = clock.new_event
@@ -218,7 +188,7 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
                 clock.lane_event = -1
         else:
             event = entities.events[U(scheduled)]
-            event.key = (event.key & OWN_KEY) | (label << SHIFT_LABEL)
+            event.key = (event.key & S.OWN_KEY) | (label << S.SHIFT_LABEL)
     is_in_time = True
     while scheduled >= 0:
         if entities.events[U(scheduled)].time_ps > MAX_PS:

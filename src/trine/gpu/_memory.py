@@ -10,20 +10,8 @@ import numpy as np
 
 from trine.common._jit import Int, inlined
 from trine.common._records import Record
+from trine.gpu import _state as S
 from trine.gpu._scheduler import wait_key
-from trine.gpu._state import (
-    AGAIN,
-    ARMED,
-    ASLEEP,
-    POLL,
-    POLLS,
-    STAGE_RETRY,
-    WOKEN,
-    Entities,
-    MachineTables,
-    ProgramTable,
-    RunCounters,
-)
 from trine.gpu._wheel import give_event
 
 U = np.uint64
@@ -34,16 +22,10 @@ HIT, DIRTY = 1, 2
 
 @inlined
 def look_up(
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-    gpu: Int,
-    channel: Int,
-    address: Int,
-    stores: Int,
+    tables: S.LoopTables, clock: Record, model: Record, gpu: Int, channel: Int, address: Int, stores: Int
 ) -> Int:
     """Make the line of ``address`` the most recent of its set; return HIT, DIRTY (it evicts a dirty line) or 0."""
+    machine, counters = tables.machine, tables.counters
     number = address // model.line_bytes
     first_set = (gpu * model.channels + channel) * model.sets
     first = (first_set + (number // model.channels) % model.sets) * model.ways
@@ -74,16 +56,15 @@ def half_of(line: Int) -> Int:
 
 
 @inlined
-def monitor_arm(
-    entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
-) -> None:
+def monitor_arm(tables: S.LoopTables, model: Record, number: Int) -> None:
     """Arm the monitor for a refused acquire if the table has a free entry."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     gpu_number = np.int64(request.gpu)
     gpu = machine.gpus[U(gpu_number)]
-    if request.monitor == AGAIN:
+    if request.monitor == S.AGAIN:
         counters.counts[U(gpu_number)].spurious += 1
-    request.monitor = POLLS
+    request.monitor = S.POLLS
     line = np.int64(program.flag_line[U(request.semaphore)])
     if line < 0:
         return
@@ -91,7 +72,7 @@ def monitor_arm(
         counters.counts[U(gpu_number)].monitor_full += 1
         return
     gpu.num_armed += 1
-    request.monitor = ARMED
+    request.monitor = S.ARMED
     request.next_armed = -1
     watchers = machine.watchers[U(line)]
     if watchers.first < 0:
@@ -102,25 +83,19 @@ def monitor_arm(
 
 
 @inlined
-def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
+def monitor_sleep(entities: S.Entities, clock: Record, number: Int) -> None:
     """Put an armed acquire to sleep when its answer is back; it waits until it is woken."""
     request = entities.requests[U(number)]
-    if request.form >= POLL:
+    if request.form >= S.POLL:
         clock.num_pollers -= 1
-        request.form &= POLL - 1
-    request.monitor = ASLEEP
+        request.form &= S.POLL - 1
+    request.monitor = S.ASLEEP
 
 
 @inlined
-def monitor_wake(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-) -> bool:
+def monitor_wake(tables: S.LoopTables, clock: Record, model: Record) -> bool:
     """Wake the first armed acquire on the line of the semaphore ``clock.wake``; return False if no acquire is armed."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     if model.monitors < 0:
         return False
     line = np.int64(program.flag_line[U(clock.wake)])
@@ -134,13 +109,13 @@ def monitor_wake(
     gpu_number = np.int64(request.gpu)
     machine.gpus[U(gpu_number)].num_armed -= 1
     counters.counts[U(gpu_number)].wakeups += 1
-    if request.monitor == ARMED:
-        request.monitor = WOKEN
+    if request.monitor == S.ARMED:
+        request.monitor = S.WOKEN
         return True
-    request.monitor = AGAIN
+    request.monitor = S.AGAIN
     clock.num_pollers += 1
-    request.form |= POLL
-    request.stage = STAGE_RETRY
-    key = wait_key(entities, program, machine, model, number)
+    request.form |= S.POLL
+    request.stage = S.STAGE_RETRY
+    key = wait_key(tables, model, number)
     give_event(entities, clock, number, clock.now + model.wakeup_ps, key)
     return True

@@ -6,33 +6,9 @@ import numpy as np
 
 from trine.common._jit import Int, inlined
 from trine.common._records import Record
+from trine.gpu import _state as S
 from trine.gpu._peers import answer_of_put, note, number_answer
 from trine.gpu._scheduler import enter_fabric, give_request, own_key, take_request, wait_key
-from trine.gpu._state import (
-    DMA_CLASS,
-    HAS_COME,
-    IS_BACK,
-    IS_FLOW,
-    IS_PACKET,
-    PACKET_FORM,
-    SEGMENT_FABRIC,
-    SETS_OUT,
-    SHIFT_CLASS,
-    SHIFT_LABEL,
-    SHIFT_SEQUENCE,
-    STAGE_ARRIVED,
-    STAGE_DELIVERED,
-    STAGE_FLOW,
-    STAGE_KNOWN,
-    STAGE_SENDING,
-    TRANSFER_CLASS,
-    Entities,
-    LoopTables,
-    MachineTables,
-    PathTable,
-    ProgramTable,
-    RunCounters,
-)
 from trine.gpu._wheel import give_event
 
 U = np.uint64
@@ -42,7 +18,7 @@ U = np.uint64
 
 
 @inlined
-def make_flow(tables: LoopTables, clock: Record, model: Record, number: Int, place: Int, operand: Int) -> None:
+def make_flow(tables: S.LoopTables, clock: Record, model: Record, number: Int, place: Int, operand: Int) -> None:
     """Create the flow of bytes that a wavefront hands to the copy engine, and schedule its start."""
     entities, program, machine = tables.entities, tables.program, tables.machine
     op = np.int64(machine.waves[U(place)].op)
@@ -63,48 +39,40 @@ def make_flow(tables: LoopTables, clock: Record, model: Record, number: Int, pla
             begins_ps = max(begins_ps, gpu.nic_free_ps)
             gpu.nic_free_ps = begins_ps + chain.interval_ps
         _join_chain(entities, machine, number, pair)
-    key = own_key(program, machine, model, place, np.int64(DMA_CLASS))
+    key = own_key(program, machine, model, place, np.int64(S.DMA_CLASS))
     give_event(entities, clock, number, begins_ps, key)
     if pair >= 0 and model.has_answers == 1:
         number_answer(entities, tables.peers, number)
     if pair >= 0 and model.recorded_gpu == gpu_number:
-        note(entities, tables.peers, clock, number, np.int64(SETS_OUT), np.int64(0))
+        note(entities, tables.peers, clock, number, np.int64(S.SETS_OUT), np.int64(0))
 
 
 @inlined
-def make_transfer(
-    entities: Entities,
-    program: ProgramTable,
-    paths: PathTable,
-    clock: Record,
-    model: Record,
-    number: Int,
-    task: Int,
-    size_bytes: Int,
-) -> None:
+def make_transfer(tables: S.LoopTables, clock: Record, model: Record, number: Int, task: Int, size_bytes: Int) -> None:
     """Create the flow of a transfer of the task graph, and schedule its start."""
+    entities, program, paths = tables.entities, tables.program, tables.paths
     route = np.int64(program.task_route[U(task)])
     _describe(entities, model, number, size_bytes, task, np.int64(-1))
     flow = entities.flows[U(number)]
     flow.first_path = paths.route_path[U(route)]
     flow.pair = -1
     flow.wave = -1
-    key = (np.int64(TRANSFER_CLASS) << SHIFT_CLASS) | (task << SHIFT_SEQUENCE)
+    key = (np.int64(S.TRANSFER_CLASS) << S.SHIFT_CLASS) | (task << S.SHIFT_SEQUENCE)
     latency_ps = program.software_latency_ps[U(route)] if size_bytes > 0 else program.route_latency_ps[U(route)]
     give_event(entities, clock, number, clock.now + latency_ps, key)
 
 
 @inlined
-def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, task: Int, semaphore: Int) -> None:
+def _describe(entities: S.Entities, model: Record, number: Int, size_bytes: Int, task: Int, semaphore: Int) -> None:
     flow = entities.flows[U(number)]
     packets = _count_packets(model, size_bytes)
     flow.total_bytes = size_bytes
     flow.not_left = packets
     flow.not_arrived = packets
-    flow.kind = IS_FLOW
+    flow.kind = S.IS_FLOW
     flow.task = task
     flow.semaphore = semaphore
-    flow.stage = STAGE_FLOW
+    flow.stage = S.STAGE_FLOW
 
 
 @inlined
@@ -114,7 +82,7 @@ def _count_packets(model: Record, size_bytes: Int) -> Int:
 
 
 @inlined
-def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: Int) -> None:
+def _join_chain(entities: S.Entities, machine: S.MachineTables, number: Int, pair: Int) -> None:
     """Append a dma to the chain of its peer, behind those handed over before."""
     chain = machine.chains[U(pair)]
     entities.flows[U(number)].next_in_chain = -1
@@ -128,24 +96,23 @@ def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: I
 
 
 @inlined
-def flow_event(
-    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int, stage: Int
-) -> None:
+def flow_event(tables: S.LoopTables, clock: Record, model: Record, number: Int, stage: Int) -> None:
     """Handle a flow's start (STAGE_FLOW), a packet's arrival, or the wavefront's notice of the last (STAGE_KNOWN)."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     pair = np.int64(entities.events[U(number)].pair)
     flow = entities.flows[U(number)]  # unless a packet arrives
-    if stage == STAGE_FLOW and pair >= 0:
-        flow.stage = STAGE_SENDING
+    if stage == S.STAGE_FLOW and pair >= 0:
+        flow.stage = S.STAGE_SENDING
         if machine.chains[U(pair)].entering == number:
-            _enter(entities, paths, clock, model, number, pair)
+            _enter(tables, clock, model, number, pair)
         return
-    if stage == STAGE_FLOW and flow.task >= 0:
+    if stage == S.STAGE_FLOW and flow.task >= 0:
         path = paths.paths[U(flow.first_path)]
         if flow.total_bytes > 0 and path.first < path.end:
             clock.inject, clock.inject_number, clock.inject_end = number, 0, 1
             return
         clock.end_task = flow.task
-    elif stage == STAGE_ARRIVED:
+    elif stage == S.STAGE_ARRIVED:
         flow_number = np.int64(entities.packets[U(number)].flow)
         flow = entities.flows[U(flow_number)]
         flow.not_arrived -= 1
@@ -153,11 +120,11 @@ def flow_event(
             clock.end_task = flow.task
             give_request(entities, clock, flow_number)
         elif flow.not_arrived == 0:
-            flow.stage = STAGE_DELIVERED
+            flow.stage = S.STAGE_DELIVERED
             clock.deliver = pair
     else:
         clock.finish_item = flow.wave
-        if stage == STAGE_FLOW and flow.semaphore >= 0:  # to its own GPU
+        if stage == S.STAGE_FLOW and flow.semaphore >= 0:  # to its own GPU
             clock.wake = flow.semaphore
             machine.semaphores[U(flow.semaphore)].amount += 1
     give_request(entities, clock, number)
@@ -167,16 +134,10 @@ def flow_event(
 
 
 @inlined
-def inject(
-    entities: Entities,
-    program: ProgramTable,
-    paths: PathTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def inject(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Send the next packet of a flow into its first link."""
+    entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
+    counters = tables.counters
     flow_number, packet_number = clock.inject, clock.inject_number
     flow, number = entities.flows[U(flow_number)], take_request(entities, clock)
     size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
@@ -186,28 +147,27 @@ def inject(
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
         path = pair.first_out + packet_number % (np.int64(pair.end_out) - pair.first_out)
-    packet.kind = IS_PACKET
+    packet.kind = S.IS_PACKET
     packet.flow = flow_number
     packet.number = packet_number
     packet.amount = size_bytes + model.packet_header_bytes
-    packet.form = PACKET_FORM if size_bytes > 0 else PACKET_FORM + 1
+    packet.form = S.PACKET_FORM if size_bytes > 0 else S.PACKET_FORM + 1
     packet.pair = pair_number
     packet.wave = place
     if place >= 0:
         gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
         counters.counts[U(gpu)].packets += 1
-    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path)
-    give_event(entities, clock, number, clock.now, flow.key | (label << SHIFT_LABEL))
+    label = enter_fabric(entities, paths, number, np.int64(S.SEGMENT_FABRIC), path)
+    give_event(entities, clock, number, clock.now, flow.key | (label << S.SHIFT_LABEL))
     clock.inject_number = packet_number + 1
     if packet_number + 1 == clock.inject_end:
         clock.inject = -1
 
 
 @inlined
-def after_packet(
-    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def after_packet(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Send the path's next packet after one has left its GPU; after the flow's last, start the peer's next flow."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     packet = entities.packets[U(number)]
     flow_number, pair_number = np.int64(packet.flow), np.int64(packet.pair)
     flow = entities.flows[U(flow_number)]
@@ -223,15 +183,14 @@ def after_packet(
     elif pair_number >= 0 and flow.not_left == 0:
         following = np.int64(flow.next_in_chain)
         machine.chains[U(pair_number)].entering = following
-        if following >= 0 and entities.flows[U(following)].stage == STAGE_SENDING:
-            _enter(entities, paths, clock, model, following, pair_number)
+        if following >= 0 and entities.flows[U(following)].stage == S.STAGE_SENDING:
+            _enter(tables, clock, model, following, pair_number)
 
 
 @inlined
-def _enter(
-    entities: Entities, paths: PathTable, clock: Record, model: Record, flow_number: Int, pair_number: Int
-) -> None:
+def _enter(tables: S.LoopTables, clock: Record, model: Record, flow_number: Int, pair_number: Int) -> None:
     """Send the first packets of a flow, one per path."""
+    entities, paths = tables.entities, tables.paths
     pair = paths.pairs[U(pair_number)]
     total_bytes = entities.flows[U(flow_number)].total_bytes
     clock.inject, clock.inject_number = flow_number, 0
@@ -239,7 +198,7 @@ def _enter(
 
 
 @inlined
-def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
+def deliver(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Complete the first dma to a peer if it has arrived: release its semaphore, and schedule the wavefront's notice.
 
     A dma to a replayed peer has left; the record has the time of the wavefront's notice.
@@ -248,7 +207,7 @@ def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
     pair_number = clock.deliver
     chain = machine.chains[U(pair_number)]
     number = np.int64(chain.first)
-    if number < 0 or entities.flows[U(number)].stage != STAGE_DELIVERED:
+    if number < 0 or entities.flows[U(number)].stage != S.STAGE_DELIVERED:
         clock.deliver = -1
         return
     flow = entities.flows[U(number)]
@@ -267,10 +226,10 @@ def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
             request.time_ps = clock.now
             request.address = program.operand_address[U(flow.operand)]
             request.amount = 1
-            note(entities, tables.peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
+            note(entities, tables.peers, clock, number, np.int64(S.HAS_COME), np.int64(pair.label))
     if model.recorded_gpu == np.int64(program.cu_gpu[U(machine.waves[U(flow.wave)].cu)]):
         flow.time_ps = known_ps
-        note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
-    flow.stage = STAGE_KNOWN
-    key = wait_key(entities, program, machine, model, number)
+        note(entities, tables.peers, clock, number, np.int64(S.IS_BACK), np.int64(0))
+    flow.stage = S.STAGE_KNOWN
+    key = wait_key(tables, model, number)
     give_event(entities, clock, number, known_ps, key)

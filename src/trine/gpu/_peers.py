@@ -9,27 +9,8 @@ import numpy as np
 
 from trine.common._jit import Int, inlined
 from trine.common._records import Record
+from trine.gpu import _state as S
 from trine.gpu._scheduler import channel_of, choose_path, path_back, path_out, take_request
-from trine.gpu._state import (
-    AT_LINK,
-    AT_MEMORY,
-    HAS_COME,
-    IS_FLOW,
-    IS_LOAD,
-    IS_RELEASE,
-    IS_STORE,
-    OWN_KEY,
-    POLL,
-    SEGMENT_FABRIC,
-    SEGMENT_LANDS,
-    SEGMENT_OUT,
-    STAGE_FLOW,
-    STAGE_MEMORY,
-    Entities,
-    MachineTables,
-    PathTable,
-    PeerWriteTable,
-)
 
 U = np.uint64
 
@@ -41,14 +22,14 @@ def is_uncached(model: Record, address: Int) -> bool:
 
 
 @inlined
-def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, row_kind: Int, label: Int) -> None:
+def note(entities: S.Entities, peers: S.PeerWriteTable, clock: Record, number: Int, row_kind: Int, label: Int) -> None:
     """Add a log row: a request from another GPU arrives, a request to one departs, or its answer returns."""
     request = entities.requests[U(number)]
     row = peers.log[U(clock.num_log)]
     clock.num_log += 1
     row.what = row_kind
     row.time_ps = request.time_ps
-    row.key = request.key & OWN_KEY
+    row.key = request.key & S.OWN_KEY
     row.label = label
     row.kind = request.kind
     row.address = request.address
@@ -57,13 +38,12 @@ def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, 
 
 
 @inlined
-def arrive(
-    entities: Entities, paths: PathTable, machine: MachineTables, peers: PeerWriteTable, clock: Record, model: Record
-) -> None:
+def arrive(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Apply the next entry of the write tracking table: change a semaphore, or start a request at ``peers_begin``."""
+    entities, paths, machine, peers = tables.entities, tables.paths, tables.machine, tables.peers
     write = peers.writes[U(clock.next_write)]
     clock.next_write += 1
-    if model.peers_begin == AT_MEMORY and write.kind == IS_RELEASE:
+    if model.peers_begin == S.AT_MEMORY and write.kind == S.IS_RELEASE:
         machine.semaphores[U(write.semaphore)].amount += write.amount
         clock.wake = write.semaphore
         return
@@ -79,28 +59,28 @@ def arrive(
     request.pair = write.pair
     request.wave = -1
     request.multimem = -1
-    request.form = 0 if write.kind == IS_STORE else 1
+    request.form = 0 if write.kind == S.IS_STORE else 1
     request.gpu = 0
     request.key = write.key
     request.time_ps = write.time_ps
-    if write.kind == IS_FLOW:  # like a local dma, but without a wavefront; ``multimem`` is its ``task``
+    if write.kind == S.IS_FLOW:  # like a local dma, but without a wavefront; ``multimem`` is its ``task``
         request.pair = -1
         request.form = 0
-        request.stage = STAGE_FLOW
+        request.stage = S.STAGE_FLOW
         clock.new_event = number
         if model.recorded_gpu == 0:
-            note(entities, peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
-    elif model.peers_begin == AT_MEMORY:
-        request.segment = SEGMENT_LANDS
-        request.stage = STAGE_MEMORY
+            note(entities, peers, clock, number, np.int64(S.HAS_COME), np.int64(pair.label))
+    elif model.peers_begin == S.AT_MEMORY:
+        request.segment = S.SEGMENT_LANDS
+        request.stage = S.STAGE_MEMORY
         clock.new_event = number
     else:
-        request.segment = SEGMENT_OUT if model.peers_begin == AT_LINK else SEGMENT_FABRIC
+        request.segment = S.SEGMENT_OUT if model.peers_begin == S.AT_LINK else S.SEGMENT_FABRIC
         clock.next_segment = number
 
 
 @inlined
-def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> None:
+def number_answer(entities: S.Entities, peers: S.PeerWriteTable, number: Int) -> None:
     """Assign the next answer of the wavefront's slot to a request to a replayed peer; -1 if no answer remains."""
     answers = peers.answers_of[U(entities.events[U(number)].wave)]
     answer = answers.first + answers.issued
@@ -109,7 +89,7 @@ def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> Non
 
 
 @inlined
-def answer_of_put(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int) -> Int:
+def answer_of_put(entities: S.Entities, peers: S.PeerWriteTable, clock: Record, number: Int) -> Int:
     """Return the recorded time at which a wavefront learns that its dma to a replayed peer arrived; -1 if missing."""
     answer_number = np.int64(entities.answer[U(number)])
     if answer_number < 0 or peers.answers[U(answer_number)].time_ps < clock.now:
@@ -121,10 +101,9 @@ def answer_of_put(entities: Entities, peers: PeerWriteTable, clock: Record, numb
 
 
 @inlined
-def stay_away(
-    entities: Entities, paths: PathTable, peers: PeerWriteTable, clock: Record, model: Record, number: Int
-) -> None:
+def stay_away(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Set the time of a request to a replayed peer to the time at which its answer leaves the target's port."""
+    entities, peers = tables.entities, tables.peers
     request = entities.requests[U(number)]
     amount = np.int64(0)
     time_ps = request.time_ps
@@ -140,24 +119,25 @@ def stay_away(
         if answer.is_refused == 1:
             amount = request.amount
     else:
-        time_ps += _uncontended_ps(entities, paths, peers, model, number)
+        time_ps += _uncontended_ps(tables, model, number)
     request.amount = amount
-    poll = request.form & POLL
-    request.form = poll if request.kind == IS_LOAD else poll | 1
+    poll = request.form & S.POLL
+    request.form = poll if request.kind == S.IS_LOAD else poll | 1
     request.time_ps = time_ps
 
 
 @inlined
-def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable, model: Record, number: Int) -> Int:
+def _uncontended_ps(tables: S.LoopTables, model: Record, number: Int) -> Int:
     """Return the uncontended time from behind the first lane to the peer's memory and back."""
+    entities, paths, peers = tables.entities, tables.paths, tables.peers
     request = entities.requests[U(number)]
     out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
     channel = channel_of(model, request.address)
     there = np.int64(paths.paths[U(out)].port_in) * model.channels + channel
     home = channel * model.ports + paths.paths[U(back)].port_out
-    control_out = np.int64(0) if request.kind == IS_STORE else np.int64(1)
-    control_back = np.int64(0) if request.kind == IS_LOAD else np.int64(1)
-    memory = np.int64(1) if request.kind == IS_RELEASE else np.int64(0)
+    control_out = np.int64(0) if request.kind == S.IS_STORE else np.int64(1)
+    control_back = np.int64(0) if request.kind == S.IS_LOAD else np.int64(1)
+    memory = np.int64(1) if request.kind == S.IS_RELEASE else np.int64(0)
     if model.first_slice < 0 or is_uncached(model, request.address):
         memory += 2
     out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from trine.common._jit import Int, inlined
 from trine.common._records import Record
+from trine.gpu import _state as S
 from trine.gpu._memory import DIRTY, HIT, half_of, look_up, monitor_arm, monitor_sleep, monitor_wake
 from trine.gpu._peers import is_uncached, note, number_answer, stay_away
 from trine.gpu._scheduler import (
@@ -26,47 +27,6 @@ from trine.gpu._scheduler import (
     take_request,
     wait_key,
 )
-from trine.gpu._state import (
-    AGAIN,
-    ARMED,
-    HAS_COME,
-    IS_ACQUIRE,
-    IS_ADD,
-    IS_BACK,
-    IS_LOAD,
-    IS_RELEASE,
-    IS_STORE,
-    MESSAGE_CLASS,
-    OWN_KEY,
-    POLL,
-    POLLS,
-    SEGMENT_BACK,
-    SEGMENT_FABRIC,
-    SEGMENT_FROM,
-    SEGMENT_HOME,
-    SEGMENT_MEMORY,
-    SEGMENT_OUT,
-    SEGMENT_OVER,
-    SEGMENT_THERE,
-    SETS_OUT,
-    SHIFT_LABEL,
-    STAGE_ALU,
-    STAGE_ANSWER,
-    STAGE_CHANNEL,
-    STAGE_DONE,
-    STAGE_LANE,
-    STAGE_MEMORY,
-    STAGE_RETRY,
-    TO_SWITCH,
-    TO_SWITCH_ADDS,
-    WOKEN,
-    Entities,
-    LoopTables,
-    MachineTables,
-    PathTable,
-    ProgramTable,
-    RunCounters,
-)
 from trine.gpu._wheel import give_event
 from trine.gpu.program import READ_FLAGGED, REDUCE
 
@@ -81,7 +41,7 @@ HAS_LEFT, AT_SWITCH = -1, -2
 
 @inlined
 def make_request(
-    tables: LoopTables, clock: Record, model: Record, number: Int, kind: Int, place: Int, operand: Int, line: Int
+    tables: S.LoopTables, clock: Record, model: Record, number: Int, kind: Int, place: Int, operand: Int, line: Int
 ) -> None:
     """Issue a request of ``kind`` for an operand of ``line`` (-1: no line)."""
     program, paths, machine = tables.program, tables.paths, tables.machine
@@ -95,7 +55,7 @@ def make_request(
     amount = np.int64(1)
     if program.operand_role[U(operand)] >= READ_FLAGGED:
         semaphore += line_number
-    elif kind >= IS_ACQUIRE:
+    elif kind >= S.IS_ACQUIRE:
         amount = program.op_amount[U(machine.waves[U(place)].op)]
     request.address = address
     request.kind = kind
@@ -106,27 +66,26 @@ def make_request(
         pair = paths.pairs[U(pair_number)]
         request.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
     else:
-        request.monitor = POLLS
+        request.monitor = S.POLLS
     request.pair = pair_number
     request.wave = place
     request.line = line
-    request.form = 0 if kind == IS_STORE else 1
+    request.form = 0 if kind == S.IS_STORE else 1
 
 
 @inlined
-def poll_again(
-    entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, number: Int
-) -> None:
+def poll_again(tables: S.LoopTables, clock: Record, number: Int) -> None:
     """Issue a poll again."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     request.issued_ps = clock.now
-    request.form = POLL + 1
+    request.form = S.POLL + 1
     gpu = np.int64(program.cu_gpu[U(machine.waves[U(request.wave)].cu)])
     counters.counts[U(gpu)].polls += 1
 
 
 @inlined
-def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> None:
+def set_out(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Put the request at the link out of its CU."""
     entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
     request = entities.requests[U(number)]
@@ -139,28 +98,27 @@ def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> No
     else:
         path = paths.paths[U(path_out(entities, paths, number))]
         noc_path = model.cu_port + own_cu * model.ports + path.port_out
-    enter_gpu(entities, paths, number, np.int64(SEGMENT_OUT), noc_path)
+    enter_gpu(entities, paths, number, np.int64(S.SEGMENT_OUT), noc_path)
     request.gpu = gpu
-    request.key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
+    request.key = own_key(program, machine, model, place, np.int64(S.MESSAGE_CLASS))
     counts = tables.counters.counts[U(gpu)]
     counts.issued[U(request.kind)] += 1
-    if request.kind == IS_LOAD and request.semaphore >= 0:
+    if request.kind == S.IS_LOAD and request.semaphore >= 0:
         counts.flagged += 1
     if request.pair >= 0:
         if model.has_answers == 1:
             number_answer(entities, tables.peers, number)
         if model.recorded_gpu == gpu:
-            note(entities, tables.peers, clock, number, np.int64(SETS_OUT), np.int64(0))
+            note(entities, tables.peers, clock, number, np.int64(S.SETS_OUT), np.int64(0))
 
 
 # On its way
 
 
 @inlined
-def hop(
-    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def hop(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Serve a message at a link inside a GPU."""
+    entities, paths, machine = tables.entities, tables.paths, tables.machine
     request = entities.requests[U(number)]
     step = np.int64(paths.noc_hops[U(request.position)])
     link_number = (step >> 1) + request.gpu * model.resources
@@ -176,7 +134,7 @@ def hop(
 
 
 @inlined
-def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) -> Int:
+def next_segment(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> Int:
     """Move a request at the end of a segment to the next non-empty segment; return its key's label.
 
     HAS_LEFT: it belonged to a replayed GPU, or was a member's copy, and has ended. AT_SWITCH: its copies continue.
@@ -185,50 +143,52 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
     request = entities.requests[U(number)]
     segment = np.int64(request.segment)
     pair_number = np.int64(request.pair)
-    if segment == SEGMENT_OUT and pair_number >= 0:
-        return enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path_out(entities, paths, number))
+    if segment == S.SEGMENT_OUT and pair_number >= 0:
+        return enter_fabric(entities, paths, number, np.int64(S.SEGMENT_FABRIC), path_out(entities, paths, number))
     label = np.int64(0)
-    if segment < SEGMENT_FROM and pair_number >= 0:
+    if segment < S.SEGMENT_FROM and pair_number >= 0:
         label = np.int64(paths.pairs[U(pair_number)].label)
-    if segment == SEGMENT_FABRIC:
+    if segment == S.SEGMENT_FABRIC:
         gpu = np.int64(paths.pairs[U(pair_number)].gpu)
         if gpu >= 0:
             if gpu == model.recorded_gpu:
-                note(entities, tables.peers, clock, number, np.int64(HAS_COME), label)
+                note(entities, tables.peers, clock, number, np.int64(S.HAS_COME), label)
             port = np.int64(paths.paths[U(path_out(entities, paths, number))].port_in)
             request.gpu = gpu
             noc_path = model.port_channel + port * model.channels + channel_of(model, request.address)
             is_host = gpu >= model.first_host
-            if not is_host and enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
+            if not is_host and enter_gpu(entities, paths, number, np.int64(S.SEGMENT_THERE), noc_path):
                 return label
-        elif gpu <= TO_SWITCH:
+        elif gpu <= S.TO_SWITCH:
             request.num_copies = 0
             clock.copy_for_members = number
             return np.int64(AT_SWITCH)
         else:
-            stay_away(entities, paths, tables.peers, clock, model, number)
-            segment = np.int64(SEGMENT_BACK)
-    if segment < SEGMENT_MEMORY:
-        request.segment = SEGMENT_MEMORY
-        request.stage = STAGE_MEMORY
+            stay_away(tables, clock, model, number)
+            segment = np.int64(S.SEGMENT_BACK)
+    if segment < S.SEGMENT_MEMORY:
+        request.segment = S.SEGMENT_MEMORY
+        request.stage = S.STAGE_MEMORY
         return label
-    if segment == SEGMENT_MEMORY:
+    if segment == S.SEGMENT_MEMORY:
         if request.wave < 0 and request.multimem < 0 and request.gpu >= model.first_host:
             return np.int64(HAS_LEFT)
-        poll = request.form & POLL
-        request.form = poll if request.kind == IS_LOAD else poll | 1
+        poll = request.form & S.POLL
+        request.form = poll if request.kind == S.IS_LOAD else poll | 1
         if pair_number >= 0 and request.gpu < model.first_host:
             port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_out)
             noc_path = model.channel_port + channel_of(model, request.address) * model.ports + port
-            if enter_gpu(entities, paths, number, np.int64(SEGMENT_FROM), noc_path):
+            if enter_gpu(entities, paths, number, np.int64(S.SEGMENT_FROM), noc_path):
                 return label
         if pair_number >= 0:
-            segment = np.int64(SEGMENT_FROM)
-    if segment == SEGMENT_FROM:
-        return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
-    if segment == SEGMENT_HOME:
-        request.segment = SEGMENT_OVER
-        request.stage = STAGE_ANSWER
+            segment = np.int64(S.SEGMENT_FROM)
+    if segment == S.SEGMENT_FROM:
+        return enter_fabric(
+            entities, paths, number, np.int64(S.SEGMENT_BACK), path_back(entities, paths, model, number)
+        )
+    if segment == S.SEGMENT_HOME:
+        request.segment = S.SEGMENT_OVER
+        request.stage = S.STAGE_ANSWER
         return np.int64(0)
     if request.wave < 0:
         if request.multimem >= 0:
@@ -236,20 +196,20 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         return np.int64(HAS_LEFT)
     cu = np.int64(machine.waves[U(request.wave)].cu)
     gpu = np.int64(tables.program.cu_gpu[U(cu)])
-    if segment == SEGMENT_BACK:
+    if segment == S.SEGMENT_BACK:
         if gpu == model.recorded_gpu:
-            note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
+            note(entities, tables.peers, clock, number, np.int64(S.IS_BACK), np.int64(0))
         port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_in)
         first = model.port_cu + port * model.cus
         request.gpu = gpu
     else:
         first = model.channel_cu + channel_of(model, request.address) * model.cus
-    enter_gpu(entities, paths, number, np.int64(SEGMENT_HOME), first + cu - gpu * model.cus)
+    enter_gpu(entities, paths, number, np.int64(S.SEGMENT_HOME), first + cu - gpu * model.cus)
     return np.int64(0)
 
 
 @inlined
-def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record) -> None:
+def copy_for_member(entities: S.Entities, program: S.ProgramTable, paths: S.PathTable, clock: Record) -> None:
     """Copy the multimem request ``clock.copy_for_members``, now at the switch, for its next member."""
     number = clock.copy_for_members
     request = entities.requests[U(number)]
@@ -263,7 +223,7 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
     # every member's operand has the same layout of lines from its first address
     line = request.address - program.member_address[U(pair.first_member)]
     copy.address = program.member_address[U(member)] + line
-    copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else request.kind
+    copy.kind = S.IS_ADD if pair.gpu == S.TO_SWITCH_ADDS else request.kind
     first = np.int64(program.member_semaphore[U(pair.first_member)])
     copy.semaphore = program.member_semaphore[U(member)] + request.semaphore - first  # one per flagged line
     copy.amount = request.amount
@@ -273,13 +233,13 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
     copy.multimem = number
     copy.form = request.form
     path = path_out(entities, paths, copy_number)
-    label = enter_fabric(entities, paths, copy_number, np.int64(SEGMENT_FABRIC), path)
-    copy.stage = STAGE_LANE
-    give_event(entities, clock, copy_number, request.time_ps, (request.key & OWN_KEY) | (label << SHIFT_LABEL))
+    label = enter_fabric(entities, paths, copy_number, np.int64(S.SEGMENT_FABRIC), path)
+    copy.stage = S.STAGE_LANE
+    give_event(entities, clock, copy_number, request.time_ps, (request.key & S.OWN_KEY) | (label << S.SHIFT_LABEL))
 
 
 @inlined
-def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
+def _answer_of_member(entities: S.Entities, paths: S.PathTable, clock: Record, model: Record, copy_number: Int) -> None:
     """Count a member's answer at the switch; after the last one the multimem request continues."""
     number = np.int64(entities.requests[U(copy_number)].multimem)
     request = entities.requests[U(number)]
@@ -287,79 +247,65 @@ def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model
     request.time_ps = max(request.time_ps, entities.requests[U(copy_number)].time_ps)
     if request.num_copies > 0:
         return
-    request.form = 0 if request.kind == IS_LOAD else 1
-    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
-    request.stage = STAGE_LANE
-    give_event(entities, clock, number, request.time_ps, (request.key & OWN_KEY) | (label << SHIFT_LABEL))
+    request.form = 0 if request.kind == S.IS_LOAD else 1
+    label = enter_fabric(entities, paths, number, np.int64(S.SEGMENT_BACK), path_back(entities, paths, model, number))
+    request.stage = S.STAGE_LANE
+    give_event(entities, clock, number, request.time_ps, (request.key & S.OWN_KEY) | (label << S.SHIFT_LABEL))
 
 
 # At the memory
 
 
 @inlined
-def reach_memory(
-    entities: Entities,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-    stage: Int,
-) -> None:
+def reach_memory(tables: S.LoopTables, clock: Record, model: Record, number: Int, stage: Int) -> None:
     """Serve a request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL).
 
     A host's memory takes no time here; the links to it include its time.
     """
+    entities, machine = tables.entities, tables.machine
     request = entities.requests[U(number)]
     now, kind = clock.now, np.int64(request.kind)
-    control = np.int64(1) if kind >= IS_ACQUIRE else np.int64(0)
+    control = np.int64(1) if kind >= S.IS_ACQUIRE else np.int64(0)
     gpu, channel = np.int64(request.gpu), channel_of(model, request.address)
     channel_number = gpu * model.resources + model.first_channel + channel
     if gpu >= model.first_host:
         done_ps = now
-    elif model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, request.address):
+    elif model.first_slice < 0 or stage == S.STAGE_CHANNEL or is_uncached(model, request.address):
         served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
         done_ps = served_ps + model.memory_ps
     else:
         outcome = np.int64(HIT)
         if control == 0:
-            outcome = look_up(machine, counters, clock, model, gpu, channel, request.address, kind & 1)
+            outcome = look_up(tables, clock, model, gpu, channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
-        if model.far_ps > 0 and request.pair < 0 and (kind != IS_LOAD or request.semaphore >= 0):
+        if model.far_ps > 0 and request.pair < 0 and (kind != S.IS_LOAD or request.semaphore >= 0):
             own_cu = np.int64(machine.waves[U(request.wave)].cu) % model.cus
             done_ps += model.far_ps * ((own_cu + half_of(request.address // model.line_bytes)) & 1)
         if outcome & DIRTY:
             memory_channel = machine.resources[U(channel_number)]
             memory_channel.free_ps = max(now, memory_channel.free_ps) + model.channel_ps[U(0)]
             memory_channel.busy_ps += model.channel_ps[U(0)]
-        if outcome & HIT == 0 and kind <= IS_LOAD:
-            request.stage = STAGE_CHANNEL
+        if outcome & HIT == 0 and kind <= S.IS_LOAD:
+            request.stage = S.STAGE_CHANNEL
             give_event(entities, clock, number, done_ps, request.key)
             return
     request.time_ps = done_ps
-    is_local_store = kind == IS_STORE and model.is_posted == 1 and request.pair < 0
+    is_local_store = kind == S.IS_STORE and model.is_posted == 1 and request.pair < 0
     if request.semaphore >= 0 or is_local_store:
-        request.stage = STAGE_DONE
+        request.stage = S.STAGE_DONE
         clock.new_event = number
     else:
         clock.next_segment = number
 
 
 @inlined
-def leave_memory(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-) -> None:
+def leave_memory(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Finish a request at the memory: change semaphores, let waiters check them, send the answer."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     request = entities.requests[U(number)]
     kind = request.kind
-    if kind in (IS_STORE, IS_RELEASE):
+    if kind in (S.IS_STORE, S.IS_RELEASE):
         if request.semaphore >= 0:
             machine.semaphores[U(request.semaphore)].amount += request.amount
             clock.wake = request.semaphore
@@ -379,26 +325,20 @@ def leave_memory(
                 semaphore.first_waiting = number
             semaphore.last_waiting = number
             return
-        elif model.monitors >= 0 and kind == IS_ACQUIRE:
-            monitor_arm(entities, program, machine, counters, model, number)
+        elif model.monitors >= 0 and kind == S.IS_ACQUIRE:
+            monitor_arm(tables, model, number)
     request.time_ps = clock.now
     clock.next_segment = number
 
 
 @inlined
-def wake(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def wake(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Answer the first waiter of a changed semaphore if possible, else wake a sleeper on its line."""
+    entities, machine = tables.entities, tables.machine
     semaphore = machine.semaphores[U(clock.wake)]
     number = np.int64(semaphore.first_waiting)
     if number < 0 or entities.requests[U(number)].amount > semaphore.amount:
-        if not monitor_wake(entities, program, machine, counters, clock, model):
+        if not monitor_wake(tables, clock, model):
             clock.wake = -1
         return
     request = entities.requests[U(number)]
@@ -413,48 +353,41 @@ def wake(
 
 
 @inlined
-def answer(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-    number: Int,
-) -> bool:
+def answer(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> bool:
     """Handle an answer at the CU; return whether only polls have happened for long, and only polls are pending."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     request = entities.requests[U(number)]
     place = np.int64(request.wave)
     kind = request.kind
-    if kind in (IS_LOAD, IS_ACQUIRE):
-        if kind == IS_LOAD:
+    if kind in (S.IS_LOAD, S.IS_ACQUIRE):
+        if kind == S.IS_LOAD:
             gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
             counters.counts[U(gpu)].load_ps += clock.now - request.issued_ps
-        was_poll = request.form >= POLL
+        was_poll = request.form >= S.POLL
         if request.semaphore >= 0 and request.amount > 0:
-            wait_mode = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
-            if wait_mode == ARMED:
+            wait_mode = request.monitor if kind == S.IS_ACQUIRE else np.int64(S.POLLS)
+            if wait_mode == S.ARMED:
                 monitor_sleep(entities, clock, number)
                 return False
             if not was_poll:
                 clock.num_pollers += 1
-                request.form |= POLL
+                request.form |= S.POLL
             may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
-            request.stage = STAGE_RETRY
-            if wait_mode == WOKEN:
-                request.monitor = AGAIN
+            request.stage = S.STAGE_RETRY
+            if wait_mode == S.WOKEN:
+                request.monitor = S.AGAIN
                 again_ps = clock.now + model.wakeup_ps
             else:
                 turn = machine.cu_turns[U(machine.waves[U(place)].cu)]
                 turn.free_ps = max(clock.now, turn.free_ps) + model.poll_turn_ps
                 again_ps = turn.free_ps + model.poll_ps
-            key = wait_key(entities, program, machine, model, number)
+            key = wait_key(tables, model, number)
             give_event(entities, clock, number, again_ps, key)
             return may_be_stuck
         if was_poll:
             clock.num_pollers -= 1
-        if kind == IS_LOAD:
-            _read(entities, program, machine, clock, model, number)
+        if kind == S.IS_LOAD:
+            _read(tables, clock, model, number)
             return False
         clock.free_slot = place
         go_later(machine, clock, place)
@@ -471,10 +404,9 @@ def answer(
 
 
 @inlined
-def _read(
-    entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, number: Int
-) -> None:
+def _read(tables: S.LoopTables, clock: Record, model: Record, number: Int) -> None:
     """Count a returned read; the last one of its line starts the ALU for a reduction, else makes the line ready."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     request = entities.requests[U(number)]
     place = np.int64(request.wave)
     line = machine.lines[U(request.line)]
@@ -487,8 +419,8 @@ def _read(
         cu = machine.cus[U(machine.waves[U(place)].cu)]
         at_ps = max(clock.now, cu.alu_ps) + cycles * model.cycle_ps
         cu.alu_ps = at_ps
-        request.stage = STAGE_ALU
-        give_event(entities, clock, number, at_ps, wait_key(entities, program, machine, model, number))
+        request.stage = S.STAGE_ALU
+        give_event(entities, clock, number, at_ps, wait_key(tables, model, number))
         return
     if remaining > 0:
         clock.free_slot = place

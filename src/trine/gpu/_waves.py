@@ -6,35 +6,10 @@ import numpy as np
 
 from trine.common._jit import Int, inlined
 from trine.common._records import Record
+from trine.gpu import _state as S
 from trine.gpu._packets import make_flow
 from trine.gpu._requests import make_request, poll_again, set_out
 from trine.gpu._scheduler import do, go_later, queue_item, take_request, wake_group, wave_key
-from trine.gpu._state import (
-    CU_CLASS,
-    IS_ACQUIRE,
-    IS_FLOW,
-    IS_LOAD,
-    IS_RELEASE,
-    IS_STORE,
-    LOOKED_FOR,
-    SHIFT_CLASS,
-    SHIFT_WAVE,
-    WAVE_ACQUIRING,
-    WAVE_AT_BARRIER,
-    WAVE_COMPUTING,
-    WAVE_COUNTING,
-    WAVE_DRAINING,
-    WAVE_ENDED,
-    WAVE_FULL,
-    WAVE_GONE,
-    WAVE_PAUSED,
-    WAVE_QUEUED,
-    Entities,
-    LoopTables,
-    MachineTables,
-    ProgramTable,
-    RunCounters,
-)
 from trine.gpu._wheel import give_event
 from trine.gpu.draws import MODULUS, MULTIPLIER
 from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DELAY, DMA, FENCE, NOP, REDUCE, RELEASE, STORE, WAITCNT
@@ -46,70 +21,63 @@ U = np.uint64
 
 
 @inlined
-def go_on(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    counters: RunCounters,
-    clock: Record,
-    model: Record,
-) -> None:
+def go_on(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Continue the wavefront on top of the stack."""
+    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     clock.num_to_do -= 1
     place = np.int64(machine.to_do[U(clock.num_to_do)])
-    doing = _pass_operations(program, machine, counters, clock, model, place)
+    doing = _pass_operations(tables, clock, model, place)
     do(machine, counters, place, doing, clock.now)
     wave = machine.waves[U(place)]
     cu_number = np.int64(wave.cu)
-    if doing == WAVE_QUEUED:
+    if doing == S.WAVE_QUEUED:
         _queue(machine, model, cu_number, place)
         clock.kick_cu = cu_number
-    elif doing == WAVE_COMPUTING:
+    elif doing == S.WAVE_COMPUTING:
         cu = machine.cus[U(cu_number)]
         done_ps = max(clock.now, cu.alu_ps) + program.op_amount[U(wave.op)] * model.cycle_ps
         cu.alu_ps = done_ps
         key = wave_key(program, model, cu_number, place)
         give_event(entities, clock, model.first_wave + place, done_ps, key)
-    elif doing == WAVE_PAUSED:
+    elif doing == S.WAVE_PAUSED:
         pause_ps = model.fence_ps
         if program.op_kind[U(wave.op)] == DELAY:
             pause_ps = program.op_amount[U(wave.op)] * model.cycle_ps
         key = wave_key(program, model, cu_number, place)
         give_event(entities, clock, model.first_wave + place, clock.now + pause_ps, key)
-    elif doing == WAVE_AT_BARRIER:
-        _come_to_barrier(entities, program, machine, clock, model, place)
-    elif doing == WAVE_ENDED:
+    elif doing == S.WAVE_AT_BARRIER:
+        _come_to_barrier(tables, clock, model, place)
+    elif doing == S.WAVE_ENDED:
         _end(program, machine, counters, clock, place)
 
 
 @inlined
-def wave_event(machine: MachineTables, clock: Record, place: Int) -> None:
+def wave_event(machine: S.MachineTables, clock: Record, place: Int) -> None:
     """Continue a wavefront after the ALU, a fence or a delay, or a whole workgroup after a barrier."""
     wave = machine.waves[U(place)]
-    if wave.doing == WAVE_AT_BARRIER:
+    if wave.doing == S.WAVE_AT_BARRIER:
         wake_group(machine, clock, np.int64(machine.groups[U(wave.group)].first_wave))
     else:
         go_later(machine, clock, place)
 
 
 @inlined
-def _pass_operations(
-    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, place: Int
-) -> Int:
+def _pass_operations(tables: S.LoopTables, clock: Record, model: Record, place: Int) -> Int:
     """Skip operations that are done or belong to another wavefront; return the wavefront's new state."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     wave, op_start = machine.waves[U(place)], counters.op_start
     while True:
         op = np.int64(wave.op)
         if op == wave.end:
-            return WAVE_ENDED if wave.unfinished == 0 else WAVE_DRAINING
+            return S.WAVE_ENDED if wave.unfinished == 0 else S.WAVE_DRAINING
         kind = np.int64(program.op_kind[U(op)])
         is_mine = wave.index == 0 or kind not in (ACQUIRE, RELEASE, DMA)
         if is_mine:
             if op_start[U(op)] < 0:
-                if op_start[U(op)] == LOOKED_FOR:
+                if op_start[U(op)] == S.LOOKED_FOR:
                     _begin_to_wait(clock)
                 op_start[U(op)] = clock.now
-            doing = _begin_or_wait(program, machine, model, place, op, kind)
+            doing = _begin_or_wait(tables, model, place, op, kind)
             if doing >= 0:
                 return doing
             counters.op_end[U(op)] = clock.now
@@ -127,11 +95,12 @@ def _begin_to_wait(clock: Record) -> None:
 
 
 @inlined
-def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record, place: Int, op: Int, kind: Int) -> Int:
+def _begin_or_wait(tables: S.LoopTables, model: Record, place: Int, op: Int, kind: Int) -> Int:
     """Return the wavefront's state in an operation; -1 if it is done with the operation.
 
     ``unroll`` limits the slots of data operations.
     """
+    program, machine = tables.program, tables.machine
     wave = machine.waves[U(place)]
     issued = np.int64(wave.operand)
     if kind <= REDUCE:
@@ -140,26 +109,26 @@ def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record,
         unroll = np.int64(program.op_unroll[U(op)])
         if unroll == 0:
             unroll = model.unroll
-        return WAVE_FULL if wave.slots >= unroll else WAVE_QUEUED
+        return S.WAVE_FULL if wave.slots >= unroll else S.WAVE_QUEUED
     if kind == RELEASE:
-        return WAVE_QUEUED if issued < program.operand_ptr[U(op + 1)] - program.operand_ptr[U(op)] else -1
+        return S.WAVE_QUEUED if issued < program.operand_ptr[U(op + 1)] - program.operand_ptr[U(op)] else -1
     if kind == WAITCNT:
-        return WAVE_COUNTING if wave.unfinished > program.op_amount[U(op)] else -1
+        return S.WAVE_COUNTING if wave.unfinished > program.op_amount[U(op)] else -1
     if kind == FENCE and wave.unfinished > 0:
-        return WAVE_COUNTING
+        return S.WAVE_COUNTING
     if issued > 0 or kind == NOP:
         return -1
     if kind in (FENCE, DELAY):
         wave.operand = 1
-        return WAVE_PAUSED
+        return S.WAVE_PAUSED
     if kind in (BARRIER, COMPUTE):
         wave.operand = 1
-        return WAVE_AT_BARRIER if kind == BARRIER else WAVE_COMPUTING
-    return WAVE_QUEUED
+        return S.WAVE_AT_BARRIER if kind == BARRIER else S.WAVE_COMPUTING
+    return S.WAVE_QUEUED
 
 
 @inlined
-def _queue(machine: MachineTables, model: Record, cu_number: Int, place: Int) -> None:
+def _queue(machine: S.MachineTables, model: Record, cu_number: Int, place: Int) -> None:
     """Append a wavefront to its CU's queue; with random order, insert it at the front half of the time."""
     cu = machine.cus[U(cu_number)]
     machine.waves[U(place)].next_in_queue = -1
@@ -178,10 +147,9 @@ def _queue(machine: MachineTables, model: Record, cu_number: Int, place: Int) ->
 
 
 @inlined
-def _come_to_barrier(
-    entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, place: Int
-) -> None:
+def _come_to_barrier(tables: S.LoopTables, clock: Record, model: Record, place: Int) -> None:
     """Count a wavefront at the barrier; the last one lets the workgroup continue after ``barrier_ps``."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     wave = machine.waves[U(place)]
     group = machine.groups[U(wave.group)]
     group.at_barrier += 1
@@ -199,7 +167,7 @@ def _come_to_barrier(
 
 
 @inlined
-def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int) -> None:
+def _end(program: S.ProgramTable, machine: S.MachineTables, counters: S.RunCounters, clock: Record, place: Int) -> None:
     """End a wavefront; the last one ends its workgroup, and the last workgroup ends the kernel."""
     wave = machine.waves[U(place)]
     group_number = np.int64(wave.group)
@@ -213,7 +181,7 @@ def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, c
     cu.waves -= wave.count
     sibling = np.int64(group.first_wave)
     while sibling >= 0:
-        machine.waves[U(sibling)].doing = WAVE_GONE
+        machine.waves[U(sibling)].doing = S.WAVE_GONE
         sibling = np.int64(machine.waves[U(sibling)].sibling)
     clock.kick_gpu = program.cu_gpu[U(wave.cu)]
     number = np.int64(program.group_kernel[U(group_number)])
@@ -227,8 +195,9 @@ def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, c
 
 
 @inlined
-def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record) -> None:
+def kick_cu(tables: S.LoopTables, clock: Record, model: Record) -> None:
     """Give the CU an event if it may issue something and no event is pending."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     number = clock.kick_cu
     clock.kick_cu = -1
     cu = machine.cus[U(number)]
@@ -237,14 +206,14 @@ def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, c
         cu.is_pending = 1
         clock.num_cu_events += 1
         cu_in_gpu = number - program.cu_gpu[U(number)] * model.cus
-        key = (np.int64(CU_CLASS) << SHIFT_CLASS) | (cu_in_gpu << SHIFT_WAVE)
+        key = (np.int64(S.CU_CLASS) << S.SHIFT_CLASS) | (cu_in_gpu << S.SHIFT_WAVE)
         give_event(entities, clock, number, max(clock.now, cu.ready_ps), key)
 
 
 @inlined
-def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle: Int) -> Int:
+def issue(tables: S.LoopTables, clock: Record, model: Record, cu_number: Int, idle: Int) -> Int:
     """Handle the event of a CU; return the request that it issues, now at the link out of the CU, or -1."""
-    entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
+    entities, program, machine = tables.entities, tables.program, tables.machine
     cu = machine.cus[U(cu_number)]
     cu.is_pending = 0
     clock.num_cu_events -= 1
@@ -259,16 +228,16 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
         cu.first_item = entities.next[U(number)]
         clock.idle = idle + 1
         clock.num_queued_polls -= 1
-        poll_again(entities, program, machine, counters, clock, number)
+        poll_again(tables, clock, number)
     elif item >= 0:
         line = item >> 1
         place = np.int64(machine.lines[U(line)].wave)
-        kind, operand = np.int64(IS_STORE), _next_write(program, machine, cu_number, line)
+        kind, operand = np.int64(S.IS_STORE), _next_write(program, machine, cu_number, line)
     elif place >= 0 and cu.slots < model.max_slots:
         wave = machine.waves[U(place)]
         cu.first_wave = wave.next_in_queue
-        kind, operand, line = _next_of_wave(program, machine, counters, clock, place)
-        if kind == IS_FLOW:
+        kind, operand, line = _next_of_wave(tables, clock, place)
+        if kind == S.IS_FLOW:
             wave.unfinished += 1
             flow = take_request(entities, clock)
             make_flow(tables, clock, model, flow, place, operand)
@@ -287,7 +256,7 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
 
 
 @inlined
-def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, line_number: Int) -> Int:
+def _next_write(program: S.ProgramTable, machine: S.MachineTables, cu_number: Int, line_number: Int) -> Int:
     """Return the operand of the next write of a line; after its last write the line leaves the queue."""
     line = machine.lines[U(line_number)]
     remaining = line.writes
@@ -298,10 +267,9 @@ def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, l
 
 
 @inlined
-def _next_of_wave(
-    program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int
-) -> tuple[Int, Int, Int]:
+def _next_of_wave(tables: S.LoopTables, clock: Record, place: Int) -> tuple[Int, Int, Int]:
     """Return the wavefront's next request: kind, operand, line (-1: none)."""
+    program, machine, counters = tables.program, tables.machine, tables.counters
     wave = machine.waves[U(place)]
     op = np.int64(wave.op)
     issued = np.int64(wave.operand)
@@ -309,21 +277,21 @@ def _next_of_wave(
     kind_of_op = program.op_kind[U(op)]
     first, end = program.operand_ptr[U(op)], program.operand_ptr[U(op + 1)]
     if kind_of_op == ACQUIRE:
-        do(machine, counters, place, np.int64(WAVE_ACQUIRING), clock.now)
-        return np.int64(IS_ACQUIRE), first, np.int64(-1)
+        do(machine, counters, place, np.int64(S.WAVE_ACQUIRING), clock.now)
+        return np.int64(S.IS_ACQUIRE), first, np.int64(-1)
     go_later(machine, clock, place)
     if kind_of_op == DMA:
-        return np.int64(IS_FLOW), end - 1, np.int64(-1)
+        return np.int64(S.IS_FLOW), end - 1, np.int64(-1)
     reads = np.int64(program.op_reads[U(op)])
     if issued == 0:
         _begin_line(machine, clock, place, op, reads, end - first)
     line = np.int64(wave.current_line)
     if kind_of_op == RELEASE:
-        return np.int64(IS_RELEASE), first + issued, line
-    kind = np.int64(IS_LOAD)
+        return np.int64(S.IS_RELEASE), first + issued, line
+    kind = np.int64(S.IS_LOAD)
     num_issues = reads
     if kind_of_op == STORE:
-        kind = np.int64(IS_STORE)
+        kind = np.int64(S.IS_STORE)
         num_issues = end - first
     if issued + 1 == num_issues:
         wave.operand = 0
@@ -332,7 +300,7 @@ def _next_of_wave(
 
 
 @inlined
-def _begin_line(machine: MachineTables, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
+def _begin_line(machine: S.MachineTables, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
     """Begin the next line of the wavefront's operation."""
     clock.num_free_lines -= 1
     number = np.int64(machine.free_lines[U(clock.num_free_lines)])
@@ -352,7 +320,7 @@ def _begin_line(machine: MachineTables, clock: Record, place: Int, op: Int, read
 
 
 @inlined
-def settle(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
+def settle(entities: S.Entities, machine: S.MachineTables, clock: Record, model: Record) -> None:
     """Do the remaining work of the turn and reset its clock fields."""
     if clock.ready_line >= 0:
         _write_or_end(entities, machine, clock)
@@ -374,13 +342,13 @@ def settle(entities: Entities, machine: MachineTables, clock: Record, model: Rec
     if clock.finish_item >= 0:
         wave = machine.waves[U(clock.finish_item)]
         wave.unfinished -= 1
-        if wave.doing in (WAVE_COUNTING, WAVE_DRAINING):
+        if wave.doing in (S.WAVE_COUNTING, S.WAVE_DRAINING):
             go_later(machine, clock, clock.finish_item)
         clock.finish_item = -1
 
 
 @inlined
-def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> None:
+def _write_or_end(entities: S.Entities, machine: S.MachineTables, clock: Record) -> None:
     """Queue the writes of a line whose reads are complete; a line without writes ends."""
     number = clock.ready_line
     line = machine.lines[U(number)]
@@ -396,7 +364,7 @@ def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> 
 
 
 @inlined
-def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
+def _free_slot(machine: S.MachineTables, clock: Record, model: Record) -> None:
     """Return a slot to the wavefront ``freed`` and its CU."""
     wave = machine.waves[U(clock.free_slot)]
     cu = machine.cus[U(wave.cu)]
@@ -405,6 +373,6 @@ def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
     if cu.slots == model.max_slots - 1:
         cu.full_ps += clock.now - cu.full_since_ps
         cu.full_since_ps = -1
-    if wave.doing == WAVE_FULL:
+    if wave.doing == S.WAVE_FULL:
         go_later(machine, clock, clock.free_slot)
     clock.kick_cu = wave.cu

@@ -249,18 +249,10 @@ class ProgramBuilder:
         arrays: dict[str, Any] = {name: columns[name] for name in COLUMNS}
         arrays |= {name: np.array(pointer, np.int64) for name, pointer in zip(POINTERS, pointers, strict=True)}
         return GpuProgram(
-            name=self.name,
-            num_ranks=self.num_ranks,
-            **arrays,
-            semaphores=initial,
-            buffers=tuple(self.buffers),
-            kernel_names=names if any(names) else (),
-            labels=tuple(self._labels),
-            line_bytes=self.line_bytes,
-            payload_bytes=payload_bytes,
-            notes=notes,
-            num_hosts=self.num_hosts,
-        )
+            name=self.name, num_ranks=self.num_ranks, **arrays, semaphores=initial, buffers=tuple(self.buffers),
+            kernel_names=names if any(names) else (), labels=tuple(self._labels), line_bytes=self.line_bytes,
+            payload_bytes=payload_bytes, notes=notes, num_hosts=self.num_hosts,
+        )  # fmt: skip
 
     def _flush(self) -> None:
         """Convert the operations added one by one to columns."""

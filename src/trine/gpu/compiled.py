@@ -118,17 +118,21 @@ def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:
         finish_states(for_kernel(tables.machine), for_kernel(tables.counters), _clock(state))
     tasks = tables.work.tasks
     records = Records(
-        ready_ps=tasks["ready_ps"].copy(),
-        start_ps=tasks["start_ps"].copy(),
-        end_ps=tasks["end_ps"].copy(),
-        num_events=int(clock.num_events),
-        engine="compiled",
-        network="loadstore",
-    )
+        ready_ps=tasks["ready_ps"].copy(), start_ps=tasks["start_ps"].copy(), end_ps=tasks["end_ps"].copy(),
+        num_events=int(clock.num_events), engine="compiled", network="loadstore",
+    )  # fmt: skip
     arrivals = None
     if finished and system.record >= 0:
         arrivals = arrivals_of(tables.peers.log[: clock.num_log], system, int(state.model.waves))
     return GpuOutcome(records, gpu_records(state, system), finished, arrivals)
+
+
+#: Counters of :class:`GpuRecords` by the fields of COUNTS; requests are its columns ``issued``.
+_REQUESTS = ("loads", "stores", "acquires", "releases")
+_COUNTS = {
+    "polls": "polls", "load_latency_ps": "load_ps", "packets": "packets", "l2_hits": "hits", "l2_misses": "misses",
+    "flagged_loads": "flagged", "wakeups": "wakeups", "spurious_wakeups": "spurious", "monitor_full": "monitor_full",
+}  # fmt: skip
 
 
 def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
@@ -138,42 +142,19 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
     num_inside = gpus * system.layout.num_resources
     in_gpus, lanes = resources[:num_inside].reshape(gpus, -1), resources[num_inside:]
     links, numbers = lane_columns(state.fabric.lanes)
-    loads, stores, acquires, releases = counts["issued"].T
+    issued = (column.copy() for column in counts["issued"].T)
     return GpuRecords(
-        ranks=system.ranks,
-        gpu_of=system.gpu_of,
-        workgroup_start_ps=counters.group_start,
-        workgroup_end_ps=counters.group_end,
-        workgroup_cu=counters.group_cu,
-        op_start_ps=counters.op_start,
-        op_end_ps=counters.op_end,
-        state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
-        resource_data=in_gpus["messages"][:, :, 0].copy(),
-        resource_control=in_gpus["messages"][:, :, 1].copy(),
-        resource_busy_ps=in_gpus["busy_ps"].copy(),
-        lane_link=np.array(links, np.int32),
-        lane_number=np.array(numbers, np.int32),
-        lane_data=lanes["messages"][:, 0].copy(),
-        lane_control=lanes["messages"][:, 1].copy(),
-        lane_busy_ps=lanes["busy_ps"].copy(),
-        loads=loads.copy(),
-        stores=stores.copy(),
-        acquires=acquires.copy(),
-        releases=releases.copy(),
-        polls=counts["polls"].copy(),
-        load_latency_ps=counts["load_ps"].copy(),
-        packets=counts["packets"].copy(),
-        l2_hits=counts["hits"].copy(),
-        l2_misses=counts["misses"].copy(),
-        flagged_loads=counts["flagged"].copy(),
-        wakeups=counts["wakeups"].copy(),
-        spurious_wakeups=counts["spurious"].copy(),
-        monitor_full=counts["monitor_full"].copy(),
-        resources=system.layout.names,
-        end_ps=int(state.clock.now),
-        num_events=int(state.clock.num_events),
+        ranks=system.ranks, gpu_of=system.gpu_of, workgroup_start_ps=counters.group_start,
+        workgroup_end_ps=counters.group_end, workgroup_cu=counters.group_cu, op_start_ps=counters.op_start,
+        op_end_ps=counters.op_end, state_ps=counters.state.reshape(gpus, system.model.num_cus, len(STATE_NAMES)),
+        resource_data=in_gpus["messages"][:, :, 0].copy(), resource_control=in_gpus["messages"][:, :, 1].copy(),
+        resource_busy_ps=in_gpus["busy_ps"].copy(), lane_link=np.array(links, np.int32),
+        lane_number=np.array(numbers, np.int32), lane_data=lanes["messages"][:, 0].copy(),
+        lane_control=lanes["messages"][:, 1].copy(), lane_busy_ps=lanes["busy_ps"].copy(),
+        **dict(zip(_REQUESTS, issued, strict=True)), **{name: counts[field].copy() for name, field in _COUNTS.items()},
+        resources=system.layout.names, end_ps=int(state.clock.now), num_events=int(state.clock.num_events),
         engine="compiled",
-    )
+    )  # fmt: skip
 
 
 def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:

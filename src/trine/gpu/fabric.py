@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,6 @@ from trine.cluster.parts import HOST, HOST_LINK, NIC, SCALE_UP, SWITCH
 from trine.common.arrays import Int64
 from trine.errors import InputError
 from trine.gpu.model import HASHED, GpuModel
-
-if TYPE_CHECKING:
-    from trine.cluster.cluster import Cluster
-
 
 #: One rank or an array of ranks.
 Ranks = TypeVar("Ranks", int, npt.NDArray[np.int64])

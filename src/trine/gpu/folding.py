@@ -420,23 +420,15 @@ def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
     kind = program.op_kind[op]
     return (
         RankRows(
-            program=program,
-            kernels=kernels,
-            workgroups=workgroups,
-            operations=operations,
-            operands=operands,
-            op_kind=program.op_kind[operations],
-            operand_op=number[op],
-            peer=program.operand_rank[operands].astype(np.int64),
-            address=program.operand_address[operands],
+            program=program, kernels=kernels, workgroups=workgroups, operations=operations, operands=operands,
+            op_kind=program.op_kind[operations], operand_op=number[op],
+            peer=program.operand_rank[operands].astype(np.int64), address=program.operand_address[operands],
             semaphore=program.operand_semaphore[operands].astype(np.int64),
-            step=program.operand_step[operands].astype(np.int64),
-            is_dma=kind == DMA,
-            has_lines=np.isin(kind, DATA_OPS) & (program.op_amount[op] > 0),
-            lines=program.op_amount[op],
+            step=program.operand_step[operands].astype(np.int64), is_dma=kind == DMA,
+            has_lines=np.isin(kind, DATA_OPS) & (program.op_amount[op] > 0), lines=program.op_amount[op],
         ),
         None,
-    )
+    )  # fmt: skip
 
 
 def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: Int32) -> GpuSystem:
@@ -452,24 +444,13 @@ def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: 
     tasks = kernel_tasks(program)
     graph = replace(tasks.graph, rank=firsts[program.kernel_rank].astype(np.int32), rank_names=system.graph.rank_names)
     return replace(
-        system,
-        program=program,
-        ranks=firsts.astype(np.int32),
-        gpu_of=gpu_of,
-        operand_peer=operand_peer,
-        link_image=link_image,
-        graph=graph,
-        task_kernel=tasks.task_kernel,
-    )
+        system, program=program, ranks=firsts.astype(np.int32), gpu_of=gpu_of, operand_peer=operand_peer,
+        link_image=link_image, graph=graph, task_kernel=tasks.task_kernel,
+    )  # fmt: skip
 
 
 def _simulated_program(
-    program: GpuProgram,
-    rows: RankRows,
-    ranks: Int64,
-    gpu_of: npt.NDArray[np.int32],
-    peer: Int64,
-    address: Int64,
+    program: GpuProgram, rows: RankRows, ranks: Int64, gpu_of: npt.NDArray[np.int32], peer: Int64, address: Int64
 ) -> tuple[GpuProgram, npt.NDArray[np.int32]]:
     """Return the program of the simulated GPUs ``ranks``, and the rank that each of its operands refers to.
 
@@ -484,11 +465,8 @@ def _simulated_program(
     owner[rows.operands] = row[:, None]
     position = owner[operands], place[operands]
     simulated = replace(
-        chosen,
-        num_ranks=len(ranks),
-        kernel_rank=row[chosen.kernel_rank].astype(np.int32),
-        operand_rank=gpu_of[peer[position]].astype(np.int32),
-        operand_address=address[position],
+        chosen, num_ranks=len(ranks), kernel_rank=row[chosen.kernel_rank].astype(np.int32),
+        operand_rank=gpu_of[peer[position]].astype(np.int32), operand_address=address[position],
         semaphores=program.semaphores[ranks],
-    )
+    )  # fmt: skip
     return simulated, peer[position].astype(np.int32)

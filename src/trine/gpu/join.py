@@ -74,17 +74,11 @@ def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "j
     arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in moved]) for name in COLUMNS}
     arrays |= {pointer: _offsets([getattr(program, pointer) for program in programs]) for pointer in POINTERS}
     return GpuProgram(
-        name=name,
-        num_ranks=num_ranks,
-        **arrays,
-        semaphores=_semaphores(parts, num_ranks),
-        buffers=_buffers(parts),
-        kernel_names=_kernel_names(programs),
-        labels=labels,
-        line_bytes=programs[0].line_bytes,
+        name=name, num_ranks=num_ranks, **arrays, semaphores=_semaphores(parts, num_ranks), buffers=_buffers(parts),
+        kernel_names=_kernel_names(programs), labels=labels, line_bytes=programs[0].line_bytes,
         payload_bytes=programs[0].payload_bytes if len(parts) == 1 else 0,
         notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
-    )
+    )  # fmt: skip
 
 
 def _moved(part: PlacedProgram, label: Int32) -> dict[str, npt.NDArray[Any]]:

@@ -133,18 +133,12 @@ def layout_of(model: GpuModel) -> GpuLayout:
         rates += [model.l2.bytes_per_s] * model.memory.num_channels
     missing = [-1] * (len(names) - len(source))
     described = ResourceNames(
-        names=tuple(names),
-        kinds=tuple(kinds),
-        source=tuple(source + missing),
-        target=tuple(target + missing),
+        names=tuple(names), kinds=tuple(kinds), source=tuple(source + missing), target=tuple(target + missing)
     )
     return GpuLayout(
-        model=model,
-        names=described,
-        bytes_per_s=np.array(rates, np.int64),
-        first_channel=first_channel,
+        model=model, names=described, bytes_per_s=np.array(rates, np.int64), first_channel=first_channel,
         first_slice=first_slice,
-    )
+    )  # fmt: skip
 
 
 def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:

@@ -51,22 +51,9 @@ def target_system(
     model: GpuModel,
     target: int,
     outside: PeerWrites | Arrivals | None,
-    tasks: KernelTasks | None = None,
-) -> GpuSystem:
-    """Return the checked system that :func:`run_target` simulates."""
-    return _cut(program, cluster, group, model, target, outside, tasks)[0]
-
-
-def _cut(
-    program: GpuProgram,
-    cluster: Cluster,
-    group: Sequence[int],
-    model: GpuModel,
-    target: int,
-    outside: PeerWrites | Arrivals | None,
     tasks: KernelTasks | None,
 ) -> tuple[GpuSystem, TargetTasks]:
-    """Return the target as a system, and the mapping of its tasks to the graph of all ranks."""
+    """Return the checked system of the target, and the mapping of its tasks to the graph of all ranks."""
     check_arguments(program, cluster, group, model)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
@@ -85,21 +72,12 @@ def _cut(
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
-        program=_as_gpu_0(kernels, target),
-        model=model,
-        layout=layout_of(model),
-        fabric=fabric,
-        num_ranks=program.num_ranks,
-        ranks=np.array([target], np.int32),
-        gpu_of=gpu_of,
-        operand_peer=kernels.operand_rank,
-        link_image=np.arange(len(cluster.links), dtype=np.int32),
-        link_home=link_homes(cluster, group),
-        grid=rank_grid(cluster, group),
-        graph=target_part.tasks.graph,
-        task_kernel=target_part.tasks.task_kernel,
-        outside=outside,
-    )
+        program=_as_gpu_0(kernels, target), model=model, layout=layout_of(model), fabric=fabric,
+        num_ranks=program.num_ranks, ranks=np.array([target], np.int32), gpu_of=gpu_of,
+        operand_peer=kernels.operand_rank, link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group), grid=rank_grid(cluster, group), graph=target_part.tasks.graph,
+        task_kernel=target_part.tasks.task_kernel, outside=outside,
+    )  # fmt: skip
     check_tasks(replace(system, program=kernels))
     check_replayable(system, target)
     return system, target_part
@@ -204,7 +182,7 @@ def run_target(
     InputError: as run_gpus; an unknown rank; an unreplayable program; a record of another program or model.
     DeadlockError: wavefronts wait for a write that never arrives.
     """
-    system, target_part = _cut(program, cluster, group, model, target, outside, tasks)
+    system, target_part = target_system(program, cluster, group, model, target, outside, tasks)
     outcome = target_part.outcome(simulate_system(system, control))
     return _run_of(program, replace(system, graph=target_part.own_graph), outcome)
 
@@ -276,7 +254,7 @@ def until_waiting(
     ------
     InputError: as run_target; a workgroup never starts, or never reaches its acquire; no workgroup waits.
     """
-    system = target_system(program, cluster, group, model, target, outside, tasks)
+    system, _ = target_system(program, cluster, group, model, target, outside, tasks)
     workgroups, first = _first_acquires(system.program)
     if not len(workgroups):
         raise InputError(f"{system.program.name!r}: no workgroup of rank {target} waits for a flag")

@@ -71,18 +71,10 @@ class GpuRun:
     def of(cls, program: GpuProgram, system: GpuSystem, outcome: GpuOutcome, fold: Fold) -> GpuRun:
         """Build the run of ``program`` from an engine's outcome."""
         return cls(
-            program=program,
-            simulated=system.program,
-            model=system.model,
-            cluster=system.fabric.cluster,
-            group=system.fabric.group,
-            graph=system.graph,
-            records=outcome.records,
-            gpu=outcome.gpu,
-            fold=fold,
-            finished=outcome.finished,
-            arrivals=outcome.arrivals,
-        )
+            program=program, simulated=system.program, model=system.model, cluster=system.fabric.cluster,
+            group=system.fabric.group, graph=system.graph, records=outcome.records, gpu=outcome.gpu, fold=fold,
+            finished=outcome.finished, arrivals=outcome.arrivals,
+        )  # fmt: skip
 
     def whole(self) -> GpuRun:
         """Return this run if it is complete. Raises KeyboardInterrupt if Ctrl-C stopped it."""

@@ -63,15 +63,12 @@ def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: 
     there_ps, home_ps = _inside_ps(system, PORT, CHANNEL), _inside_ps(system, CHANNEL, PORT)
     is_replay = bool((system.gpu_of < 0).any())
     return PeerWriteTable(
-        writes=_writes(system, bool(model.peers_begin == S.AT_MEMORY), flag_line),
-        answers_of=answers_of,
-        answers=answers,
-        fabric_ps=_services(np.array(paths.fabric_ps).reshape(-1, 2) if is_replay else there_ps[:0]),
+        writes=_writes(system, bool(model.peers_begin == S.AT_MEMORY), flag_line), answers_of=answers_of,
+        answers=answers, fabric_ps=_services(np.array(paths.fabric_ps).reshape(-1, 2) if is_replay else there_ps[:0]),
         there_ps=_services(there_ps if is_replay else there_ps[:0]),
-        home_ps=_services(home_ps if is_replay else home_ps[:0]),
-        memory_ps=_memory_ps(system.model),
+        home_ps=_services(home_ps if is_replay else home_ps[:0]), memory_ps=_memory_ps(system.model),
         log=new_records(_FIRST_ROWS if system.record >= 0 else 0, S.LOG_ROW),
-    )
+    )  # fmt: skip
 
 
 def _services(times_ps: Int64) -> RecordArray:
@@ -112,16 +109,10 @@ def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
         place = np.unique(place, return_inverse=True)[1].astype(np.int64)
     rank = outside.rank.astype(np.int64)
     return _Entries(
-        time_ps=outside.time_ps,
-        rank=rank,
-        label=label_of[rank],
-        place=place,
-        number=outside.number.astype(np.int64),
-        kind=np.where(outside.kind == PUT, S.IS_FLOW, outside.kind).astype(np.int8),
-        address=outside.address,
-        semaphore=outside.semaphore.astype(np.int64),
-        amount=np.where(outside.kind == LOAD, 1, outside.amount),
-    )
+        time_ps=outside.time_ps, rank=rank, label=label_of[rank], place=place, number=outside.number.astype(np.int64),
+        kind=np.where(outside.kind == PUT, S.IS_FLOW, outside.kind).astype(np.int8), address=outside.address,
+        semaphore=outside.semaphore.astype(np.int64), amount=np.where(outside.kind == LOAD, 1, outside.amount),
+    )  # fmt: skip
 
 
 def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, flag_line: Int32) -> _Entries:
@@ -149,16 +140,11 @@ def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, fla
         semaphore = np.where(hit, owner[nearest], semaphore)
     running = np.arange(total)
     return _Entries(
-        time_ps=writes.time_ps[order][write],
-        rank=rank[order][write],
-        label=label_of[rank[order][write]],
-        place=running >> _NUMBER_BITS,
-        number=running & ((1 << _NUMBER_BITS) - 1),
-        kind=np.where(is_flag[write], RELEASE, STORE).astype(np.int8),
-        address=line_address,
-        semaphore=semaphore,
+        time_ps=writes.time_ps[order][write], rank=rank[order][write], label=label_of[rank[order][write]],
+        place=running >> _NUMBER_BITS, number=running & ((1 << _NUMBER_BITS) - 1),
+        kind=np.where(is_flag[write], RELEASE, STORE).astype(np.int8), address=line_address, semaphore=semaphore,
         amount=np.where(is_flag[write], writes.value[order][write], 0),
-    )
+    )  # fmt: skip
 
 
 def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
@@ -298,17 +284,14 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
     tables = state.tables
     copy = GpuState(
         tables=tables._replace(
-            work=_own(tables.work),
-            peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
-            entities=copy_entities(tables.entities),
-            wheel=_own(tables.wheel),
-            machine=_own(tables.machine),
+            work=_own(tables.work), peers=make_peers(system, state.fabric, state.model, tables.program.flag_line),
+            entities=copy_entities(tables.entities), wheel=_own(tables.wheel), machine=_own(tables.machine),
             counters=_own(tables.counters),
         ),
         clocks=state.clocks.copy(),
         models=state.models,
         fabric=state.fabric,
-    )
+    )  # fmt: skip
     copy.clock.stop_ps = MAX_PS
     begin_peers(copy)
     return copy
@@ -337,23 +320,15 @@ def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, li
     cached = int(system.num_gpus * model.memory.num_channels * numbers["sets"] * numbers["ways"])
     num_resources = system.num_gpus * system.layout.num_resources + len(fabric.lanes.number)
     machine = MachineTables(
-        waves=new_records(places, S.WAVE),
-        wave_times=new_records(places, S.WAVE_TIME),
-        cus=new_records(num_cus, S.CU),
-        cu_turns=new_records(num_cus, S.CU_TURN),
-        lines=new_records(FIRST_REQUESTS, S.LINE),
-        free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
-        resources=_resources(system, num_resources),
+        waves=new_records(places, S.WAVE), wave_times=new_records(places, S.WAVE_TIME), cus=new_records(num_cus, S.CU),
+        cu_turns=new_records(num_cus, S.CU_TURN), lines=new_records(FIRST_REQUESTS, S.LINE),
+        free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32), resources=_resources(system, num_resources),
         lane_queues=new_records(num_resources if numbers["is_fair"] else 0, S.LANE_QUEUE),
-        semaphores=new_records(len(semaphores), S.SEMAPHORE),
-        groups=new_records(program.num_workgroups, S.GROUP),
-        kernels=new_records(program.num_kernels, S.KERNEL),
-        gpus=new_records(system.num_gpus, S.GPU),
-        to_do=np.zeros(places + 8, np.int32),
-        chains=new_records(len(fabric.pair_gpu), S.CHAIN),
-        cache=new_records(cached, S.CACHE_LINE),
-        watchers=new_records(lines_with_flags, S.WATCHERS),
-    )
+        semaphores=new_records(len(semaphores), S.SEMAPHORE), groups=new_records(program.num_workgroups, S.GROUP),
+        kernels=new_records(program.num_kernels, S.KERNEL), gpus=new_records(system.num_gpus, S.GPU),
+        to_do=np.zeros(places + 8, np.int32), chains=new_records(len(fabric.pair_gpu), S.CHAIN),
+        cache=new_records(cached, S.CACHE_LINE), watchers=new_records(lines_with_flags, S.WATCHERS),
+    )  # fmt: skip
     machine.semaphores["amount"] = semaphores
     machine.cu_turns["drawn"] = np.tile(
         [first_draw(model.issue_seed, cu) for cu in range(model.num_cus)], system.num_gpus

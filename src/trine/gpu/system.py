@@ -80,20 +80,11 @@ def unfolded(
     fabric = GpuFabric(cluster, group, model)
     ranks = np.arange(num_ranks, dtype=np.int32)
     return GpuSystem(
-        program=program,
-        model=model,
-        layout=layout_of(model),
-        fabric=fabric,
-        num_ranks=num_ranks,
-        ranks=ranks,
-        gpu_of=ranks,
-        operand_peer=program.operand_rank,
-        link_image=np.arange(len(cluster.links), dtype=np.int32),
-        link_home=link_homes(cluster, group),
-        grid=rank_grid(cluster, group),
-        graph=tasks.graph,
+        program=program, model=model, layout=layout_of(model), fabric=fabric, num_ranks=num_ranks, ranks=ranks,
+        gpu_of=ranks, operand_peer=program.operand_rank, link_image=np.arange(len(cluster.links), dtype=np.int32),
+        link_home=link_homes(cluster, group), grid=rank_grid(cluster, group), graph=tasks.graph,
         task_kernel=tasks.task_kernel,
-    )
+    )  # fmt: skip
 
 
 def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:

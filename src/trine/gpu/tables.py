@@ -40,33 +40,23 @@ def make_program(system: GpuSystem, pairs: OperandPairs) -> ProgramTable:
     carried = system.task_kernel >= 0
     kernel_task[system.task_kernel[carried]] = np.flatnonzero(carried)
     return ProgramTable(
-        op_kind=_plain(program.op_kind, np.int8),
-        op_amount=_plain(program.op_amount, np.int64),
-        op_unroll=_plain(program.op_unroll, np.int32),
-        operand_ptr=_plain(heads.ptr, np.int64),
-        op_reads=heads.num_reads.astype(np.int32),
-        operand_role=_plain(heads.role, np.int8),
+        op_kind=_plain(program.op_kind, np.int8), op_amount=_plain(program.op_amount, np.int64),
+        op_unroll=_plain(program.op_unroll, np.int32), operand_ptr=_plain(heads.ptr, np.int64),
+        op_reads=heads.num_reads.astype(np.int32), operand_role=_plain(heads.role, np.int8),
         operand_address=_plain(program.operand_address[heads.rows], np.int64),
-        operand_step=_plain(program.operand_step[heads.rows], np.int32),
-        operand_pair=pairs.of_operand,
-        operand_semaphore=semaphore[heads.rows].astype(np.int32),
-        workgroup_ptr=_plain(program.workgroup_ptr, np.int64),
-        kernel_ptr=_plain(program.kernel_ptr, np.int64),
-        kernel_gpu=_plain(program.kernel_rank, np.int32),
-        kernel_waves=_plain(program.kernel_wavefronts, np.int32),
-        kernel_task=kernel_task,
+        operand_step=_plain(program.operand_step[heads.rows], np.int32), operand_pair=pairs.of_operand,
+        operand_semaphore=semaphore[heads.rows].astype(np.int32), workgroup_ptr=_plain(program.workgroup_ptr, np.int64),
+        kernel_ptr=_plain(program.kernel_ptr, np.int64), kernel_gpu=_plain(program.kernel_rank, np.int32),
+        kernel_waves=_plain(program.kernel_wavefronts, np.int32), kernel_task=kernel_task,
         group_kernel=np.repeat(np.arange(program.num_kernels, dtype=np.int32), np.diff(program.kernel_ptr)),
         cu_gpu=np.repeat(np.arange(system.num_gpus, dtype=np.int32), system.model.num_cus),
-        task_kernel=_plain(system.task_kernel, np.int32),
-        task_route=_plain(graph.route, np.int32),
+        task_kernel=_plain(system.task_kernel, np.int32), task_route=_plain(graph.route, np.int32),
         software_latency_ps=_plain(software_latency_ps(graph), np.int64),
-        route_latency_ps=_plain(graph.route_latency_ps, np.int64),
-        rank_bits=system.ranks.astype(np.int64),
-        flag_line=flag_lines(system),
-        member_pair=pairs.of_member,
+        route_latency_ps=_plain(graph.route_latency_ps, np.int64), rank_bits=system.ranks.astype(np.int64),
+        flag_line=flag_lines(system), member_pair=pairs.of_member,
         member_address=program.operand_address[pairs.member_rows],
         member_semaphore=semaphore[pairs.member_rows].astype(np.int32),
-    )
+    )  # fmt: skip
 
 
 def _plain(array: np.ndarray, dtype: type) -> np.ndarray:

@@ -240,16 +240,11 @@ def _with_ends(graph: TaskGraph, task: Int64, is_end: Bool, end_ps: Int64) -> Ta
     if graph.link_latency_ps is not None:
         latency_ps[linked] += graph.link_latency_ps[first]
     return replace(
-        chosen,
-        kind=np.where(is_end, COMPUTE, chosen.kind).astype(np.int8),
+        chosen, kind=np.where(is_end, COMPUTE, chosen.kind).astype(np.int8),
         peer=np.where(is_end, -1, chosen.peer).astype(np.int32),
         stream=np.where(is_end, -1, chosen.stream).astype(np.int32),
         duration_ps=np.where(is_end, end_ps[task], chosen.duration_ps),
-        size_bytes=np.where(is_end, 0, chosen.size_bytes),
-        route=np.where(is_end, -1, chosen.route).astype(np.int32),
-        num_required=np.where(is_end, 0, chosen.num_required).astype(np.int32),
-        route_ptr=pointers(linked),
-        route_links=first,
-        route_latency_ps=latency_ps,
-        route_counts=None,
-    )
+        size_bytes=np.where(is_end, 0, chosen.size_bytes), route=np.where(is_end, -1, chosen.route).astype(np.int32),
+        num_required=np.where(is_end, 0, chosen.num_required).astype(np.int32), route_ptr=pointers(linked),
+        route_links=first, route_latency_ps=latency_ps, route_counts=None,
+    )  # fmt: skip

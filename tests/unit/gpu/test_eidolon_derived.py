@@ -13,8 +13,6 @@ from trine.gpu.replay.transfers import (
     listed_writes,
     read_transfers,
     transfers_from,
-    transfers_into,
-    transfers_of,
     writes_from_transfers,
 )
 
@@ -26,6 +24,14 @@ def result():
 
 def transfers(*rows):
     return TransferColumns(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+def transfers_into(columns, is_transfer, target):
+    """Return the transfers to a rank, by end, start, sender and size."""
+    chosen = is_transfer & (columns["peer"] == target) & (columns["rank"] != target)
+    names = ("rank", "start_ps", "end_ps", "size_bytes")
+    rows = zip(*(np.asarray(columns[name])[chosen].tolist() for name in names), strict=True)
+    return transfers(*sorted(rows, key=lambda row: (row[2], row[1], row[0], row[3])))
 
 
 def flags(peer, workgroup):
@@ -93,11 +99,11 @@ def test_listed_writes_are_data_and_a_flag_each():
 
 
 def test_transfers_of_a_result_are_the_same_from_every_file(result, tmp_path):
-    expected = transfers_into(result.record_table, 1)
+    table = result.record_table
+    expected = transfers_into(table.columns, np.asarray(table.columns["kind"]) == 1, 1)
     assert len(expected.peer)
     assert (expected.end_ps > expected.start_ps).all()
     assert (expected.peer != 1).all()
-    table = result.record_table
     sent = (table.columns["kind"] == 1) & (table.columns["peer"] == 1)
     assert expected.size_bytes.sum() == table.columns["size_bytes"][sent].sum()
     result.to_npz(tmp_path / "records.npz")
@@ -110,8 +116,9 @@ def test_transfers_of_a_result_are_the_same_from_every_file(result, tmp_path):
 
 
 def test_faults_of_records_are_named(result, tmp_path):
+    result.to_npz(tmp_path / "whole.npz")
     with pytest.raises(InputError, match="target: no transfer to rank 9; ranks that get any: 0, 1"):
-        transfers_into(result.record_table, 9)
+        read_transfers(tmp_path / "whole.npz", 9)
     (tmp_path / "records.csv").write_text("kind,rank\n")
     with pytest.raises(InputError, match="peer: is missing: this is no table of records"):
         read_transfers(tmp_path, 0)
@@ -152,7 +159,10 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
     ranks = 4
     cluster = build_topology("full", "50 GB/s", "1 us", ranks)
     done = run_schedule(make_schedule("all_to_all", ranks, 2**20, algorithm="direct"), cluster, cluster.gpus)
-    found = transfers_of(done.graph, done.records, 0)
+    graph, records = done.graph, done.records
+    columns = {"rank": graph.rank, "peer": graph.peer, "size_bytes": graph.size_bytes}
+    columns |= {"start_ps": records.start_ps, "end_ps": records.end_ps}
+    found = transfers_into(columns, graph.kind == 1, 0)
     assert sorted(set(found.peer.tolist())) == [1, 2, 3]
     assert found.end_ps.max() <= done.end_ps
     built = build_fused("gemv-allreduce", ranks, rows=256, cols=64, only_rank=0)

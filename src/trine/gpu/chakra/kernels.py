@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from trine.collectives.options import AUTO
 from trine.common.arguments import option
 from trine.errors import InputError, PlanError, nearest
 from trine.gpu.builder import ALIGN_BYTES, Operand, ProgramBuilder
+from trine.gpu.chakra.compute import ComputeShape
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.kernels.build import DETAILED, ROOTED, build_kernel, known_kernels, known_ops
 from trine.gpu.kernels.nics import through_nics
@@ -22,12 +22,6 @@ from trine.gpu.kernels.options import SIMPLE, WAVEFRONTS, WORKGROUPS
 from trine.gpu.model import GpuModel
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 from trine.graph.program import Collective
-
-if TYPE_CHECKING:
-    from trine.gpu.chakra.compute import ComputeShape
-    from trine.gpu.model import GpuModel
-
-# Options of the kernels of Chakra traces, in a separate module so that a help page imports no simulator.
 
 #: Packets of smaller dmas do not spread over all paths to a peer.
 DMA_BYTES = 1 << 16
@@ -60,8 +54,6 @@ class KernelChoices:
             if value is not None and value < 1:
                 raise InputError(f"must be at least 1, got {value}", field=name)
         for op, algorithm in self.algorithms.items():
-            from trine.gpu.kernels.build import DETAILED, ROOTED, known_kernels, known_ops
-
             algorithms = known_kernels(op)
             if not algorithms or op in (*ROOTED, *DETAILED):
                 ops = [each for each in known_ops() if each not in (*ROOTED, *DETAILED)]
@@ -79,8 +71,6 @@ class KernelChoices:
 
     def shape(self, model: GpuModel) -> ComputeShape:
         """Return the shape of compute kernels."""
-        from trine.gpu.chakra.compute import ComputeShape
-
         groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
         return ComputeShape(workgroups=groups, wavefronts=self.compute_wavefronts)
 
@@ -112,12 +102,9 @@ class JobKernels:
         first, size = self._num_kernels, memory_end(program)
         shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
         part = PlacedProgram(
-            program=replace(program, buffers=()),
-            ranks=tuple(ranks),
-            address_shift=self._address,
-            semaphore_shift=shift,
-            name=name,
-        )
+            program=replace(program, buffers=()), ranks=tuple(ranks), address_shift=self._address,
+            semaphore_shift=shift, name=name,
+        )  # fmt: skip
         if program.semaphores.shape[1]:
             for rank in ranks:
                 self._semaphores[rank] = part.semaphores_end
@@ -149,15 +136,10 @@ class JobKernels:
         self, kind: str, num_ranks: int, size_bytes: int, algorithm: str, crossing_pairs: frozenset[tuple[int, int]]
     ) -> GpuProgram:
         program = build_kernel(
-            kind,
-            num_ranks,
-            size_bytes,
-            algorithm=algorithm,
+            kind, num_ranks, size_bytes, algorithm=algorithm,
             workgroups=self._choices.groups(size_bytes // num_ranks if crossing_pairs else None),
-            wavefronts=self._choices.wavefronts,
-            protocol=self._choices.protocol,
-            line_bytes=self._model.line_bytes,
-        )
+            wavefronts=self._choices.wavefronts, protocol=self._choices.protocol, line_bytes=self._model.line_bytes,
+        )  # fmt: skip
         return through_nics(program, lambda i, j: (i, j) in crossing_pairs) if crossing_pairs else program
 
     def _algorithm(self, step: Collective, is_apart: bool) -> str:
@@ -174,12 +156,9 @@ class JobKernels:
         through_nic = self.crosses(source, target)
         if (size_bytes, through_nic) not in self._messages:
             self._messages[size_bytes, through_nic] = message_program(
-                size_bytes,
-                workgroups=self._choices.groups(),
-                wavefronts=self._choices.wavefronts,
-                line_bytes=self._model.line_bytes,
-                through_nic=through_nic,
-            )
+                size_bytes, workgroups=self._choices.groups(), wavefronts=self._choices.wavefronts,
+                line_bytes=self._model.line_bytes, through_nic=through_nic,
+            )  # fmt: skip
         return self.add(self._messages[size_bytes, through_nic], (source, target), "message")
 
     def crosses(self, source: int, target: int) -> bool:

@@ -23,8 +23,8 @@ from trine.formats.chakra.simulate import trace_facts
 from trine.gpu.chakra.compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
 from trine.gpu.chakra.graph import GraphBuilder, LoadStoreGraph, is_kernel
 from trine.gpu.chakra.kernels import JobKernels, KernelChoices, address_period, memory_end
+from trine.gpu.collective.options import plain_model
 from trine.gpu.join import PlacedProgram, join_programs
-from trine.gpu.model.files import gpu_model_of, load_gpu_model
 from trine.gpu.results.result import GpuResult
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from trine.formats.chakra.trace import ChakraTrace
     from trine.gpu.model import GpuModel
     from trine.gpu.program import GpuProgram
-    from trine.gpu.results.result import GpuResult
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -107,10 +106,7 @@ def end_unfinished(records: Records, end_ps: int) -> tuple[Records, int]:
 
     num_unfinished = int(np.count_nonzero(records.end_ps < 0))
     return replace(
-        records,
-        ready_ps=ended(records.ready_ps),
-        start_ps=ended(records.start_ps),
-        end_ps=ended(records.end_ps),
+        records, ready_ps=ended(records.ready_ps), start_ps=ended(records.start_ps), end_ps=ended(records.end_ps)
     ), num_unfinished
 
 
@@ -164,7 +160,8 @@ def simulate_chakra_loadstore(
             f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
         )
     with observing(progress=progress, on_compile=on_compile):
-        job = loadstore_job(trace, cluster, _model(model, cluster, trace.num_ranks), kernels or KernelChoices())
+        gpu = plain_model(model, cluster, cluster.gpus[: trace.num_ranks], is_plan=False)
+        job = loadstore_job(trace, cluster, gpu, kernels or KernelChoices())
         run = run_gpus(
             job.program, cluster, cluster.gpus[: trace.num_ranks], replace(job.model, launch_ps=0),
             tasks=KernelTasks(job.tasks.graph, job.tasks.task_kernel),
@@ -201,12 +198,6 @@ def loadstore_job(trace: ChakraTrace, cluster: Cluster, model: GpuModel, choices
         raise PlanError("nothing in these traces is a kernel: --fidelity operator")
     notes = (*_notes(nodes, compute_kernels, choices), *kernels.notes)
     return LoadStoreJob(kernels.program(os.path.basename(trace.prefix)), tasks, model, notes)
-
-
-def _model(model: GpuModel | str | None, cluster: Cluster, num_ranks: int) -> GpuModel:
-    if model is None:
-        return gpu_model_of(cluster, cluster.gpus[:num_ranks])
-    return load_gpu_model(model) if isinstance(model, str) else model
 
 
 def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:

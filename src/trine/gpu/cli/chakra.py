@@ -189,13 +189,9 @@ def _run_operator(
 
     with watched():
         return simulate_chakra(
-            trace,
-            cluster,
-            network=network,
-            collective_costs=collective_costs or "auto",
-            engine="compiled" if network is None or is_compiled(network) else "reference",
-            warnings=tuple(warnings),
-        )
+            trace, cluster, network=network, collective_costs=collective_costs or "auto",
+            engine="compiled" if network is None or is_compiled(network) else "reference", warnings=tuple(warnings),
+        )  # fmt: skip
 
 
 def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> None:

@@ -26,7 +26,7 @@ from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
 from trine.gpu.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.gpu.collective.options import LoadStoreOptions
-from trine.gpu.kernels.moe.options import MOE, MoeOptions
+from trine.gpu.kernels.moe.options import MOE, MoeOptions, imbalance_weights
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
@@ -122,7 +122,6 @@ def _uneven(
 ) -> Matrix | None:
     """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
     from trine.collectives.sizes import shared_matrix
-    from trine.gpu.kernels.moe.options import imbalance_weights
 
     if op in MOE:
         return table

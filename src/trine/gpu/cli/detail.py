@@ -12,7 +12,7 @@ from trine.errors import InputError
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
     from trine.gpu.detail.choice import DetailOptions
-    from trine.gpu.detail.result import KernelDetail
+    from trine.gpu.detail.detail import KernelDetail
     from trine.results import Result
 
 

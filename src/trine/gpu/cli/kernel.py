@@ -13,7 +13,7 @@ from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
 from trine.errors import InputError
 from trine.gpu.cli.loadstore import draw_inside
-from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.collective.options import LoadStoreOptions, plain_model, refuse_wide
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -66,7 +66,6 @@ def run(
 
     Example: trine kernel run program.txt --cluster dgx-h100
     """
-    from trine.gpu.collective.options import plain_model, refuse_wide
     from trine.gpu.model.options import ModelOptions
     from trine.gpu.system import host_group
     from trine.results.text import unused_options

@@ -122,13 +122,10 @@ class LoadStoreQuestion:
     def _loadstore_options(self) -> LoadStoreOptions:
         without_protocol = self.inside.compare_fidelity and self.operator.protocol == "none"
         return self.kernel_options.make(
-            algorithm=self.operator.algorithm,
-            protocol="auto" if without_protocol else self.operator.protocol,
-            fold="off" if self.inside.no_fold else "auto",
-            verify=self.inside.verify_fold,
-            matrix=self.matrix,
+            algorithm=self.operator.algorithm, protocol="auto" if without_protocol else self.operator.protocol,
+            fold="off" if self.inside.no_fold else "auto", verify=self.inside.verify_fold, matrix=self.matrix,
             moe=self.moe,
-        )
+        )  # fmt: skip
 
     def _run(self, cluster: Cluster, options: LoadStoreOptions) -> LoadStoreCollectiveResult:
         from trine.gpu.collective import loadstore_collective
@@ -137,7 +134,7 @@ class LoadStoreQuestion:
 
     def _compared(self, cluster: Cluster, options: LoadStoreOptions) -> FidelityResult:
         from trine.gpu.collective import compare_fidelity
-        from trine.gpu.collective.compare import shared_algorithm
+        from trine.gpu.collective.query import shared_algorithm
 
         operator = replace(self.operator, algorithm=shared_algorithm(self.op, self.operator.algorithm))
         return compare_fidelity(self.op, self.sizes, cluster, options=options, operator=operator, network=self.network)

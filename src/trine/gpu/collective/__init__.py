@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from trine.common._lazy import lazy
 
 if TYPE_CHECKING:
-    from trine.gpu.collective.compare import compare_fidelity
     from trine.gpu.collective.costs import LoadStoreCosts
     from trine.gpu.collective.options import LoadStoreOptions
-    from trine.gpu.collective.query import loadstore_collective
+    from trine.gpu.collective.query import compare_fidelity, loadstore_collective
     from trine.gpu.collective.result import FidelityResult, LoadStoreCollectiveResult
 
 _MODULES = {
@@ -19,7 +18,7 @@ _MODULES = {
     "LoadStoreCollectiveResult": "trine.gpu.collective.result",
     "LoadStoreCosts": "trine.gpu.collective.costs",
     "LoadStoreOptions": "trine.gpu.collective.options",
-    "compare_fidelity": "trine.gpu.collective.compare",
+    "compare_fidelity": "trine.gpu.collective.query",
     "loadstore_collective": "trine.gpu.collective.query",
 }
 

@@ -47,11 +47,7 @@ class LoadStoreCosts(StepCosts):
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: LoadStoreOptions | None = None,
-        *,
-        folder: Path | None = None,
+        self, cluster: Cluster, options: LoadStoreOptions | None = None, *, folder: Path | None = None
     ) -> None:
         super().__init__(cluster)
         self.library = "the load-store level"

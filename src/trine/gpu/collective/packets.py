@@ -106,13 +106,9 @@ def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], mo
     graph, _ = schedule_graph(expanded, cluster, group)
     task_kernel = np.full(graph.num_tasks, -1, np.int32)
     run = run_gpus(
-        ProgramBuilder("transfers", len(group)).program(),
-        cluster,
-        group,
-        model,
-        tasks=KernelTasks(graph, task_kernel),
+        ProgramBuilder("transfers", len(group)).program(), cluster, group, model, tasks=KernelTasks(graph, task_kernel),
         options=GpuRunOptions(fold="off"),
-    )
+    )  # fmt: skip
     return run.whole().records.end_ps[: expanded.num_transfers]
 
 
@@ -139,11 +135,7 @@ def _single_transfer(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
     single = slice(row, row + 1)
     names = ("src", "dst", "step", "chunk", "size_bytes", "reduce", "entry_src", "entry_dst")
     return replace(
-        expanded,
-        **{name: getattr(expanded, name)[single] for name in names},
-        predecessor_ptr=np.zeros(2, np.int64),
-        predecessor_idx=np.zeros(0, np.int32),
-        completion_ptr=np.zeros_like(expanded.completion_ptr),
-        completion_idx=np.zeros(0, np.int32),
-        chunk_ranges=None,
-    )
+        expanded, **{name: getattr(expanded, name)[single] for name in names}, predecessor_ptr=np.zeros(2, np.int64),
+        predecessor_idx=np.zeros(0, np.int32), completion_ptr=np.zeros_like(expanded.completion_ptr),
+        completion_idx=np.zeros(0, np.int32), chunk_ranges=None,
+    )  # fmt: skip

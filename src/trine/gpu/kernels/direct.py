@@ -1,34 +1,18 @@
-"""Collectives between all pairs of ranks, by puts to peers or gets from them; all-reduce in one step or two."""
+"""Collectives between all pairs of ranks, by puts to peers or gets from them; all-reduce in one step or two.
+
+Collectives with reduction and multicast in the switches (NVLS): as in NCCL's NVLS and MSCCL++'s plans, a rank loads its
+chunk of the sum through the switch (multimem.ld_reduce), and stores its chunk to all ranks through it (multimem.st).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trine.gpu.kernels.builder import CollectiveBuilder, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Peers, RankBarrier, Region, Signal, Workgroup
+from trine.gpu.kernels.nccl_nvls import nccl_nvls
 from trine.gpu.kernels.options import KernelOptions
-from trine.gpu.kernels.sync import Peers, RankBarrier, Signal
 from trine.gpu.program import GpuProgram
-
-
-def all_gather_put(options: KernelOptions) -> GpuProgram:
-    """Build an all-gather: each rank writes its input to all outputs, signals, and waits for all signals."""
-    return put("all_gather/put", options, own_chunks=1)
-
-
-def all_to_all_put(options: KernelOptions) -> GpuProgram:
-    """Build an all-to-all: each rank writes a chunk of its input to each output, signals, and waits for all signals."""
-    return put("all_to_all/put", options, own_chunks=options.num_ranks)
-
-
-def all_gather_get(options: KernelOptions) -> GpuProgram:
-    """Build an all-gather: when all are ready, each rank reads all inputs; all ranks wait until all have read."""
-    return get("all_gather/get", options, own_chunks=1)
-
-
-def all_to_all_get(options: KernelOptions) -> GpuProgram:
-    """Build an all-to-all: when all are ready, each rank reads its chunk of each input; all wait for all reads."""
-    return get("all_to_all/get", options, own_chunks=options.num_ranks)
 
 
 class PeerWork(NamedTuple):
@@ -63,10 +47,14 @@ def _serve_all(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
 ALL_PEERS = Division(lambda options: options.distances, _serve_all)
 
 
-def put(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
-    """Build a program that writes chunks of the input to the peers' outputs, or as packets that they unpack."""
-    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
-    source, result, lines = builder.ends(own_chunks, ranks)
+def put(options: KernelOptions, algorithm: str = "put", division: Division = ALL_PEERS) -> GpuProgram:
+    """Build an all-gather or all-to-all: each rank writes its input, or a chunk of it, to each output.
+
+    Ranks signal, and wait for the signals of their peers. Lines with flags travel as packets, which the peers unpack.
+    """
+    builder, ranks = CollectiveBuilder(f"{options.op}/{algorithm}", options), options.num_ranks
+    has_chunks = options.op == "all_to_all"
+    source, result, lines = builder.ends(ranks if has_chunks else 1, ranks)
     slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
     distances = division.distances(options)
     barrier, signal = RankBarrier(builder, distances, default="none"), Signal(builder, distances)
@@ -75,7 +63,7 @@ def put(name: str, options: KernelOptions, own_chunks: int, division: Division =
             barrier.start(work.group, work.peers)
         for group, d in work.remote:
             target = group.write(result, d) if slots is None else group.write(slots, d, d - 1)
-            group.copy(group.read(source, chunk=d if own_chunks > 1 else 0), target, label="put")
+            group.copy(group.read(source, chunk=d if has_chunks else 0), target, label="put")
         for group in work.local:
             group.copy(group.read(source), group.write(result), label="copy")
         if work.remote:
@@ -89,10 +77,13 @@ def put(name: str, options: KernelOptions, own_chunks: int, division: Division =
     return builder.finished()
 
 
-def get(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
-    """Build a program that reads chunks of the peers' inputs into the output."""
-    builder = CollectiveBuilder(name, options)
-    source, result, lines = builder.ends(own_chunks, options.num_ranks)
+def get(options: KernelOptions, algorithm: str = "get", division: Division = ALL_PEERS) -> GpuProgram:
+    """Build an all-gather or all-to-all: when all are ready, each rank reads all inputs, or its chunk of each.
+
+    All ranks wait until all have read.
+    """
+    builder, ranks = CollectiveBuilder(f"{options.op}/{algorithm}", options), options.num_ranks
+    source, result, lines = builder.ends(ranks if options.op == "all_to_all" else 1, ranks)
     barrier = RankBarrier(builder, division.distances(options), default="both")
     for work in division.works(builder, lines):
         if work.remote:
@@ -106,52 +97,45 @@ def get(name: str, options: KernelOptions, own_chunks: int, division: Division =
     return builder.finished()
 
 
-def reduce_scatter_put(options: KernelOptions) -> GpuProgram:
-    """Build a reduce-scatter: each rank writes its part of each chunk to the chunk's rank, which adds all parts up.
+def put_and_reduce(options: KernelOptions) -> GpuProgram:
+    """Build a reduce-scatter or an all-reduce in one step: each rank writes its parts to those who add them up.
 
-    Parts go through scratch, so every byte passes memory twice, and the sum begins after the last part's signal.
+    The parts of a chunk go to the chunk's rank, or, in an all-reduce, all parts to all ranks. They go through scratch,
+    so every byte passes memory twice, and the sum begins after the last part's signal.
     """
-    return _put_and_reduce("reduce_scatter/put", options, chunks=options.num_ranks)
-
-
-def all_reduce_oneshot(options: KernelOptions) -> GpuProgram:
-    """Build an all-reduce: each rank writes its input to the scratch of all; then each adds up all parts itself."""
-    return _put_and_reduce("all_reduce/oneshot", options, chunks=1)
-
-
-def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
-    """Build a reduce-scatter: when all are ready, each rank reads its chunk from all and adds up lines on arrival."""
-    return _get_and_reduce("reduce_scatter/get", options, chunks=options.num_ranks)
-
-
-def all_reduce_oneshot_get(options: KernelOptions) -> GpuProgram:
-    """Build an all-reduce: when all are ready, each rank reads all inputs and adds up lines on arrival."""
-    return _get_and_reduce("all_reduce/oneshot-get", options, chunks=1)
-
-
-def _put_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgram:
-    builder = CollectiveBuilder(name, options)
-    source, result, lines = builder.ends(chunks, 1)
+    builder, source, result, lines, has_chunks = _one_step("put", "oneshot", options)
     slots = builder.slots("scratch", options.num_ranks - 1, lines)
     barrier, signal = RankBarrier(builder, options.distances, default="none"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
         for d in order:
-            group.copy(group.read(source, chunk=d if chunks > 1 else 0), group.write(slots, d, d - 1), label="put")
+            group.copy(group.read(source, chunk=d if has_chunks else 0), group.write(slots, d, d - 1), label="put")
         signal.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
         group.reduce(sources, group.write(result), label="reduce")
     return builder.finished()
 
 
-def _get_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgram:
-    builder = CollectiveBuilder(name, options)
-    source, result, lines = builder.ends(chunks, 1)
+def get_and_reduce(options: KernelOptions) -> GpuProgram:
+    """Build a reduce-scatter or an all-reduce in one step: when all are ready, each rank reads from all.
+
+    It reads its chunk, or, in an all-reduce, the whole inputs, and adds up lines on arrival.
+    """
+    builder, source, result, lines, _ = _one_step("get", "oneshot-get", options)
     barrier = RankBarrier(builder, options.distances, default="both")
     for group in barrier.around(builder.workgroups(lines)):
         sources = [group.read(source, d) for d in (0, *group.rotated(options.distances))]
         group.reduce(sources, group.write(result), label="reduce")
     return builder.finished()
+
+
+def _one_step(
+    scatter: str, all_reduce: str, options: KernelOptions
+) -> tuple[CollectiveBuilder, Region, Region, int, bool]:
+    """Return a builder named after the collective's algorithm, its ends, and whether the input has a chunk per rank."""
+    has_chunks = options.op == "reduce_scatter"
+    builder = CollectiveBuilder(f"{options.op}/{scatter if has_chunks else all_reduce}", options)
+    return builder, *builder.ends(options.num_ranks if has_chunks else 1, 1), has_chunks
 
 
 def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
@@ -202,4 +186,29 @@ def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
         signal.meet(group)
         for d in order:
             group.copy(group.read(result, d, d), group.write(result, chunk=d), label="get")
+    return builder.finished()
+
+
+def nvls(options: KernelOptions) -> GpuProgram:
+    """Build an all-reduce, reduce-scatter or all-gather with reductions and multicasts in the switches.
+
+    Ranks that read through the switch meet at the start. At the end they wait for the signals of all multicast data. A
+    reduce-scatter multicasts nothing, so its ranks wait for all reads.
+    """
+    if options.bookkeeping:
+        return nccl_nvls(options)
+    builder = CollectiveBuilder(f"{options.op}/nvls", options)
+    source, result, lines = builder.collective_ends()
+    # No barrier at the end of an all-reduce: the signals that follow the sums already show that all reads are done.
+    sync, label = {
+        "all_reduce": ("start", "reduce and multicast"), "reduce_scatter": ("both", "reduce"),
+        "all_gather": ("none", "multicast"),
+    }[options.op]  # fmt: skip
+    barrier = RankBarrier(builder, options.distances, default=sync)
+    signal = Signal(builder, options.distances if options.gathers else ())
+    for group in barrier.around(builder.workgroups(lines)):
+        data = group.read_sum(source) if options.reduces else group.read(source)
+        targets = group.write_all(result) if options.gathers else [group.write(result)]
+        group.copy(data, *targets, label=label)
+        signal.meet(group, last=True)
     return builder.finished()

@@ -110,6 +110,16 @@ class KernelOptions:
         return self.protocol != SIMPLE
 
     @property
+    def reduces(self) -> bool:
+        """Whether the collective begins with a reduce-scatter."""
+        return self.op in ("reduce_scatter", "all_reduce")
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the collective ends with an all-gather."""
+        return self.op in ("all_gather", "all_reduce")
+
+    @property
     def step_bytes(self) -> int:
         """Payload of a line."""
         return {SIMPLE: self.line_bytes, LL: self.line_bytes // 2, LL128: self.line_bytes * 15 // 16}[self.protocol]

@@ -23,24 +23,14 @@ from trine.gpu.kernels.rooted import PerRankBuilder
 from trine.gpu.program import READ, WRITE, GpuProgram
 
 
-def all_gather_put(options: KernelOptions) -> GpuProgram:
+def peer_put(options: KernelOptions) -> GpuProgram:
     """Build a program whose workgroups write their input slices to their peers' outputs, then signal the peers."""
-    return put("all_gather/peer-put", options, 1, _ONE_PEER)
+    return put(options, "peer-put", _ONE_PEER)
 
 
-def all_to_all_put(options: KernelOptions) -> GpuProgram:
-    """Build the same program as :func:`all_gather_put`, with a separate chunk for each pair of ranks."""
-    return put("all_to_all/peer-put", options, options.num_ranks, _ONE_PEER)
-
-
-def all_gather_get(options: KernelOptions) -> GpuProgram:
+def peer_get(options: KernelOptions) -> GpuProgram:
     """Build a program whose workgroups wait for their peers, read slices of the peers' inputs, and signal the reads."""
-    return get("all_gather/peer-get", options, 1, _ONE_PEER)
-
-
-def all_to_all_get(options: KernelOptions) -> GpuProgram:
-    """Build the same program as :func:`all_gather_get`, with a separate chunk for each pair of ranks."""
-    return get("all_to_all/peer-get", options, options.num_ranks, _ONE_PEER)
+    return get(options, "peer-get", _ONE_PEER)
 
 
 def _served(options: KernelOptions) -> range:

@@ -8,83 +8,60 @@ previous one, once that rank has signalled that its chunk is ready.
 from __future__ import annotations
 
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, RankBarrier, Region, Signal, Workgroup
 from trine.gpu.kernels.options import KernelOptions
-from trine.gpu.kernels.sync import RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 NEXT, PREVIOUS = (1,), (-1,)
 
 
-def all_gather(options: KernelOptions) -> GpuProgram:
-    """Build an all-gather: each rank writes its input to the next rank, then forwards arrivals ranks - 2 times."""
-    builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
-    source, result, lines = builder.ends(1, ranks)
-    gather = _Gather(builder, result, lines)
+def put(options: KernelOptions) -> GpuProgram:
+    """Build an all-gather, a reduce-scatter or an all-reduce, which is both: ranks write to the next rank.
+
+    A gather writes the input, or the last sum, and forwards arrivals ranks - 2 times. In a reduction the sum of chunk c
+    starts at rank c + 1 and grows rank by rank up to rank c.
+    """
+    builder, (reduces, gathers), source, result, lines = _begun("ring", options)
+    reduction = _Reduction(builder, source, lines) if reduces else None
+    gather = _Gather(builder, result, lines) if gathers else None
     barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
-        group.copy(group.read(source), gather.target(group, 0), label="put")
-        group.copy(group.read(source), group.write(result), label="copy")
-        gather.forward(group)
+        to_next = [] if gather is None else [gather.target(group, 0)]
+        if reduction is not None:
+            reduction.run(group, group.write(result), *to_next)
+        else:
+            group.copy(group.read(source), *to_next, label="put")
+            group.copy(group.read(source), group.write(result), label="copy")
+        if gather is not None:
+            gather.forward(group)
     return builder.finished()
 
 
-def reduce_scatter(options: KernelOptions) -> GpuProgram:
-    """Build a reduce-scatter: the sum of chunk c starts at rank c + 1 and grows rank by rank up to rank c."""
-    builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
-    source, result, lines = builder.ends(ranks, 1)
-    reduce = _Reduction(builder, source, lines)
-    barrier = RankBarrier(builder, NEXT, default="none")
-    for group in barrier.around(builder.workgroups(lines)):
-        reduce.run(group, group.write(result))
-    return builder.finished()
+def get(options: KernelOptions) -> GpuProgram:
+    """Build an all-gather, a reduce-scatter or an all-reduce, which is both: ranks read from the previous rank.
 
-
-def all_reduce(options: KernelOptions) -> GpuProgram:
-    """Build an all-reduce: reduce-scatter, whose last sum goes to this and the next rank's output, then all-gather."""
-    builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
-    source, result, lines = builder.ends(ranks, ranks)
-    reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
-    barrier = RankBarrier(builder, NEXT, default="none")
-    for group in barrier.around(builder.workgroups(lines)):
-        reduce.run(group, group.write(result), gather.target(group, 0))
-        gather.forward(group)
-    return builder.finished()
-
-
-def all_gather_get(options: KernelOptions) -> GpuProgram:
-    """Build an all-gather: each rank reads the previous rank's input, then that rank's arrivals, ranks - 2 times."""
-    builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
-    source, result, lines = builder.ends(1, ranks)
+    A gather reads that rank's input or sum, then its arrivals. In a reduction each rank adds its part to the sum that
+    it reads; chunk c ends at rank c.
+    """
+    builder, (reduces, gathers), source, result, lines = _begun("ring-get", options)
+    steps = options.num_ranks - 1
+    sums = builder.scratch("scratch", max(1, steps - 1), lines) if reduces else None
     barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
-        group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
-        group.copy(group.read(source), group.write(result), label="copy")
-        _get_chunks(group, result, signal, first=1, steps=ranks - 1)
+        if sums is not None:
+            _get_sums(group, source, sums, result, signal, steps)
+        else:
+            group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
+            group.copy(group.read(source), group.write(result), label="copy")
+        if gathers:
+            _get_chunks(group, result, signal, first=0 if reduces else 1, steps=steps)
     return builder.finished()
 
 
-def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
-    """Build a reduce-scatter: each rank adds its part to the sum it reads from the previous; chunk c ends at rank c."""
-    builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
-    source, result, lines = builder.ends(ranks, 1)
-    sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
-    for group in barrier.around(builder.workgroups(lines)):
-        _get_sums(group, source, sums, result, signal, ranks - 1)
-    return builder.finished()
-
-
-def all_reduce_get(options: KernelOptions) -> GpuProgram:
-    """Build an all-reduce: reduce-scatter, then all-gather."""
-    builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
-    source, result, lines = builder.ends(ranks, ranks)
-    sums = builder.scratch("scratch", max(1, ranks - 2), lines)
-    barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
-    for group in barrier.around(builder.workgroups(lines)):
-        _get_sums(group, source, sums, result, signal, ranks - 1)
-        _get_chunks(group, result, signal, first=0, steps=ranks - 1)
-    return builder.finished()
+def _begun(algorithm: str, options: KernelOptions) -> tuple[CollectiveBuilder, tuple[bool, bool], Region, Region, int]:
+    """Return a builder, whether the collective reduces and gathers, input and output, and the lines of a chunk."""
+    builder = CollectiveBuilder(f"{options.op}/{algorithm}", options)
+    return builder, (options.reduces, options.gathers), *builder.collective_ends()
 
 
 class _Reduction:

@@ -6,37 +6,70 @@ chunk l of a payload: the chunk uses the NIC of rail l, so that all NICs of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trine.gpu.builder import Operand
 from trine.gpu.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import WRITE, GpuProgram
 
-#: A function that moves a workgroup's slice from or to the ranks at the given distances.
-Move = Callable[..., None]
+
+def root_put(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast or a scatter: the root writes its input, or each rank's chunk of it, to all, and signals."""
+    builder, has_chunks = PerRankBuilder(f"{options.op}/put", options), options.op == "scatter"
+    source, result, lines = builder.ends(options.num_ranks if has_chunks else 1, 1)
+    arrivals = builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        if rank:
+            builder.expect(group, arrivals, last=True)
+            continue
+        peers = group.rotated(options.distances)
+        if has_chunks:
+            for d in (*peers, 0):
+                group.copy(group.read(source, 0, d), group.write(result, d), label="put")
+        else:
+            group.copy(group.read(source), *(group.write(result, d) for d in (0, *peers)), label="put")
+        builder.signal(group, arrivals, peers)
+    return builder.finished()
 
 
-def broadcast_put(options: KernelOptions) -> GpuProgram:
-    """Build a broadcast: the root writes its input to the outputs of all, and signals."""
-    builder = PerRankBuilder("broadcast/put", options)
-    source, result, lines = builder.ends(1, 1)
+def root_get(options: KernelOptions) -> GpuProgram:
+    """Build a reduce or a gather: when all are ready, the root reads all inputs; all ranks wait until it is done."""
+    builder, gathers = PerRankBuilder(f"{options.op}/get", options), options.op == "gather"
+    source, result, lines = builder.ends(1, options.num_ranks if gathers else 1)
+    ready, done = builder.signals(1), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        if rank:
+            group.signal(ready, [(-rank, 0)], "ready")
+            builder.expect(group, done, last=True)
+            continue
+        peers = group.rotated(options.distances)
+        builder.expect(group, ready, len(peers))
+        if gathers:
+            for d in (*peers, 0):
+                group.copy(group.read(source, d), group.write(result, 0, d), label="get")
+        else:
+            group.reduce([group.read(source, d) for d in (0, *peers)], group.write(result), label="reduce")
+        builder.signal(group, done, peers)
+    return builder.finished()
 
-    def put(group: Workgroup, *peers: int) -> None:
-        group.copy(group.read(source), *(group.write(result, d) for d in (0, *peers)), label="put")
 
-    return builder.root_writes(lines, put)
+def get_from_root(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast or a scatter: when the root is ready, each rank reads its input, or its chunk of it, from it.
 
-
-def broadcast_get(options: KernelOptions) -> GpuProgram:
-    """Build a broadcast: when the root is ready, each rank reads its input; the root waits for all reads."""
-    builder = PerRankBuilder("broadcast/get", options)
-    source, result, lines = builder.ends(1, 1)
-
-    def get(group: Workgroup, root: int) -> None:
-        group.copy(group.read(source, root), group.write(result), label="get")
-
-    return builder.root_is_read(lines, get)
+    The root waits for all reads.
+    """
+    builder, has_chunks = PerRankBuilder(f"{options.op}/get", options), options.op == "scatter"
+    source, result, lines = builder.ends(options.num_ranks if has_chunks else 1, 1)
+    ready, done = builder.signals(1), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        if rank:
+            builder.expect(group, ready)
+        else:
+            group.signal(ready, [(d, 0) for d in group.rotated(options.distances)], "ready")
+        group.copy(group.read(source, -rank, rank if has_chunks else 0), group.write(result), label="get")
+        builder.tell_root(group, done)
+    return builder.finished()
 
 
 def broadcast_ring(options: KernelOptions) -> GpuProgram:
@@ -55,17 +88,6 @@ def broadcast_ring(options: KernelOptions) -> GpuProgram:
                 piece.copy(piece.read(result), piece.write(result, 1), label="pass on")
                 builder.signal(piece, arrivals, [1])
     return builder.finished()
-
-
-def reduce_get(options: KernelOptions) -> GpuProgram:
-    """Build a reduce: when all are ready, the root reads and adds up all inputs; all ranks wait until it is done."""
-    builder = PerRankBuilder("reduce/get", options)
-    source, result, lines = builder.ends(1, 1)
-
-    def get(group: Workgroup, *peers: int) -> None:
-        group.reduce([group.read(source, d) for d in (0, *peers)], group.write(result), label="reduce")
-
-    return builder.root_reads(lines, get)
 
 
 def reduce_ring(options: KernelOptions) -> GpuProgram:
@@ -96,41 +118,6 @@ def gather_put(options: KernelOptions) -> GpuProgram:
         group.copy(group.read(source), group.write(result, -rank, rank), label="put")
         builder.tell_root(group, arrivals)
     return builder.finished()
-
-
-def gather_get(options: KernelOptions) -> GpuProgram:
-    """Build a gather: when all are ready, the root reads all inputs; all ranks wait until it is done."""
-    builder = PerRankBuilder("gather/get", options)
-    source, result, lines = builder.ends(1, options.num_ranks)
-
-    def get(group: Workgroup, *peers: int) -> None:
-        for d in (*peers, 0):
-            group.copy(group.read(source, d), group.write(result, 0, d), label="get")
-
-    return builder.root_reads(lines, get)
-
-
-def scatter_put(options: KernelOptions) -> GpuProgram:
-    """Build a scatter: the root writes each chunk of its input to its rank, and signals."""
-    builder = PerRankBuilder("scatter/put", options)
-    source, result, lines = builder.ends(options.num_ranks, 1)
-
-    def put(group: Workgroup, *peers: int) -> None:
-        for d in (*peers, 0):
-            group.copy(group.read(source, 0, d), group.write(result, d), label="put")
-
-    return builder.root_writes(lines, put)
-
-
-def scatter_get(options: KernelOptions) -> GpuProgram:
-    """Build a scatter: when the root is ready, each rank reads its chunk from it; the root waits for all reads."""
-    builder = PerRankBuilder("scatter/get", options)
-    source, result, lines = builder.ends(options.num_ranks, 1)
-
-    def get(group: Workgroup, root: int) -> None:
-        group.copy(group.read(source, root, -root), group.write(result), label="get")
-
-    return builder.root_is_read(lines, get)
 
 
 def broadcast_nodes(options: KernelOptions) -> GpuProgram:
@@ -303,44 +290,6 @@ class PerRankBuilder(CollectiveBuilder):
         first = self.rank // self.num_locals * self.num_locals
         peers = [first + local - self.rank for local in range(self.num_locals) if first + local != self.rank]
         return group.rotated(peers) if peers else []
-
-    def root_writes(self, lines: int, put: Move) -> GpuProgram:
-        """Build the program of a root that writes to all ranks and signals."""
-        arrivals = self.signals(1)
-        for rank, group in self.kernels(lines):
-            if rank:
-                self.expect(group, arrivals, last=True)
-                continue
-            peers = group.rotated(self.options.distances)
-            put(group, *peers)
-            self.signal(group, arrivals, peers)
-        return self.finished()
-
-    def root_reads(self, lines: int, get: Move) -> GpuProgram:
-        """Build the program of a root that reads from all ranks when they are ready; all wait until it is done."""
-        ready, done = self.signals(1), self.signals(1)
-        for rank, group in self.kernels(lines):
-            if rank:
-                group.signal(ready, [(-rank, 0)], "ready")
-                self.expect(group, done, last=True)
-                continue
-            peers = group.rotated(self.options.distances)
-            self.expect(group, ready, len(peers))
-            get(group, *peers)
-            self.signal(group, done, peers)
-        return self.finished()
-
-    def root_is_read(self, lines: int, get: Move) -> GpuProgram:
-        """Build a program whose ranks all read from the root when it is ready; the root waits for all reads."""
-        ready, done = self.signals(1), self.signals(1)
-        for rank, group in self.kernels(lines):
-            if rank:
-                self.expect(group, ready)
-            else:
-                group.signal(ready, [(d, 0) for d in group.rotated(self.options.distances)], "ready")
-            get(group, -rank)
-            self.tell_root(group, done)
-        return self.finished()
 
     def tell_root(self, group: Workgroup, done: SignalTable) -> None:
         """Signal the root; the root waits here for the signals of all others."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from trine.common.units import transfer_ps
-from trine.gpu.layout import CHANNEL, CU, PORT, GpuLayout, Hop, layout_of
+from trine.gpu.layout import CHANNEL, CU, GpuLayout, Hop, layout_of
 from trine.gpu.model import GpuModel
 
 
@@ -17,7 +17,7 @@ def local_load_ps(model: GpuModel, *, hit: bool) -> int:
     """
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
-    total = sum(_there_and_back(layout, CU, cu, channel) for cu in cus for channel in channels)
+    total = sum(_round(layout, cu, channel) for cu in cus for channel in channels)
     return int(Fraction(total, len(cus) * len(channels))) + _memory_ps(model, hit)
 
 
@@ -39,34 +39,15 @@ def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
     return int(Fraction(total, len(cus) * len(channels))) + memory_ps
 
 
-def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -> int:
-    """Return the latency of a load of one line of another GPU, mean over its CUs, ports and channels.
-
-    ``there_ps``, ``back_ps``: the fabric's time from port to port with all serialisations, for request and answer.
-    """
-    layout = layout_of(model)
-    cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
-    ports = range(model.ports.count)
-    near_ps = sum(_round(layout, CU, cu, PORT, port) for cu in cus for port in ports)
-    far_ps = sum(_there_and_back(layout, PORT, port, channel) for port in ports for channel in channels)
-    noc_ps = Fraction(near_ps, len(cus) * len(ports)) + Fraction(far_ps, len(channels) * len(ports))
-    return int(noc_ps) + _memory_ps(model, hit) + there_ps + back_ps
-
-
 def _samples(count: int) -> Sequence[int]:
     """Return all indices up to 128, else about 64 evenly spaced ones: the routers of a mesh repeat."""
     return range(count) if count <= 128 else range(0, count, count // 64)
 
 
-def _there_and_back(layout: GpuLayout, kind: str, i: int, channel: int) -> int:
-    return _round(layout, kind, i, CHANNEL, channel)
-
-
-def _round(layout: GpuLayout, kind: str, i: int, other_kind: str, j: int) -> int:
+def _round(layout: GpuLayout, cu: int, channel: int) -> int:
     """Return the time of the request one way, and of the answer with its line the other way."""
     model = layout.model
-    out = layout.path(kind, i, other_kind, j)
-    back = layout.path(other_kind, j, kind, i)
+    out, back = layout.path(CU, cu, CHANNEL, channel), layout.path(CHANNEL, channel, CU, cu)
     return _path_ps(layout, out, model.header_bytes) + _path_ps(layout, back, model.header_bytes + model.line_bytes)
 
 

@@ -239,12 +239,8 @@ def to_dict(model: GpuModel) -> dict[str, Any]:
         group, _, name = field.path.rpartition(".")
         place = data.setdefault(group, {}) if group else data
         place[name] = _exact(field, value)
-    data["sources"] = {
-        field.path: model.sources[field.path] for field, _ in values(model) if field.path in model.sources
-    }
-    data["evidence"] = {
-        field.path: model.evidence[field.path] for field, _ in values(model) if field.path in model.evidence
-    }
+    for name, notes in (("sources", model.sources), ("evidence", model.evidence)):
+        data[name] = {field.path: notes[field.path] for field, _ in values(model) if field.path in notes}
     return data
 
 
@@ -287,6 +283,12 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
+#: Groups of :class:`GpuModel`'s attributes.
+_PARTS: dict[str, Any] = {
+    "noc": Noc, "memory": MemorySystem, "ports": Ports, "l2": L2, "monitor": Monitor, "nic": Nic,
+}  # fmt: skip
+
+
 class GpuModelFile(Spec):
     """Top-level entries of a file merged with its base, without the model's fields."""
 
@@ -321,15 +323,7 @@ def _kind(field: ModelField) -> Any:
 
 def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
     """Return the model that a file describes; the caller computes ``evidence`` and ``sources`` by path."""
-    groups: dict[str, dict[str, Any]] = {
-        "": {},
-        "noc": {},
-        "memory": {},
-        "ports": {},
-        "l2": {},
-        "monitor": {},
-        "nic": {},
-    }
+    groups: dict[str, dict[str, Any]] = {name: {} for name in ("", *_PARTS)}
     for field in FIELDS:
         section, _, key = field.path.rpartition(".")
         holder = getattr(spec, section) if section else spec
@@ -337,16 +331,5 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
         if value is not None:
             group, _, attribute = field.attribute.rpartition(".")
             groups[group][attribute] = value
-    return GpuModel(
-        name=name,
-        noc=Noc(**groups["noc"]),
-        memory=MemorySystem(**groups["memory"]),
-        ports=Ports(**groups["ports"]),
-        l2=L2(**groups["l2"]) if groups["l2"] else None,
-        monitor=Monitor(**groups["monitor"]) if groups["monitor"] else None,
-        nic=Nic(**groups["nic"]) if groups["nic"] else None,
-        evidence=evidence,
-        sources=sources,
-        notes=spec.notes,
-        **groups[""],
-    )
+    parts: dict[str, Any] = {part: kind(**groups[part]) if groups[part] else None for part, kind in _PARTS.items()}
+    return GpuModel(name=name, evidence=evidence, sources=sources, notes=spec.notes, **parts, **groups[""])

@@ -7,7 +7,7 @@ without issue slots (AMD: ``s_sleep``). ``mwait``: the wavefront sleeps until th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,13 +54,8 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
 
     Raises SpecError: names file (or the model) and field, and the nearest valid value.
     """
-    source = file or f"GPU model {model.name!r}"
-    for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by numbers checked first
-        problem = check(model)
-        if problem is not None:
-            field, message = problem
-            raise SpecError(message, file=source, field=field)
-    return model
+    # later checks divide by numbers checked first
+    return _refuse(model, file, (_ranges, _network, _lines, _cache, _monitor))
 
 
 def check_numbers(model: GpuModel) -> GpuModel:
@@ -68,11 +63,15 @@ def check_numbers(model: GpuModel) -> GpuModel:
 
     Raises SpecError: names the model and the field.
     """
-    for check in (_ranges, _mesh, _monitor):
+    return _refuse(model, None, (_ranges, _mesh, _monitor))
+
+
+def _refuse(model: GpuModel, file: object, checks: Sequence[Callable[[GpuModel], Problem]]) -> GpuModel:
+    for check in checks:
         problem = check(model)
         if problem is not None:
             field, message = problem
-            raise SpecError(message, file=f"GPU model {model.name!r}", field=field)
+            raise SpecError(message, file=file or f"GPU model {model.name!r}", field=field)
     return model
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from trine.errors import InputError
 from trine.gpu.plans.plan import INPUT, OUTPUT, PIPELINE, SCRATCH, KernelOp, KernelOperand, KernelPlan
 from trine.gpu.plans.reading import buffer_chunks, walk
 
@@ -91,9 +90,7 @@ def parts_grid(plan: KernelPlan) -> int:
         for operand in (*op.sources, *op.targets):
             grid = math.lcm(grid, op.num_parts // math.gcd(op.num_parts, operand.count))
             if grid > 4096:
-                raise InputError(
-                    "its thread block groups cut chunks into more than 4096 kinds of parts", file=plan.file
-                )
+                raise plan.fault("its thread block groups cut chunks into more than 4096 kinds of parts")
     return grid
 
 
@@ -105,7 +102,7 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
     _check_limits(plan, size_bytes)
     chunks = plan.chunks_of_size
     if chunks == 0:
-        raise InputError("its buffers have no chunks", file=plan.file)
+        raise plan.fault("its buffers have no chunks")
     if plan.format == "msccl":
         return ChunkLayout(group_chunks=1, group_units=-(-size_bytes // chunks))
     groups = 1
@@ -113,13 +110,11 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
         inputs = plan.gpus[0].input_chunks or chunks
         groups = plan.gpus[0].chunk_groups * (chunks // inputs)
         if groups == 0 or chunks % groups:
-            raise InputError(f"{chunks} chunks do not fall into {groups} groups", file=plan.file, field="chunkGroups")
+            raise plan.fault(f"{chunks} chunks do not fall into {groups} groups", "chunkGroups")
     multiple = plan.alignment * (chunks if plan.format == "mscclpp-2" else groups)
     if size_bytes % multiple:
         next_size = -(-size_bytes // multiple) * multiple
-        raise InputError(
-            f"this plan needs a multiple of {multiple} bytes, not {size_bytes}; the next is {next_size}", file=plan.file
-        )
+        raise plan.fault(f"this plan needs a multiple of {multiple} bytes, not {size_bytes}; the next is {next_size}")
     layout = ChunkLayout(
         group_chunks=1 if plan.format == "mscclpp-2" else chunks // groups,
         group_units=size_bytes // (chunks if plan.format == "mscclpp-2" else groups),
@@ -132,12 +127,10 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
 
 def _check_limits(plan: KernelPlan, size_bytes: int) -> None:
     if size_bytes <= 0:
-        raise InputError(f"a message must have a size, got {size_bytes} bytes", file=plan.file)
+        raise plan.fault(f"a message must have a size, got {size_bytes} bytes")
     if size_bytes < plan.min_bytes or (plan.max_bytes is not None and size_bytes > plan.max_bytes):
         limit = "any size" if plan.max_bytes is None else f"{plan.max_bytes} bytes"
-        raise InputError(
-            f"this plan is for messages of {plan.min_bytes} bytes to {limit}, got {size_bytes}", file=plan.file
-        )
+        raise plan.fault(f"this plan is for messages of {plan.min_bytes} bytes to {limit}, got {size_bytes}")
 
 
 def _check_scratch(plan: KernelPlan, layout: ChunkLayout) -> None:
@@ -150,10 +143,9 @@ def _check_scratch(plan: KernelPlan, layout: ChunkLayout) -> None:
                 for operand in (*op.sources, *op.targets):
                     need = layout.at(1) * (2 if operand.packet else 1)
                     if operand.buffer == SCRATCH and need > layout.window:
-                        raise InputError(
+                        raise plan.fault(
                             f"a chunk of {layout.at(1)} bytes does not fit into the {layout.window} bytes of scratch "
-                            "that this plan reuses",
-                            file=plan.file,
+                            "that this plan reuses"
                         )
 
 
@@ -190,7 +182,7 @@ class PlanMemory:
                 self.owner.append((total, rank, buffer))
                 total += units
         if total > MAX_CELLS:
-            raise InputError(f"needs {total} cells to be followed, more than {MAX_CELLS}", file=plan.file)
+            raise plan.fault(f"needs {total} cells to be followed, more than {MAX_CELLS}")
         self.num_cells = total
 
     def _units(self, chunks: int, buffer: str) -> int:
@@ -274,7 +266,7 @@ def goals(plan: KernelPlan, memory: PlanMemory, root: int = 0) -> list[PlanGoal]
     """
     units = {len(input_range(plan, memory, rank)) for rank in range(plan.num_ranks)}
     if len(units) != 1:
-        raise InputError(f"ranks have inputs of different sizes: {sorted(units)} units", file=plan.file)
+        raise plan.fault(f"ranks have inputs of different sizes: {sorted(units)} units")
     size = units.pop()
     return [_goal(plan, memory, rank, size, root) for rank in range(plan.num_ranks)]
 
@@ -295,12 +287,12 @@ def _goal(plan: KernelPlan, memory: PlanMemory, rank: int, size: int, root: int)
     elif plan.collective == "broadcast":
         expected = [single(root, unit) for unit in range(size)]
     else:
-        raise InputError(f"no proof for {plan.collective!r}: its result is not defined", file=plan.file)
+        raise plan.fault(f"no proof for {plan.collective!r}: its result is not defined")
     return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(expected)), expected=expected)
 
 
 def _result_cells(plan: KernelPlan, memory: PlanMemory, rank: int, length: int) -> range:
     gpu = plan.gpus[rank]
     if not plan.in_place and memory.layout.at(gpu.output_chunks) < length:
-        raise InputError(f"rank {rank} has {gpu.output_chunks} output chunks, too few for the result", file=plan.file)
+        raise plan.fault(f"rank {rank} has {gpu.output_chunks} output chunks, too few for the result")
     return memory.cells(rank, OUTPUT, 0, length)

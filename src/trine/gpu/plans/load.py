@@ -23,11 +23,12 @@ from trine.gpu.plans.reading import (
     MAX_CHUNKS,
     MAX_OPERATIONS,
     MAX_RANKS,
+    STEPS,
     check_plan_shape,
     chunks_of_size,
+    vocabularies,
     walk,
 )
-from trine.gpu.plans.vocabulary import STEPS, V1, V2
 
 # MSCCL algorithms in XML (Azure/msccl-tools @7e7d6bf): docs/formats/mscclpp.md.
 
@@ -149,17 +150,11 @@ class _XmlReader:
         if collective != "custom" and chunks and loop != chunks:
             raise root.fail("nchunksperloop", f"is {loop}, but the buffers have {chunks} chunks")
         return KernelPlan(
-            name=root.attributes["name"][:1000],
-            collective=collective,
-            format="msccl",
-            protocol=root.choice("proto", ("Simple", "LL", "LL128")),
-            in_place=in_place,
-            gpus=gpus,
-            min_bytes=root.integer("minBytes", 0, MAX_BYTES),
-            max_bytes=maximum or None,
-            chunks_of_size=loop,
+            name=root.attributes["name"][:1000], collective=collective, format="msccl",
+            protocol=root.choice("proto", ("Simple", "LL", "LL128")), in_place=in_place, gpus=gpus,
+            min_bytes=root.integer("minBytes", 0, MAX_BYTES), max_bytes=maximum or None, chunks_of_size=loop,
             file=self.file,
-        )
+        )  # fmt: skip
 
     def _gpu(self, gpu: _Element, rank: int) -> KernelGpu:
         if gpu.integer("id", 0, self.num_ranks - 1) != rank:
@@ -169,13 +164,9 @@ class _XmlReader:
         blocks = tuple(self._block(block, number) for number, block in enumerate(gpu.children))
         inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in ATTRIBUTES["gpu"][1:])
         return KernelGpu(
-            rank=rank,
-            input_chunks=inputs,
-            output_chunks=outputs,
-            scratch_chunks=scratch,
-            blocks=blocks,
+            rank=rank, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch, blocks=blocks,
             connections=tuple(Connection(kind=ir.FIFO, peer=peer, pair=pair) for peer, pair in self.connections),
-        )
+        )  # fmt: skip
 
     def _connection(self, block: _Element, name: str) -> int | None:
         peer = block.integer(name, -1, self.num_ranks - 1)
@@ -254,7 +245,7 @@ def _read_json(text: str, file: str) -> KernelPlan:
             f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
-    for vocabulary in (V1, V2):
+    for vocabulary in vocabularies():
         if isinstance(first, Mapping) and vocabulary.chunks[0] in first:
             return read_plan(data, file, vocabulary)
     raise SpecError(
@@ -316,19 +307,9 @@ def describe_plan(plan: KernelPlan) -> PlanSummary:
     blocks = [len(gpu.blocks) for gpu in plan.gpus]
     largest = 2**64 - 1
     return PlanSummary(
-        name=plan.name,
-        collective=plan.collective,
-        format=plan.format,
-        protocol=plan.protocol,
-        in_place=plan.in_place,
-        num_ranks=plan.num_ranks,
-        chunks=plan.chunks_of_size,
-        threads_per_block=plan.threads_per_block,
-        blocks_per_gpu=(min(blocks), max(blocks)),
-        operations=dict(operations.most_common()),
-        connections=dict(connections.most_common()),
-        multicast_groups=len(plan.groups),
-        min_bytes=plan.min_bytes,
-        max_bytes=None if plan.max_bytes == largest else plan.max_bytes,
-        notes=plan.notes,
-    )
+        name=plan.name, collective=plan.collective, format=plan.format, protocol=plan.protocol, in_place=plan.in_place,
+        num_ranks=plan.num_ranks, chunks=plan.chunks_of_size, threads_per_block=plan.threads_per_block,
+        blocks_per_gpu=(min(blocks), max(blocks)), operations=dict(operations.most_common()),
+        connections=dict(connections.most_common()), multicast_groups=len(plan.groups), min_bytes=plan.min_bytes,
+        max_bytes=None if plan.max_bytes == largest else plan.max_bytes, notes=plan.notes,
+    )  # fmt: skip

@@ -265,9 +265,8 @@ class PlanMachine:
             if operand.buffer == ir.FIFO:
                 count, payload = self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)].popleft()
                 if count != operand.count:
-                    raise InputError(
-                        f"{block.name()} receives {operand.count} chunks, rank {operand.rank} sent {count}",
-                        file=self.plan.file,
+                    raise self.plan.fault(
+                        f"{block.name()} receives {operand.count} chunks, rank {operand.rank} sent {count}"
                     )
                 move.received.append(payload)
         payload = self.watcher.move(block, step, move)
@@ -346,4 +345,4 @@ class PlanMachine:
                     raise self._left_over(f"semaphore {number} of GPU {gpu.rank} begins at {initial} and ends at {end}")
 
     def _left_over(self, message: str) -> InputError:
-        return InputError(message, file=self.plan.file)
+        return self.plan.fault(message)

@@ -1,4 +1,4 @@
-"""Program of each GPU's thread blocks for a collective, from an MSCCL++ or MSCCL plan. Frozen data without logic.
+"""Program of each GPU's thread blocks for a collective, from an MSCCL++ or MSCCL plan. Frozen data.
 
 Chunks are the plan's unit of size; their bytes follow from the message (``trine.gpu.plans``). Every reference
 is resolved: an operand names its rank and buffer, a signal its receiving peer.
@@ -7,6 +7,8 @@ is resolved: an operand names its rank and buffer, a signal its receiving peer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from trine.errors import InputError
 
 INPUT, OUTPUT, SCRATCH, FIFO = "input", "output", "scratch", "fifo"
 BUFFERS = (INPUT, OUTPUT, SCRATCH)
@@ -164,3 +166,7 @@ class KernelPlan:
     @property
     def num_ranks(self) -> int:
         return len(self.gpus)
+
+    def fault(self, message: str, field: str | None = None) -> InputError:
+        """Return an error that names the file, and a place in it."""
+        return InputError(message, file=self.file, field=field)

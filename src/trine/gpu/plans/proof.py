@@ -86,15 +86,12 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
     all_notes |= dict.fromkeys(strict.notes)
     all_notes |= dict.fromkeys(_relaxed_ends(strict.open_ends, open_ends))
     return PlanProof(
-        plan=plan.name,
-        collective=plan.collective,
-        num_ranks=plan.num_ranks,
+        plan=plan.name, collective=plan.collective, num_ranks=plan.num_ranks,
         num_operations=sum(len(block.steps) for block in strict.machine.blocks),
-        num_cells=strict.machine.memory.num_cells,
-        num_runs=orders + 2,
+        num_cells=strict.machine.memory.num_cells, num_runs=orders + 2,
         open_ends=tuple(f"rank {rank} can end before {place} has written" for rank, place in open_ends.items()),
         notes=tuple(all_notes),
-    )
+    )  # fmt: skip
 
 
 def _relaxed_ends(strict: dict[int, str], open_ends: dict[int, str]) -> list[str]:
@@ -107,16 +104,15 @@ def proof_layout(plan: KernelPlan) -> tuple[ChunkLayout, list[str]]:
     """Return a layout that resolves every part of every range, with few rounds per pipeline but some scratch reuse."""
     parts, loops = parts_grid(plan), pipelines(plan)
     if plan.chunks_of_size == 0:
-        raise InputError("its buffers have no chunks", file=plan.file)
+        raise plan.fault("its buffers have no chunks")
     if not loops:
         return ChunkLayout(group_chunks=1, group_units=parts), []
     window, largest = reused_chunk_bytes(plan), max(loop.unit_bytes for loop in loops)
     measure = math.gcd(*(loop.unit_bytes for loop in loops), window or 0)
     chunk, notes = 3 * largest, []
     if window is not None and window % largest:
-        raise InputError(
-            f"rounds of {largest} bytes run over the end of the {window} bytes of scratch that a chunk reuses",
-            file=plan.file,
+        raise plan.fault(
+            f"rounds of {largest} bytes run over the end of the {window} bytes of scratch that a chunk reuses"
         )
     if window is not None and window // largest <= MAX_ROUNDS:
         chunk = window + 2 * largest
@@ -437,4 +433,4 @@ class SymbolicRun:
         return np.asarray(np.maximum.reduce(clocks))
 
     def _wrong(self, message: str) -> InputError:
-        return InputError(message, file=self.plan.file)
+        return self.plan.fault(message)

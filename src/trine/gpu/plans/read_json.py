@@ -12,11 +12,16 @@ from trine.gpu.plans.reading import (
     MAX_BYTES,
     MAX_CHUNKS,
     MAX_RANKS,
+    PACKET,
+    SIGNALS,
+    Move,
+    OperandKind,
     PlanFields,
+    PlanVocabulary,
+    Side,
     chunks_of_size,
     pick,
 )
-from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.
@@ -42,23 +47,15 @@ def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelP
     notes: dict[str, None] = {}
     kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
     plan = ir.KernelPlan(
-        name=top.text("name"),
-        collective=collective,
-        format=vocabulary.format,
-        protocol=protocol,
-        in_place=in_place,
-        gpus=kernels,
-        groups=tuple(groups),
-        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
+        name=top.text("name"), collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place,
+        gpus=kernels, groups=tuple(groups), threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
         double_scratch=top.boolean("use_double_scratch_buffer", False),
         min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
         max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, kernels),
-        notes=tuple(notes),
-        file=file,
+        chunks_of_size=chunks_of_size(collective, kernels), notes=tuple(notes), file=file,
         reuse_scratch=False if vocabulary.by_buffers else top.boolean("reuse_resources", False),
         alignment=16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
-    )
+    )  # fmt: skip
     top.done()
     return plan
 
@@ -97,16 +94,11 @@ class _GpuReader:
             self.semaphores = tuple(self._semaphore(item) for item in gpu.mappings("semaphores", []))
         inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.vocabulary.chunks)
         result = ir.KernelGpu(
-            rank=self.rank,
-            input_chunks=inputs,
-            output_chunks=outputs,
-            scratch_chunks=scratch,
+            rank=self.rank, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch,
             blocks=tuple(_BlockReader(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
-            connections=self.connections,
-            groups=tuple(self.own_groups),
-            semaphores=self.semaphores,
+            connections=self.connections, groups=tuple(self.own_groups), semaphores=self.semaphores,
             chunk_groups=chunk_groups,
-        )
+        )  # fmt: skip
         gpu.done()
         return result
 
@@ -351,17 +343,10 @@ class _BlockReader:
             connections, (part, num_parts) = self._move_channels(op, via, targets), self._part(op)
             reduce_op = op.text("reduce_op", REDUCE_OPS, "sum") if move.adds else ""
         return ir.KernelOp(
-            action=move.action,
-            name=name,
-            sources=sources,
-            targets=targets,
-            connections=connections,
-            signals=name in SIGNALLING_PUTS,
-            flushes=name == "pwsf",
-            part=part,
-            num_parts=num_parts,
+            action=move.action, name=name, sources=sources, targets=targets, connections=connections,
+            signals=name in SIGNALLING_PUTS, flushes=name == "pwsf", part=part, num_parts=num_parts,
             reduce_op=reduce_op if move.adds else None,
-        )
+        )  # fmt: skip
 
     def _check_sizes(
         self, op: PlanFields, move: Move, sources: tuple[ir.KernelOperand, ...], targets: tuple[ir.KernelOperand, ...]

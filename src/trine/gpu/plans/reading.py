@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
+from trine.common.inputs import PRESETS
 from trine.common.schema import show
+from trine.common.spec import load_mapping
 from trine.errors import SpecError, nearest
 from trine.gpu.plans import plan as ir
 
@@ -148,6 +152,10 @@ def walk(block: ir.ThreadBlock) -> Iterator[tuple[str, ir.KernelOp]]:
             yield f"ops[{number}].ops[{inner}]", body
 
 
+def _wrong(plan: ir.KernelPlan, message: str, field: str | None = None) -> SpecError:
+    return SpecError(message, file=plan.file, field=field)
+
+
 def check_plan_shape(plan: ir.KernelPlan) -> None:
     """Check properties that involve all GPUs.
 
@@ -156,9 +164,9 @@ def check_plan_shape(plan: ir.KernelPlan) -> None:
     """
     shapes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if len(shapes) > 1 and plan.collective not in ("send_recv", "custom", "gather", "scatter", "broadcast", "reduce"):
-        raise SpecError(f"ranks disagree on the number of chunks: {sorted(shapes)}", file=plan.file, field="gpus")
+        raise _wrong(plan, f"ranks disagree on the number of chunks: {sorted(shapes)}", "gpus")
     if sum(len(list(walk(block))) for gpu in plan.gpus for block in gpu.blocks) > MAX_OPERATIONS:
-        raise SpecError(f"more than {MAX_OPERATIONS} operations", file=plan.file)
+        raise _wrong(plan, f"more than {MAX_OPERATIONS} operations")
     for gpu in plan.gpus:
         _check_groups(plan, gpu)
         blocks = {block.id for block in gpu.blocks}
@@ -172,10 +180,10 @@ def _check_groups(plan: ir.KernelPlan, gpu: ir.KernelGpu) -> None:
     for number in gpu.groups:
         for rank in plan.groups[number].ranks:
             if number not in plan.gpus[rank].groups:
-                raise SpecError(
+                raise _wrong(
+                    plan,
                     f"GPU {gpu.rank} is in a multicast group with rank {rank}, which does not list that group",
-                    file=plan.file,
-                    field=f"gpus[{rank}].channels",
+                    f"gpus[{rank}].channels",
                 )
 
 
@@ -183,16 +191,12 @@ def _check_op(plan: ir.KernelPlan, gpu: ir.KernelGpu, op: ir.KernelOp, blocks: s
     for operand in (*op.sources, *op.targets):
         _check_operand(plan, operand, where)
     if op.action == ir.BARRIER and not 1 <= op.num_blocks <= len(blocks):
-        raise SpecError(
-            f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
-        )
+        raise _wrong(plan, f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", where)
     if any(operand.packet for body in op.operations for operand in (*body.sources, *body.targets)):
-        raise SpecError(
-            "packets in a pipeline: rounds would read the first round's packets", file=plan.file, field=where
-        )
+        raise _wrong(plan, "packets in a pipeline: rounds would read the first round's packets", where)
     for block, _ in op.dependencies:
         if block not in blocks:
-            raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
+            raise _wrong(plan, f"there is no thread block {block} on GPU {gpu.rank}", where)
 
 
 def _check_operand(plan: ir.KernelPlan, operand: ir.KernelOperand, where: str) -> None:
@@ -202,11 +206,11 @@ def _check_operand(plan: ir.KernelPlan, operand: ir.KernelOperand, where: str) -
     for rank in ranks:
         chunks = buffer_chunks(plan, rank, operand.buffer)
         if operand.index + operand.count > chunks:
-            raise SpecError(
+            raise _wrong(
+                plan,
                 f"chunks {operand.index} to {operand.index + operand.count - 1} of the {operand.buffer} of rank "
                 f"{rank}, which has {chunks}",
-                file=plan.file,
-                field=where,
+                where,
             )
 
 
@@ -224,3 +228,117 @@ def buffer_chunks(plan: ir.KernelPlan, rank: int, buffer: str) -> int:
     if plan.collective in ("all_reduce", "all_to_all", "broadcast", "reduce", "send_recv", "custom"):
         return max(chunks, partner_chunks)
     return chunks or plan.chunks_of_size
+
+
+# Names and moves of MSCCL++ plans in both generations, and of MSCCL's XML: docs/formats/mscclpp.md.
+
+
+class OperandKind(NamedTuple):
+    """Memory of an operand: ``local``, ``remote`` or ``switch``. packet: data with flags; polls: waits for them."""
+
+    place: str
+    packet: bool = False
+    polls: bool = False
+
+
+LOCAL, REMOTE, MULTICAST = OperandKind(ir.LOCAL), OperandKind("remote"), OperandKind(ir.SWITCH)
+#: Packets: written to or sent from local memory, polled in local memory, written to a peer, and written to a group.
+PACKET, POLLED = OperandKind(ir.LOCAL, packet=True), OperandKind(ir.LOCAL, packet=True, polls=True)
+REMOTE_PACKET, MULTICAST_PACKET = OperandKind("remote", packet=True), OperandKind(ir.SWITCH, packet=True)
+
+
+class Side(NamedTuple):
+    """The sources or the targets of a move: the ``required`` ones, then any number of ``repeated`` ones."""
+
+    required: tuple[OperandKind, ...] = ()
+    repeated: OperandKind | None = None
+
+
+class Move(NamedTuple):
+    """An operation that moves data, and the file's names of the channels that it may go through."""
+
+    action: str
+    sources: Side
+    targets: Side
+    channels: tuple[str, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether the operation adds up its sources."""
+        return self.action == ir.REDUCE and (self.sources.repeated is not None or MULTICAST in self.sources.required)
+
+
+class PlanVocabulary(NamedTuple):
+    """Vocabulary of one generation.
+
+    by_buffers: channels are identified by the buffers at both ends, and remote operands name a channel; else remote
+    operands name a remote buffer. kinds: channel kinds by their names in the file. controls: operations without data.
+    kind, peers, groups: keys of a GPU's channel. listed_kind, listed: keys of a thread block's channel. chunks: keys of
+    the input's, output's and scratch's size. barrier_blocks: key of the thread blocks that meet.
+    """
+
+    format: str
+    by_buffers: bool
+    kinds: Mapping[str, str]
+    moves: Mapping[str, Move]
+    controls: tuple[str, ...]
+    kind: str
+    peers: str
+    groups: str
+    listed_kind: str
+    listed: str
+    chunks: tuple[str, str, str]
+    barrier_blocks: str
+
+
+#: Operations that signal, and whether they only order execution, without publishing memory.
+SIGNALS = {
+    "signal": (ir.SIGNAL, False),
+    "rlxsignal": (ir.SIGNAL, True),
+    "wait": (ir.WAIT, False),
+    "rlxwait": (ir.WAIT, True),
+    "flush": (ir.FLUSH, False),
+}
+
+#: Kinds of operands by their names in presets/formats/mscclpp.yaml.
+_OPERANDS = {
+    "local": LOCAL, "remote": REMOTE, "multicast": MULTICAST, "packet": PACKET, "polled": POLLED,
+    "remote-packet": REMOTE_PACKET, "multicast-packet": MULTICAST_PACKET,
+}  # fmt: skip
+
+
+@cache
+def vocabularies() -> tuple[PlanVocabulary, ...]:
+    """Return the vocabularies of both generations, the older one first."""
+    data: Any = load_mapping(PRESETS / "formats" / "mscclpp.yaml")
+    result = []
+    for format, words in data.items():
+        channels = {"any": (*words["kinds"], "none")}
+        moves = {
+            name: Move(action, _side(sources), _side(targets), channels.get(through, tuple(through.split())))
+            for name, (action, sources, targets, through) in words["moves"].items()
+        }
+        lists = {name: tuple(words[name]) for name in ("controls", "chunks")}
+        result.append(PlanVocabulary(**{**words, **lists, "format": format, "moves": moves}))
+    return tuple(result)
+
+
+def _side(text: str) -> Side:
+    *kinds, last = text.split()
+    if last.endswith("*"):
+        return Side(tuple(_OPERANDS[kind] for kind in kinds), _OPERANDS[last[:-1]])
+    return Side(tuple(_OPERANDS[kind] for kind in (*kinds, last)))
+
+
+#: Steps of MSCCL's XML: action, sources and targets, each the range named src or dst, or the FIFO from or to a peer.
+STEPS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "s": (ir.PAIRS, ("src",), (ir.FIFO,)),
+    "r": (ir.PAIRS, (ir.FIFO,), ("dst",)),
+    "rcs": (ir.REDUCE, (ir.FIFO,), ("dst", ir.FIFO)),
+    "rrc": (ir.REDUCE, (ir.FIFO, "src"), ("dst",)),
+    "rrs": (ir.REDUCE, (ir.FIFO, "src"), (ir.FIFO,)),
+    "rrcs": (ir.REDUCE, (ir.FIFO, "src"), ("dst", ir.FIFO)),
+    "cpy": (ir.PAIRS, ("src",), ("dst",)),
+    "re": (ir.REDUCE, ("src", "dst"), ("dst",)),
+    "nop": (ir.SYNC, (), ()),
+}

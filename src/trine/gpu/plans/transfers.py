@@ -131,20 +131,14 @@ class TransferRecorder:
         completion_ptr, completion_idx = csr(self._completion())
         count = len(self.rows)
         schedule = ExpandedSchedule(
-            src=np.array(columns[0], dtype=np.int32),
-            dst=np.array(columns[1], dtype=np.int32),
-            step=np.array(columns[2], dtype=np.int32),
-            chunk=np.array(columns[3], dtype=np.int32),
+            src=np.array(columns[0], dtype=np.int32), dst=np.array(columns[1], dtype=np.int32),
+            step=np.array(columns[2], dtype=np.int32), chunk=np.array(columns[3], dtype=np.int32),
             size_bytes=np.zeros(count, dtype=np.int64),
             reduce=np.array([number in self.reduces for number in range(count)], dtype=np.bool_),
-            entry_src=np.array(columns[5], dtype=np.bool_),
-            entry_dst=np.array(columns[6], dtype=np.bool_),
-            predecessor_ptr=predecessor_ptr,
-            predecessor_idx=predecessor_idx,
-            completion_ptr=completion_ptr,
-            completion_idx=completion_idx,
-            num_switches=len(self.reducing_switches),
-        )
+            entry_src=np.array(columns[5], dtype=np.bool_), entry_dst=np.array(columns[6], dtype=np.bool_),
+            predecessor_ptr=predecessor_ptr, predecessor_idx=predecessor_idx, completion_ptr=completion_ptr,
+            completion_idx=completion_idx, num_switches=len(self.reducing_switches),
+        )  # fmt: skip
         return PlanStructure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
 
     def _completion(self) -> list[list[int]]:

@@ -13,8 +13,7 @@ import numpy as np
 from trine.errors import InputError, nearest
 from trine.gpu.builder import Operand
 from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, Buffer, GpuProgram
-from trine.gpu.proofs.actors import DecodedOp, decode
-from trine.gpu.proofs.memory import NOTHING, Cells, Index, Values, make_cells
+from trine.gpu.proofs.memory import NOTHING, Cells, DecodedOp, Index, Values, decode, make_cells
 from trine.gpu.proofs.run import ProofRun
 
 # Inputs and expected results of a collective, as numbers that stand for parts of the ranks' inputs.
@@ -249,15 +248,10 @@ def check_program(
         for rank in range(program.num_gpus):  # hosts do not end
             _look_at_end(run, rank, ends, late)
     return ProgramProof(
-        program=program.name,
-        op=op if goal is None else goal.op,
-        num_ranks=program.num_ranks,
-        num_ops=run.num_done,
-        num_cells=cells.count * program.num_ranks,
-        num_runs=orders + 1,
-        open_ends=tuple(ends.values()),
+        program=program.name, op=op if goal is None else goal.op, num_ranks=program.num_ranks, num_ops=run.num_done,
+        num_cells=cells.count * program.num_ranks, num_runs=orders + 1, open_ends=tuple(ends.values()),
         late_reads=tuple(late.values()),
-    )
+    )  # fmt: skip
 
 
 def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_ends: bool) -> None:

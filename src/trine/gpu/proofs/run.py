@@ -16,17 +16,25 @@ from trine.errors import DeadlockError, InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand
 from trine.gpu.program import GpuProgram
-from trine.gpu.proofs.actors import (
+from trine.gpu.proofs.memory import (
+    NOTHING,
+    CellMemory,
+    Cells,
+    Clock,
     DecodedOp,
+    Index,
     ProofSemaphore,
     ProofWavefront,
+    Race,
     ReleaseToken,
+    Values,
+    buffer_of,
+    combine,
     is_flagged_write,
     ports_of,
     releases,
     wavefronts_of,
 )
-from trine.gpu.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, buffer_of, combine
 
 
 class ProofRun:

@@ -114,13 +114,10 @@ class GpuReference:
         for wavefront in self.wavefronts():
             wavefront.flush_state()
         records = Records(
-            ready_ps=np.array(self.tasks.ready_ps, np.int64),
-            start_ps=np.array(self.tasks.start_ps, np.int64),
-            end_ps=np.array(self.tasks.end_ps, np.int64),
-            num_events=self.agenda.num_events,
-            engine="reference",
+            ready_ps=np.array(self.tasks.ready_ps, np.int64), start_ps=np.array(self.tasks.start_ps, np.int64),
+            end_ps=np.array(self.tasks.end_ps, np.int64), num_events=self.agenda.num_events, engine="reference",
             network="loadstore",
-        )
+        )  # fmt: skip
         return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals() if finished else None)
 
     def _is_futile(self) -> bool:
@@ -136,31 +133,22 @@ class GpuReference:
         counters = self.shared.counters
         tags = [memory.tags for memory in self.messages.memories]
         return GpuRecords(
-            ranks=self.system.ranks,
-            gpu_of=self.system.gpu_of,
-            workgroup_start_ps=_column(self.workgroups.start_ps),
-            workgroup_end_ps=_column(self.workgroups.end_ps),
-            workgroup_cu=np.array(self.workgroups.cu, np.int32),
-            op_start_ps=_column(self.shared.op_start_ps),
-            op_end_ps=_column(self.shared.op_end_ps),
+            ranks=self.system.ranks, gpu_of=self.system.gpu_of, workgroup_start_ps=_column(self.workgroups.start_ps),
+            workgroup_end_ps=_column(self.workgroups.end_ps), workgroup_cu=np.array(self.workgroups.cu, np.int32),
+            op_start_ps=_column(self.shared.op_start_ps), op_end_ps=_column(self.shared.op_end_ps),
             state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
-            resource_data=counts_of_servers[:, :, 0].copy(),
-            resource_control=counts_of_servers[:, :, 1].copy(),
+            resource_data=counts_of_servers[:, :, 0].copy(), resource_control=counts_of_servers[:, :, 1].copy(),
             resource_busy_ps=counts_of_servers[:, :, 2].copy(),
             lane_link=np.array([link for (link, _), _ in lanes], np.int32),
             lane_number=np.array([number for (_, number), _ in lanes], np.int32),
             lane_data=_column([server.count[1] for _, server in lanes]),
             lane_control=_column([server.count[0] for _, server in lanes]),
-            lane_busy_ps=_column([server.busy_ps for _, server in lanes]),
-            packets=_column(self.packets.sent),
-            l2_hits=_column([tag.hits for tag in tags]),
-            l2_misses=_column([tag.misses for tag in tags]),
+            lane_busy_ps=_column([server.busy_ps for _, server in lanes]), packets=_column(self.packets.sent),
+            l2_hits=_column([tag.hits for tag in tags]), l2_misses=_column([tag.misses for tag in tags]),
             **{name: _column([getattr(each, name) for each in counters]) for name in vars(counters[0])},
-            resources=self.system.layout.names,
-            end_ps=self.agenda.now,
-            num_events=self.agenda.num_events,
+            resources=self.system.layout.names, end_ps=self.agenda.now, num_events=self.agenda.num_events,
             engine="reference",
-        )
+        )  # fmt: skip
 
 
 def _column(values: list[int]) -> Int64:

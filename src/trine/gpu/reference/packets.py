@@ -180,14 +180,10 @@ class CopyEngines:
             self.agenda.at(time_ps, self._key(dma, dma.rank, 0), partial(self._is_own, queue))
             return
         stream = PacketStream(
-            paths=self._paths(dma.rank, dma.peer),
-            sizes=self.sender.sizes(dma.num_bytes),
-            key=partial(self._key, dma),
-            target=dma.peer,
-            all_arrived=partial(self._arrived, queue, dma),
-            enters=partial(self.sender.count, dma.gpu),
+            paths=self._paths(dma.rank, dma.peer), sizes=self.sender.sizes(dma.num_bytes), key=partial(self._key, dma),
+            target=dma.peer, all_arrived=partial(self._arrived, queue, dma), enters=partial(self.sender.count, dma.gpu),
             all_left=partial(self._next, queue),
-        )
+        )  # fmt: skip
         self.sender.send(stream, time_ps)
 
     def _is_own(self, queue: _DmaQueue) -> None:

@@ -96,18 +96,9 @@ class ReplayedPeers:
     def _request(self, kind: int, rank: int, address: int, semaphore: int, amount: int) -> Request:
         self.num_lines += 1
         return Request(
-            kind=kind,
-            wave_slot=0,
-            number=self.num_lines - 1,
-            rank=rank,
-            peer=self.rank,
-            gpu=-1,
-            target=TARGET,
-            cu=-1,
-            address=address,
-            semaphore=semaphore,
-            amount=amount,
-        )
+            kind=kind, wave_slot=0, number=self.num_lines - 1, rank=rank, peer=self.rank, gpu=-1, target=TARGET, cu=-1,
+            address=address, semaphore=semaphore, amount=amount,
+        )  # fmt: skip
 
     def _land(self, request: Request) -> None:
         """Apply a request at the memory: a semaphore at once, a line of data among the messages of this instant."""
@@ -248,21 +239,12 @@ class ArrivalRecorder:
         time_ps, rank, wave_slot, number, kind, address, semaphore, amount = _columns(self.requests, 8)
         answer_slot, answer_number, answer_ps, refused = _columns(self.answers, 4)
         return Arrivals(
-            target=int(self.system.ranks[self.gpu]),
-            num_ranks=self.system.num_ranks,
-            time_ps=time_ps,
-            rank=rank.astype(np.int32),
-            place=wave_slot.astype(np.int32),
-            number=number.astype(np.int32),
-            kind=kind.astype(np.int8),
-            address=address,
-            semaphore=semaphore.astype(np.int32),
-            amount=amount,
-            answer_place=answer_slot.astype(np.int32),
-            answer_number=answer_number.astype(np.int32),
-            answer_ps=answer_ps,
-            answer_refused=refused.astype(np.int8),
-        )
+            target=int(self.system.ranks[self.gpu]), num_ranks=self.system.num_ranks, time_ps=time_ps,
+            rank=rank.astype(np.int32), place=wave_slot.astype(np.int32), number=number.astype(np.int32),
+            kind=kind.astype(np.int8), address=address, semaphore=semaphore.astype(np.int32), amount=amount,
+            answer_place=answer_slot.astype(np.int32), answer_number=answer_number.astype(np.int32),
+            answer_ps=answer_ps, answer_refused=refused.astype(np.int8),
+        )  # fmt: skip
 
 
 def _columns(rows: list[tuple[int, ...]], width: int) -> list[Int64]:

@@ -52,29 +52,22 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
     rows = [
         TwinOperand(rank, peer, address, step, semaphore, flagged)
         for flagged, rank, peer, address, step, semaphore in zip(
-            is_flagged(program).tolist(),
-            program.operand_rank.tolist(),
-            system.operand_peer.tolist(),
-            program.operand_address.tolist(),
-            program.operand_step.tolist(),
-            program.operand_semaphore.tolist(),
+            is_flagged(program).tolist(), program.operand_rank.tolist(), system.operand_peer.tolist(),
+            program.operand_address.tolist(), program.operand_step.tolist(), program.operand_semaphore.tolist(),
             strict=True,
         )
-    ]
+    ]  # fmt: skip
     operations = []
     for i, kind in enumerate(program.op_kind.tolist()):
         operand_rows = range(*program.operand_ptr[i : i + 2].tolist())
         unroll = int(program.op_unroll[i]) or system.model.unroll
         operations.append(
             TwinOperation(
-                number=i,
-                kind=kind,
-                amount=int(program.op_amount[i]),
-                unroll=unroll if kind in DATA_OPS else NO_LIMIT,
+                number=i, kind=kind, amount=int(program.op_amount[i]), unroll=unroll if kind in DATA_OPS else NO_LIMIT,
                 reads=_operands(rows, roles, [row for row in operand_rows if roles[row] in READ_ROLES]),
                 writes=_operands(rows, roles, [row for row in operand_rows if roles[row] not in READ_ROLES]),
             )
-        )
+        )  # fmt: skip
     return operations
 
 

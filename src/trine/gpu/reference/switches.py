@@ -13,15 +13,7 @@ from functools import partial
 from trine.gpu.fabric import Spoke, path_of_address
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.reference.events import Action
-from trine.gpu.reference.requests import (
-    Interconnect,
-    MessagePath,
-    Messages,
-    MessageTrip,
-    OwnRequest,
-    PathEnd,
-    Request,
-)
+from trine.gpu.reference.requests import Interconnect, MessagePath, Messages, MessageTrip, OwnRequest, PathEnd, Request
 from trine.gpu.reference.shared import TwinOperand
 
 
@@ -59,20 +51,11 @@ class SwitchedRequest:
         of_line = request.semaphore - self.operand.semaphore  # of a flagged line, relative to the first line
         for member in self.operand.members:
             copy = MemberRequest(
-                kind=request.kind,
-                wave_slot=request.wave_slot,
-                rank=request.rank,
-                peer=member.peer,
-                gpu=request.gpu,
-                target=member.rank,
-                cu=request.cu,
-                address=member.address + request.address - self.operand.address,
-                semaphore=member.semaphore + of_line,
-                amount=request.amount,
-                number=request.number,
-                adds=self.operand.adds,
-                of=self,
-            )
+                kind=request.kind, wave_slot=request.wave_slot, rank=request.rank, peer=member.peer, gpu=request.gpu,
+                target=member.rank, cu=request.cu, address=member.address + request.address - self.operand.address,
+                semaphore=member.semaphore + of_line, amount=request.amount, number=request.number,
+                adds=self.operand.adds, of=self,
+            )  # fmt: skip
             copy.go_down(self.messages, time_ps)
 
     def answered_by(self, time_ps: int) -> None:

@@ -162,20 +162,13 @@ class WavefrontRun:
         target = operation.writes[0]
         self.shared.engines.hand_over(
             DmaRequest(
-                begins_ps=self.shared.engines.begins_ps(self.cu.gpu, self.cu.rank, target.peer),
-                gpu=self.cu.gpu,
-                rank=self.cu.rank,
-                wave_slot=self.wave_slot,
-                number=self.cu.next_number(self.slot),
-                ordinal=self.cu.next_ordinal(self.slot, target.peer),
-                peer=target.peer,
-                target=target.rank,
-                num_bytes=operation.amount,
-                address=target.address,
-                semaphore=target.semaphore,
+                begins_ps=self.shared.engines.begins_ps(self.cu.gpu, self.cu.rank, target.peer), gpu=self.cu.gpu,
+                rank=self.cu.rank, wave_slot=self.wave_slot, number=self.cu.next_number(self.slot),
+                ordinal=self.cu.next_ordinal(self.slot, target.peer), peer=target.peer, target=target.rank,
+                num_bytes=operation.amount, address=target.address, semaphore=target.semaphore,
                 delivered=partial(self._delivered, target),
             )
-        )
+        )  # fmt: skip
 
     def _delivered(self, target: TwinOperand, known_ps: int) -> None:
         """Release the semaphore of an arrived DMA, and schedule the notice to the wavefront."""
@@ -349,22 +342,12 @@ class ComputeUnit:
             semaphore = semaphore + line.number if operand.is_flagged else -1
             amount = 1
         request = WavefrontRequest(
-            kind=kind,
-            wavefront=wavefront,
-            line=line,
-            wave_slot=wavefront.wave_slot,
-            rank=self.rank,
-            peer=operand.peer,
-            gpu=self.gpu,
-            target=operand.rank,
-            cu=self.number,
-            address=address,
-            semaphore=semaphore,
-            amount=amount,
+            kind=kind, wavefront=wavefront, line=line, wave_slot=wavefront.wave_slot, rank=self.rank, peer=operand.peer,
+            gpu=self.gpu, target=operand.rank, cu=self.number, address=address, semaphore=semaphore, amount=amount,
             number=self.next_number(wavefront.slot),
             ordinal=self.next_ordinal(wavefront.slot, -1 if operand.members else operand.peer),
             issued_ps=self.agenda.now,
-        )
+        )  # fmt: skip
         self.shared.requests_done += 1
         self.shared.counters[self.gpu].count(request)
         if operand.members:

@@ -186,13 +186,9 @@ def _model(options: EidolonOptions, cluster: Cluster, ranks: int) -> GpuModel:
         gpu_model_of(cluster, cluster.gpus[:ranks]) if options.gpu_model is None else load_gpu_model(options.gpu_model)
     )
     return ModelOptions(
-        sync=options.sync,
-        issue_seed=options.issue_seed,
-        poll=options.poll,
-        sleep=options.sleep,
-        monitor_capacity=options.monitor_capacity,
-        wakeup=options.monitor_wakeup,
-    ).of(model)
+        sync=options.sync, issue_seed=options.issue_seed, poll=options.poll, sleep=options.sleep,
+        monitor_capacity=options.monitor_capacity, wakeup=options.monitor_wakeup,
+    ).of(model)  # fmt: skip
 
 
 def _target(options: EidolonOptions, program: GpuProgram, record: Arrivals | None) -> int:

@@ -11,14 +11,15 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-from trine.common.inputs import head, open_input, read_bytes
+from trine.common.inputs import PRESETS, head, open_input, read_bytes
+from trine.common.spec import load_mapping
 from trine.common.units import MAX_INT64
 from trine.errors import SpecError
 from trine.gpu.replay.profile_rows import (
@@ -327,32 +328,6 @@ def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
 
 ROCPD = "rocpd SQLite"
 _TABLE = re.compile(r"rocpd_(kernel_dispatch|memory_copy|region)(\w*)")
-#: For each table read: the kind of its rows, its columns, values from other tables, and a condition.
-_ROWS = {
-    "kernel_dispatch": (
-        KERNEL, ("id", "start", "end", "agent_id", "kernel_id"),
-        "(SELECT display_name FROM {kernel_symbol} WHERE id = kernel_id), {agent_id}, NULL, NULL", "",
-    ),
-    "memory_copy": (
-        COPY, ("id", "start", "end", "name_id", "src_agent_id", "dst_agent_id", "size"),
-        "(SELECT string FROM {string} WHERE id = name_id), {src_agent_id}, {dst_agent_id}, size",
-        "WHERE src_agent_id <> dst_agent_id AND 2 = (SELECT count(*) FROM {agent} "
-        "WHERE id IN (src_agent_id, dst_agent_id) AND type = 'GPU')",
-    ),
-    "region": (
-        RANGE, ("id", "start", "end", "name_id", "event_id"),
-        "(SELECT string FROM {string} WHERE id = name_id), "
-        "(SELECT extdata FROM {event} WHERE id = event_id), NULL, NULL",
-        "WHERE event_id IN (SELECT id FROM {event} WHERE category_id IN "
-        "(SELECT id FROM {string} WHERE string LIKE 'MARKER%'))",
-    ),
-}  # fmt: skip
-_BESIDE = {
-    "string": ("rocpd_string", ("id", "string")),
-    "agent": ("rocpd_info_agent", ("id", "type", "absolute_index", "logical_index")),
-    "kernel_symbol": ("rocpd_info_kernel_symbol", ("id", "display_name")),
-    "event": ("rocpd_event", ("id", "category_id", "extdata")),
-}
 
 
 def is_rocpd(tables: set[str]) -> bool:
@@ -365,26 +340,27 @@ def rocpd_rows(database: sqlite3.Connection, tables: set[str], file: str) -> Ite
 
     Raises SpecError: tables of another schema, or with too many rows; invalid times. Names file, table and row.
     """
+    read: Any = load_mapping(PRESETS / "formats" / "rocpd.yaml")
     for name in sorted(tables):
         match = _TABLE.fullmatch(name)
         if match is None:
             continue
         content, suffix = match[1], match[2]
-        kind, columns, values, condition = _ROWS[content]
-        beside = {short: f"{table}{suffix}" for short, (table, _) in _BESIDE.items()}
+        columns, values, condition = (read["rows"][content][key] for key in ("columns", "values", "condition"))
+        beside = {short: f"{other['table']}{suffix}" for short, other in read["others"].items()}
         _check(database, name, columns, file)
         for short, table in beside.items():
             if f"{{{short}}}" in values + condition or ("agent_id" in values and short == "agent"):
-                _check(database, table, _BESIDE[short][1], file)
+                _check(database, table, read["others"][short]["columns"], file)
         agent = f"(SELECT COALESCE(logical_index, absolute_index) FROM {beside['agent']} WHERE id = {{0}})"
         agents = {column: agent.format(column) for column in columns if column.endswith("agent_id")}
         parts = {**beside, **agents}
         query = f'SELECT id, start, "end", {values.format(**parts)} FROM {name} {condition.format(**parts)}'
         for row in selected(database, query, name, file):
-            yield _rocpd_row(kind, row, f"{file}, {name}")
+            yield _rocpd_row(read["rows"][content]["kind"], row, f"{file}, {name}")
 
 
-def _check(database: sqlite3.Connection, table: str, columns: tuple[str, ...], file: str) -> None:
+def _check(database: sqlite3.Connection, table: str, columns: Sequence[str], file: str) -> None:
     present = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
     missing = [column for column in columns if column not in present]
     if missing:

@@ -7,8 +7,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trine.common.inputs import PRESETS
+from trine.common.spec import load_mapping
 from trine.common.units import MAX_INT64, parse_bytes, parse_time, whole_number
 from trine.errors import InputError, SpecError, UnitError, nearest
 
@@ -40,6 +43,11 @@ class ProfileRow(NamedTuple):
     file: str
     line: int
 
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.file}:{self.line}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileFormat:
@@ -55,57 +63,6 @@ class ProfileFormat:
     marks: tuple[str, ...] = ()
     only: tuple[str, str] | None = None
 
-
-_STAMPS = {"start": "start_timestamp", "end": "end_timestamp"}
-
-#: Found in published profiles, and in the documentation of rocprofv3 and Nsight Systems.
-FORMATS = (
-    ProfileFormat(
-        name="rocprofv3 memory_copy_trace",
-        kind=COPY,
-        columns={"name": "direction", "device": "source_agent_id", "other": "destination_agent_id", **_STAMPS},
-        only=("direction", "*DEVICE_TO_DEVICE"),
-    ),
-    ProfileFormat(
-        name="rocprofv3 kernel_trace", kind=KERNEL, columns={"name": "kernel_name", "device": "agent_id", **_STAMPS}
-    ),
-    ProfileFormat(
-        name="rocprofv3 marker_api_trace",
-        kind=RANGE,
-        columns={"name": "function", **_STAMPS},
-        marks=("domain",),
-        only=("domain", "MARKER*"),
-    ),
-    ProfileFormat(
-        name="rocprof results",
-        kind=KERNEL,
-        columns={"name": "kernelname", "device": "gpu-id", "start": "beginns", "end": "endns"},
-    ),
-    ProfileFormat(
-        name="nsys nvtx_gpu_proj_trace",
-        kind=RANGE,
-        columns={"name": "name", "start": "projected start", "duration": "projected duration"},
-    ),
-    ProfileFormat(
-        name="nsys nvtx_pushpop_trace", kind=RANGE, columns={"name": "name", "start": "start", "end": "end"},
-        marks=("rangeid",),
-    ),
-    ProfileFormat(
-        name="nsys cuda_gpu_trace",
-        kind=KERNEL,
-        columns={"name": "name", "start": "start", "duration": "duration", "device": "device", "bytes": "bytes"},
-        marks=("strm",),
-    ),
-    ProfileFormat(
-        name="CUPTI memcpy",
-        kind=COPY,
-        columns={
-            "name": "copykind", "start": "start", "end": "end", "device": "srcdeviceid", "other": "dstdeviceid",
-            "bytes": "bytes",
-        },
-        only=("copykind", "10"),
-    ),
-)  # fmt: skip
 
 _HEADER = re.compile(r"(.*?)\s*(?:\(([A-Za-zµμ]+)\))?\s*")
 _DEVICE = re.compile(r"(?:Agent|GPU|Device)?[ _]*(\d+)|.*\((\d+)\)", re.IGNORECASE)
@@ -138,6 +95,17 @@ def device_of(text: str) -> str:
     return (match[1] or match[2]) if match else text.strip()
 
 
+@cache
+def profile_formats() -> tuple[ProfileFormat, ...]:
+    """Return the known formats; the first that fits a file counts."""
+    data: Any = load_mapping(PRESETS / "formats" / "profiles.yaml")
+    lists = [{key: tuple(value) for key, value in entry.items() if isinstance(value, list)} for entry in data.values()]
+    return tuple(
+        ProfileFormat(**{"name": name, **entry, **tuples})
+        for (name, entry), tuples in zip(data.items(), lists, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     format: ProfileFormat
@@ -155,9 +123,10 @@ def _plan(header: Sequence[str], aliases: Mapping[str, str], file: str) -> _Plan
     if aliases:
         profile = _own_format(aliases, names, file)
     else:
-        candidates = [f for f in FORMATS if all(column in names for column in (*f.columns.values(), *f.marks))]
+        formats = profile_formats()
+        candidates = [f for f in formats if all(column in names for column in (*f.columns.values(), *f.marks))]
         if not candidates:
-            known_formats = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in FORMATS)
+            known_formats = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in formats)
             raise SpecError(
                 f"has the columns of no known profile; say 'columns' in the mapping. Known: {known_formats}", file=file
             )

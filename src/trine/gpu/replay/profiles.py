@@ -16,16 +16,7 @@ from trine.common.spec import check, load_mapping
 from trine.common.units import MAX_INT64, parse_bytes, whole_number
 from trine.errors import InputError, UnitError, nearest
 from trine.gpu.replay.profile_events import read_events
-from trine.gpu.replay.profile_rows import (
-    COPY,
-    KERNEL,
-    KINDS,
-    RANGE,
-    ProfileRow,
-    check_columns,
-    device_of,
-    matches,
-)
+from trine.gpu.replay.profile_rows import COPY, KERNEL, KINDS, RANGE, ProfileRow, check_columns, device_of, matches
 from trine.gpu.replay.writes import MAX_ADDRESS, MAX_RANK, MAX_VALUE, MEMORY, SEMAPHORE, WriteTable, parse_address
 
 #: Ends of a row at which its write may land.
@@ -210,7 +201,7 @@ class _ProfileReader:
             raise InputError(
                 f"a copy of device {row.device!r} to {where}, but no rule of {self.rules.file} sets its address "
                 "(or 'ignore: true')",
-                file=f"{row.file}:{row.line}",
+                file=row.where,
                 field="writes",
             )
 
@@ -235,15 +226,11 @@ class _ProfileReader:
         size = row.size_bytes if row.size_bytes is not None else rule.bytes
         if size is None:
             raise InputError(
-                "the profile has no exact byte count: add 'bytes' to the rule",
-                file=f"{row.file}:{row.line}",
-                field="bytes",
+                "the profile has no exact byte count: add 'bytes' to the rule", file=row.where, field="bytes"
             )
         if row.size_bytes is not None and rule.bytes not in (None, row.size_bytes):
             raise InputError(
-                f"the profile says {row.size_bytes} bytes, the rule {rule.bytes}",
-                file=f"{row.file}:{row.line}",
-                field="bytes",
+                f"the profile says {row.size_bytes} bytes, the rule {rule.bytes}", file=row.where, field="bytes"
             )
         time_ps = row.end_ps if rule.at == "end" else row.start_ps
         if not self._within(time_ps):
@@ -264,7 +251,7 @@ class _ProfileReader:
         if row.device not in self.rules.peers:
             raise InputError(
                 f"device {row.device!r} is no peer{nearest(row.device, self.rules.peers)}",
-                file=f"{row.file}:{row.line}",
+                file=row.where,
                 field="peers",
             )
         return self.rules.peers[row.device]
@@ -276,19 +263,14 @@ class _ProfileReader:
 
     def _add(self, row: ProfileRow, peer: int, address: str | int, size: int, value: int, time_ps: int) -> None:
         self.table.register_writes(
-            peer=[peer],
-            address=[address],
-            size_bytes=[size],
-            value=[value],
-            time_ps=[time_ps - self.run.start_ps],
-            file=row.file,
-            lines=[row.line],
-        )
+            peer=[peer], address=[address], size_bytes=[size], value=[value], time_ps=[time_ps - self.run.start_ps],
+            file=row.file, lines=[row.line],
+        )  # fmt: skip
 
 
 def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
     """Return peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
-    where = f"{row.file}:{row.line}"
+    where = row.where
     values: dict[str, str] = {}
     for part in row.name.removeprefix(":").split()[1:]:
         key, equals, text = part.partition("=")

@@ -85,12 +85,9 @@ def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
     writes = arrivals.kind != LOAD
     table = WriteTable()
     table.register_writes(
-        peer=arrivals.rank[writes],
-        address=arrivals.address[writes],
-        size_bytes=FLAG_BYTES,
-        value=np.where(arrivals.semaphore >= 0, arrivals.amount, 0)[writes],
-        time_ps=arrivals.time_ps[writes],
-    )
+        peer=arrivals.rank[writes], address=arrivals.address[writes], size_bytes=FLAG_BYTES,
+        value=np.where(arrivals.semaphore >= 0, arrivals.amount, 0)[writes], time_ps=arrivals.time_ps[writes],
+    )  # fmt: skip
     notes = ["as writes they begin at the memory, at the times of the port: --arrivals replays the record to the ps"]
     if loads := int(np.count_nonzero(~writes)):
         notes.append(f"{loads:,} loads by peers ignored")

@@ -224,7 +224,8 @@ class EidolonResult(Report):
 
     def details(self) -> str:
         """Return everything as text."""
-        return use_vendor_terms(_details(self), self.work.model.name)
+        lines = (line.rstrip() for line in (*_head(self), *self.body()))
+        return use_vendor_terms("\n".join(lines), self.work.model.name)
 
     def body(self) -> list[str]:
         """Return the summary's lines after the time: reads, waits, wavefront states, evidence."""
@@ -233,7 +234,32 @@ class EidolonResult(Report):
 
     def document(self) -> Row:
         """Return the result as plain data (docs/reference/eidolon-json.md)."""
-        return _document(self)
+        inside, records = self.inside, self.inside.records
+        return {
+            "kernel": self.work.program.name,
+            "finished": self.finished,
+            **self.numbers(),
+            "options": _options(self),
+            "gpu_model": self.work.model.name,
+            "cluster": self.work.cluster.name,
+            "inside": {
+                "gpu": gpu_document.gpu_rows(inside)[0],
+                "bottleneck": to_row(inside.bottleneck),
+                "resource_kinds": to_rows(inside.kinds, gpu_document.KIND_COLUMNS),
+                "links": to_rows(inside.links, gpu_document.LINK_COLUMNS),
+            },
+            "evidence": evidence_rows(self.evidence),
+            "not_modelled": list(self.not_modelled),
+            "warnings": list(self.warnings),
+            "simulator": {
+                "name": "trine",
+                "version": __version__,
+                "engine": records.engine,
+                "wall_s": self.wall_s,
+                "events": records.num_events,
+                "events_per_s": records.num_events / self.engine_s if self.engine_s else None,
+            },
+        }
 
     def numbers(self) -> Row:
         """Return time, reads, writes and waits by JSON key."""
@@ -289,10 +315,6 @@ def _screen(result: EidolonResult) -> Screen:
             ("next", "--details (polling, counters, evidence, effects left out); --plot FILE; trine help eidolons"),
         ),
     )
-
-
-def _details(result: EidolonResult) -> str:
-    return "\n".join(line.rstrip() for line in (*_head(result), *result.body()))
 
 
 def _head(result: EidolonResult) -> list[str]:
@@ -375,23 +397,6 @@ def _basis(result: EidolonResult) -> list[str]:
     ]
 
 
-def _document(result: EidolonResult) -> Row:
-    """Return plain data; times in seconds, reads and writes as counts."""
-    return {
-        "kernel": result.work.program.name,
-        "finished": result.finished,
-        **result.numbers(),
-        "options": _options(result),
-        "gpu_model": result.work.model.name,
-        "cluster": result.work.cluster.name,
-        "inside": _inside_rows(result),
-        "evidence": evidence_rows(result.evidence),
-        "not_modelled": list(result.not_modelled),
-        "warnings": list(result.warnings),
-        "simulator": _simulator(result),
-    }
-
-
 def _options(result: EidolonResult) -> Row:
     """Return the request with its defaults filled in."""
     options, work, model = result.options, result.work, result.work.model
@@ -414,28 +419,6 @@ def _options(result: EidolonResult) -> Row:
         "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
         "issue_seed": model.issue_seed,
         "writes_begin_at_memory": result.incoming.fabric == IDEAL,
-    }
-
-
-def _inside_rows(result: EidolonResult) -> Row:
-    inside = result.inside
-    return {
-        "gpu": gpu_document.gpu_rows(inside)[0],
-        "bottleneck": to_row(inside.bottleneck),
-        "resource_kinds": to_rows(inside.kinds, gpu_document.KIND_COLUMNS),
-        "links": to_rows(inside.links, gpu_document.LINK_COLUMNS),
-    }
-
-
-def _simulator(result: EidolonResult) -> Row:
-    records = result.inside.records
-    return {
-        "name": "trine",
-        "version": __version__,
-        "engine": records.engine,
-        "wall_s": result.wall_s,
-        "events": records.num_events,
-        "events_per_s": records.num_events / result.engine_s if result.engine_s else None,
     }
 
 

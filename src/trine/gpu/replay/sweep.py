@@ -192,13 +192,9 @@ def sweep(
     began = time.perf_counter()
     workloads, ways = list(grid.workloads(base)), max(1, len(grid.sync))
     runs = Runs(
-        workloads=workloads,
-        wakeups=grid.wakeup or (None,),
-        ways=ways,
-        fit_names=[_fit_name(grid, options) for options in workloads[::ways]],
-        progress=progress,
-        journal=journal,
-    )
+        workloads=workloads, wakeups=grid.wakeup or (None,), ways=ways,
+        fit_names=[_fit_name(grid, options) for options in workloads[::ways]], progress=progress, journal=journal,
+    )  # fmt: skip
     with observing(on_compile=on_compile):
         announce_loop()
         runs.run(jobs or os.cpu_count() or 1)

@@ -16,9 +16,8 @@ from trine.gpu.program import GpuProgram
 from trine.gpu.replay.arrivals import check_values, differing, provenance_of
 from trine.gpu.replay.case import ReplayCase
 from trine.gpu.replay.distributions import draw_writes
-from trine.gpu.replay.flags import buffer_list, check_flags, outside_buffers
 from trine.gpu.replay.options import START, EidolonOptions, time_ps
-from trine.gpu.replay.resolve import peer_writes
+from trine.gpu.replay.resolve import buffer_list, check_flags, outside_buffers, peer_writes
 from trine.gpu.replay.transfers import FLAG_BYTES
 from trine.gpu.replay.write_files import read_writes
 from trine.gpu.replay.writes import WriteTable
@@ -126,10 +125,7 @@ def _from_distribution(options: EidolonOptions, work: ReplayCase, waiting_ps: in
     delays = {peer: format_time(time_ps("straggler", late)) for peer, late in sorted(options.straggler.items())}
     late = "".join(f"; rank {peer} {time} later" for peer, time in delays.items())
     return PeerTraffic(
-        outside=resolved.writes,
-        origin=f"flags {lands} {timing}{late}",
-        evidence="assumed",
-        warnings=resolved.warnings,
+        outside=resolved.writes, origin=f"flags {lands} {timing}{late}", evidence="assumed", warnings=resolved.warnings
     )
 
 
@@ -140,16 +136,10 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
         if peer not in writers:
             raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
     writes = draw_writes(
-        peer=flags.peer,
-        address=flags.address,
-        size_bytes=FLAG_BYTES,
-        value=flags.value,
-        distribution=options.delay,
-        seed=options.seed or 0,
-        together=options.together,
-        base_ps=waiting_ps if counts_from_wait(options) else 0,
+        peer=flags.peer, address=flags.address, size_bytes=FLAG_BYTES, value=flags.value, distribution=options.delay,
+        seed=options.seed or 0, together=options.together, base_ps=waiting_ps if counts_from_wait(options) else 0,
         offset_ps={peer: time_ps("straggler", late) for peer, late in options.straggler.items()},
-    )
+    )  # fmt: skip
     if data is not None and len(data.peer):
         times = _with_flags(flags, writes.columns.time_ps, data)
         writes.register_writes(peer=data.peer, address=data.address, size_bytes=data.size_bytes, time_ps=times)

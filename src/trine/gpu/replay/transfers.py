@@ -19,8 +19,7 @@ from trine.errors import InputError, SpecError, nearest
 from trine.gpu.kernels.fused.peers import PeerData, PeerFlags
 from trine.gpu.replay.tables import pyarrow, read_archive, read_table
 from trine.gpu.replay.writes import MAX_RANK, WriteTable
-from trine.graph.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
-from trine.results.records import RecordTable
+from trine.graph.taskgraph import KIND_NAMES, TRANSFER
 
 #: Largest number of records in a binary file and in a CSV file.
 MAX_RECORDS = 2**24
@@ -38,27 +37,6 @@ class TransferColumns(NamedTuple):
     start_ps: Int64
     end_ps: Int64
     size_bytes: Int64
-
-
-def transfers_into(table: RecordTable, target: int) -> TransferColumns:
-    """Return the transfers of a result (``result.record_table``) that end at rank ``target``.
-
-    Raises InputError if no transfer ends there.
-    """
-    columns = {name: np.asarray(table.columns[name]) for name in _COLUMNS}
-    return _select_incoming(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
-
-
-def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferColumns:
-    """Return the transfers to rank ``target`` in the run of a graph. Raises InputError if no transfer ends there."""
-    columns = {
-        "rank": graph.rank,
-        "peer": graph.peer,
-        "start_ps": records.start_ps,
-        "end_ps": records.end_ps,
-        "size_bytes": graph.size_bytes,
-    }
-    return _select_incoming(columns, graph.kind == TRANSFER, target, None)
 
 
 def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> TransferColumns:
@@ -117,7 +95,7 @@ def _header(line: str, path: Path) -> list[str]:
         raise SpecError(f"is not CSV: {error}", file=f"{path}:1") from None
 
 
-def _select_incoming(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | None) -> TransferColumns:
+def _select_incoming(columns: dict[str, Any], is_transfer: Any, target: int, file: Path) -> TransferColumns:
     rank, peer = columns["rank"], columns["peer"]
     is_incoming = is_transfer & (peer == target) & (rank != target)
     if not is_incoming.any():
@@ -285,12 +263,9 @@ def listed_writes(
     )
     if first_flag is not None:
         table.register_writes(
-            peer=transfers.peer,
-            address=[f"sem {first_flag + number}" for number in range(len(moments))],
-            size_bytes=FLAG_BYTES,
-            value=1,
-            time_ps=moments,
-        )
+            peer=transfers.peer, address=[f"sem {first_flag + number}" for number in range(len(moments))],
+            size_bytes=FLAG_BYTES, value=1, time_ps=moments,
+        )  # fmt: skip
     return table
 
 

@@ -190,14 +190,9 @@ def read_writes(path: str | os.PathLike[str]) -> WriteTable:
             except CellError as fault:
                 raise SpecError(str(fault), file=f"{file}:{lines[fault.row]}", field=name) from None
     table.register_writes(
-        peer=numbers["peer"],
-        address=_addresses(cells["address"], file, lines),
-        size_bytes=numbers["bytes"],
-        value=numbers.get("value", 0),
-        time_ps=numbers["time"],
-        file=file,
-        lines=lines,
-    )
+        peer=numbers["peer"], address=_addresses(cells["address"], file, lines), size_bytes=numbers["bytes"],
+        value=numbers.get("value", 0), time_ps=numbers["time"], file=file, lines=lines,
+    )  # fmt: skip
     return table
 
 

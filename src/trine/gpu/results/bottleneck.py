@@ -126,7 +126,7 @@ def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
         sentence = f"latency bound: {memory_share}; they wait for their stores"
         return Bottleneck(what="latency", name="", share=share, sentence=sentence)
     mean_ps = sum(gpu.load_latency_ps for gpu in result.gpus) / loads
-    room = run.waiting_places(result)
+    room = run.places(result, ("memory", "issue"))
     under_way = sum(g.load_latency_ps for g in result.gpus) / max(1, sum(g.occupied_ps for g in result.gpus))
     full = under_way >= FULL * room
     bound = "limited by requests in flight" if full else "latency bound"

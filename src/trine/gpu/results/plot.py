@@ -109,18 +109,10 @@ def _draw_links(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
         dx, dy = x2 - x, y2 - y
         aside = 0.11
         paint.axes.arrow(
-            x + dx * _HALF + dy * aside,
-            y + dy * _HALF - dx * aside,
-            dx * (1 - 2 * _HALF),
-            dy * (1 - 2 * _HALF),
-            width=0.09,
-            head_width=0.17,
-            head_length=0.1,
-            length_includes_head=True,
-            facecolor=paint.scale.to_rgba(busy[number]),
-            edgecolor="#444444",
-            linewidth=0.4,
-        )
+            x + dx * _HALF + dy * aside, y + dy * _HALF - dx * aside, dx * (1 - 2 * _HALF), dy * (1 - 2 * _HALF),
+            width=0.09, head_width=0.17, head_length=0.1, length_includes_head=True,
+            facecolor=paint.scale.to_rgba(busy[number]), edgecolor="#444444", linewidth=0.4,
+        )  # fmt: skip
 
 
 def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
@@ -227,11 +219,9 @@ def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str
 
 def _numbered(result: ResourceUses, kind: str, busy: Float64) -> dict[str, Float64]:
     """Return the utilisation of the NoC links of CUs, channels or ports, in and out, by number."""
-    count = {
-        "cu": result.model.num_cus,
-        "channel": result.model.memory.num_channels,
-        "port": result.model.ports.count,
-    }[kind]
+    count = {"cu": result.model.num_cus, "channel": result.model.memory.num_channels, "port": result.model.ports.count}[
+        kind
+    ]
     utilisation = {"out": np.zeros(count), "in": np.zeros(count)}
     pattern = re.compile(rf"{kind}(\d+)\.(out|in)")
     for name, value in zip(result.records.resources.names, busy.tolist(), strict=True):

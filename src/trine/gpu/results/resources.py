@@ -114,12 +114,37 @@ class ResourceUses(KernelRun):
     @cached_property
     def kinds(self) -> tuple[KindUse, ...]:
         """Utilisation of the resources, by kind."""
-        return kind_uses(self)
+        order = list(KIND_NAMES)
+        return tuple(sorted((*_inside(self), *_lanes(self)), key=lambda use: order.index(use.kind)))
 
     @cached_property
     def links(self) -> tuple[LaneUse, ...]:
         """Utilisation of the cluster's used links."""
-        return link_uses(self)
+        records, cluster = self.records, self.cluster
+        chosen = used_lanes(self)
+        links, row = np.unique(records.lane_link[chosen].astype(np.int64), return_inverse=True)
+        num, lanes = len(links), lanes_of_links(self, links)
+        data, control, busy = (
+            sum_by_group(row, values[chosen], num)
+            for values in (records.lane_data, records.lane_control, records.lane_busy_ps)
+        )
+        busiest = np.zeros(num, np.int64)
+        np.maximum.at(busiest, row, records.lane_busy_ps[chosen])
+        used = np.bincount(row, minlength=num)
+        gpus = {int(device) for device in self.group}
+        uses = []
+        for i, number in enumerate(links.tolist()):
+            link = cluster.links[number]
+            bytes_per_s = cluster.seen_by_messages(number)[0]
+            traffic = _bytes(self, int(data[i]), int(control[i]), int(busy[i]), bytes_per_s // int(lanes[i]))
+            uses.append(
+                LaneUse(
+                    link=number, name=link.name, bytes_per_s=bytes_per_s, lanes=int(lanes[i]), used=int(used[i]),
+                    busy_ps=int(busy[i]), busiest_ps=int(busiest[i]), **traffic._asdict(), from_gpu=link.source in gpus,
+                    time_ps=self.time_ps,
+                )
+            )  # fmt: skip
+        return tuple(uses)
 
 
 def used_lanes(result: ResourceUses) -> Int64:
@@ -135,12 +160,6 @@ def exists(result: ResourceUses) -> npt.NDArray[np.bool_]:
     return ~edge
 
 
-def kind_uses(result: ResourceUses) -> tuple[KindUse, ...]:
-    """Return the utilisation of each kind of resource, in the order of KIND_NAMES, without absent kinds."""
-    order = list(KIND_NAMES)
-    return tuple(sorted((*_inside(result), *_lanes(result)), key=lambda use: order.index(use.kind)))
-
-
 def _inside(result: ResourceUses) -> Iterator[KindUse]:
     records, is_present = result.records, exists(result)
     kinds = np.array(result.records.resources.kinds)
@@ -152,17 +171,11 @@ def _inside(result: ResourceUses) -> Iterator[KindUse]:
         data, control = records.resource_data[:, chosen], records.resource_control[:, chosen]
         gpu, place = divmod(int(np.argmax(busy)), len(chosen))
         yield KindUse(
-            kind=kind,
-            count=busy.size,
-            used=int(np.count_nonzero(data + control)),
-            busy_ps=int(busy.sum()),
-            busiest_ps=int(busy[gpu, place]),
-            busiest=records.resources.names[chosen[place]],
-            busiest_rank=int(records.ranks[gpu]),
-            data=int(data.sum()),
-            control=int(control.sum()),
+            kind=kind, count=busy.size, used=int(np.count_nonzero(data + control)), busy_ps=int(busy.sum()),
+            busiest_ps=int(busy[gpu, place]), busiest=records.resources.names[chosen[place]],
+            busiest_rank=int(records.ranks[gpu]), data=int(data.sum()), control=int(control.sum()),
             time_ps=result.time_ps,
-        )
+        )  # fmt: skip
 
 
 def _lanes(result: ResourceUses) -> Iterator[KindUse]:
@@ -172,17 +185,11 @@ def _lanes(result: ResourceUses) -> Iterator[KindUse]:
         return
     busiest = int(np.argmax(records.lane_busy_ps))
     yield KindUse(
-        kind="lane",
-        count=sum(link.lanes for link in result.links),
-        used=len(used),
-        busy_ps=int(records.lane_busy_ps.sum()),
-        busiest_ps=int(records.lane_busy_ps[busiest]),
-        busiest=lane_name(result, busiest),
-        busiest_rank=-1,
-        data=int(records.lane_data.sum()),
-        control=int(records.lane_control.sum()),
-        time_ps=result.time_ps,
-    )
+        kind="lane", count=sum(link.lanes for link in result.links), used=len(used),
+        busy_ps=int(records.lane_busy_ps.sum()), busiest_ps=int(records.lane_busy_ps[busiest]),
+        busiest=lane_name(result, busiest), busiest_rank=-1, data=int(records.lane_data.sum()),
+        control=int(records.lane_control.sum()), time_ps=result.time_ps,
+    )  # fmt: skip
 
 
 def lane_name(result: ResourceUses, lane: int) -> str:
@@ -220,42 +227,6 @@ def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
         stated = out.get(link_spec.source, max_lanes) if link_spec.link_class == SCALE_UP else 1
         counts.append(max(stated, lanes_used))
     return np.array(counts, np.int64)
-
-
-def link_uses(result: ResourceUses) -> tuple[LaneUse, ...]:
-    """Return the used links, in the cluster's order; in a folded run one of each group of equal links."""
-    records, cluster = result.records, result.cluster
-    chosen = used_lanes(result)
-    links, row = np.unique(records.lane_link[chosen].astype(np.int64), return_inverse=True)
-    num, lanes = len(links), lanes_of_links(result, links)
-    data, control, busy = (
-        sum_by_group(row, values[chosen], num)
-        for values in (records.lane_data, records.lane_control, records.lane_busy_ps)
-    )
-    busiest = np.zeros(num, np.int64)
-    np.maximum.at(busiest, row, records.lane_busy_ps[chosen])
-    used = np.bincount(row, minlength=num)
-    gpus = {int(device) for device in result.group}
-    uses = []
-    for i, number in enumerate(links.tolist()):
-        link = cluster.links[number]
-        bytes_per_s = cluster.seen_by_messages(number)[0]
-        traffic = _bytes(result, int(data[i]), int(control[i]), int(busy[i]), bytes_per_s // int(lanes[i]))
-        uses.append(
-            LaneUse(
-                link=number,
-                name=link.name,
-                bytes_per_s=bytes_per_s,
-                lanes=int(lanes[i]),
-                used=int(used[i]),
-                busy_ps=int(busy[i]),
-                busiest_ps=int(busiest[i]),
-                **traffic._asdict(),
-                from_gpu=link.source in gpus,
-                time_ps=result.time_ps,
-            )
-        )
-    return tuple(uses)
 
 
 def _bytes(result: ResourceUses, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:

@@ -5,7 +5,7 @@ Utilisation is busy time / time of the run. A CU is *occupied* while it has a wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -178,17 +178,58 @@ class KernelRun:
     @cached_property
     def window_ps(self) -> tuple[int, int]:
         """Start of the first workgroup and end of the last; (0, 0) if no workgroup ran."""
-        return kernel_window(self)
+        records = self.records
+        began = records.workgroup_start_ps >= 0
+        if not began.any():
+            return 0, 0
+        end = ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)
+        return int(records.workgroup_start_ps[began].min()), int(end[began].max())
 
     @cached_property
     def gpus(self) -> tuple[GpuUse, ...]:
         """Activity of each simulated GPU."""
-        return gpu_uses(self)
+        records, gpus = self.records, len(self.records.ranks)
+        began = np.flatnonzero(records.workgroup_start_ps >= 0)
+        gpu = self.shown.workgroup_gpu[began]
+        first, last = np.full(gpus, np.iinfo(np.int64).max), np.full(gpus, -1, np.int64)
+        np.minimum.at(first, gpu, records.workgroup_start_ps[began])
+        np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
+        stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: left out
+        busy, workgroups = occupied(self), np.bincount(gpu, minlength=gpus)
+        return tuple(
+            GpuUse(
+                rank=int(records.ranks[g]), stands_for=int(stands_for[g]),
+                start_ps=int(first[g]) if last[g] >= 0 else -1, end_ps=int(last[g]),
+                state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()), workgroups=int(workgroups[g]),
+                occupied_cus=int(np.count_nonzero(busy[g])), occupied_ps=int(busy[g].sum()),
+                **{name: int(getattr(records, name)[g]) for name in COUNTERS},
+            )
+            for g in range(gpus)
+        )  # fmt: skip
 
     @cached_property
     def operations(self) -> tuple[OperationUse, ...]:
         """Operations by kind and label, longest total time first."""
-        return operation_uses(self)
+        records, program, ops = self.records, self.program, self.shown.op
+        began = np.flatnonzero(records.op_start_ps >= 0)
+        start = records.op_start_ps[began]
+        duration = ends(records.op_start_ps, records.op_end_ps, records.end_ps)[began] - start
+        kind = program.op_kind[ops[began]].astype(np.int64)
+        key = kind * (len(program.labels) + 1) + program.op_label[ops[began]] + 1
+        unique_keys, group = np.unique(key, return_inverse=True)
+        count, longest = np.bincount(group, minlength=len(unique_keys)), np.zeros(len(unique_keys), np.int64)
+        np.maximum.at(longest, group, duration)
+        amount = sum_by_group(group, program.op_amount[ops[began]], len(unique_keys))
+        time = sum_by_group(group, duration, len(unique_keys))
+        uses = [
+            OperationUse(
+                kind=OP_NAMES[int(code) // (len(program.labels) + 1)],
+                label=(*program.labels, "")[int(code) % (len(program.labels) + 1) - 1], count=int(count[i]),
+                amount=int(amount[i]), time_ps=int(time[i]), longest_ps=int(longest[i]),
+            )
+            for i, code in enumerate(unique_keys)
+        ]  # fmt: skip
+        return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, use.label)))
 
     def rank(self, rank: int) -> GpuUse:
         """Return the activity of a rank's GPU; in a folded run, of the identical rank that represents it.
@@ -323,16 +364,6 @@ def ends(start_ps: Int64, end_ps: Int64, now_ps: int) -> Int64:
     return np.where((start_ps >= 0) & (end_ps < 0), now_ps, end_ps)
 
 
-def kernel_window(result: KernelRun) -> tuple[int, int]:
-    """Return the start of the first workgroup and the end of the last; (0, 0) if no workgroup ran."""
-    records = result.records
-    began = records.workgroup_start_ps >= 0
-    if not began.any():
-        return 0, 0
-    end = ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)
-    return int(records.workgroup_start_ps[began].min()), int(end[began].max())
-
-
 def occupied(result: KernelRun) -> Int64:
     """Return how long each CU had a workgroup: int64[gpus, cus], ps."""
     records, cus = result.records, result.model.num_cus
@@ -349,32 +380,6 @@ def workgroups_of_cus(result: KernelRun) -> Int64:
     began = records.workgroup_start_ps >= 0
     cu = result.shown.workgroup_gpu[began] * cus + records.workgroup_cu[began]
     return np.bincount(cu, minlength=len(records.ranks) * cus).reshape(-1, cus)
-
-
-def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
-    """Return the activity of each simulated GPU."""
-    records, gpus = result.records, len(result.records.ranks)
-    began = np.flatnonzero(records.workgroup_start_ps >= 0)
-    gpu = result.shown.workgroup_gpu[began]
-    first, last = np.full(gpus, np.iinfo(np.int64).max), np.full(gpus, -1, np.int64)
-    np.minimum.at(first, gpu, records.workgroup_start_ps[began])
-    np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
-    stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: left out
-    busy, workgroups = occupied(result), np.bincount(gpu, minlength=gpus)
-    return tuple(
-        GpuUse(
-            rank=int(records.ranks[g]),
-            stands_for=int(stands_for[g]),
-            start_ps=int(first[g]) if last[g] >= 0 else -1,
-            end_ps=int(last[g]),
-            state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()),
-            workgroups=int(workgroups[g]),
-            occupied_cus=int(np.count_nonzero(busy[g])),
-            occupied_ps=int(busy[g].sum()),
-            **{name: int(getattr(records, name)[g]) for name in COUNTERS},
-        )
-        for g in range(gpus)
-    )
 
 
 def state_times(result: KernelRun) -> dict[str, int]:
@@ -402,45 +407,11 @@ def percentages(times: list[int]) -> list[str]:
     return [f"{part / 10:.1f} %" for part in parts_of(times, 1000)]
 
 
-def operation_uses(result: KernelRun) -> tuple[OperationUse, ...]:
-    """Return the operations that began, by kind and label, longest total time first."""
-    records, program, ops = result.records, result.program, result.shown.op
-    began = np.flatnonzero(records.op_start_ps >= 0)
-    start = records.op_start_ps[began]
-    duration = ends(records.op_start_ps, records.op_end_ps, records.end_ps)[began] - start
-    kind = program.op_kind[ops[began]].astype(np.int64)
-    key = kind * (len(program.labels) + 1) + program.op_label[ops[began]] + 1
-    unique_keys, group = np.unique(key, return_inverse=True)
-    count, longest = np.bincount(group, minlength=len(unique_keys)), np.zeros(len(unique_keys), np.int64)
-    np.maximum.at(longest, group, duration)
-    amount = sum_by_group(group, program.op_amount[ops[began]], len(unique_keys))
-    time = sum_by_group(group, duration, len(unique_keys))
-    uses = [
-        OperationUse(
-            kind=OP_NAMES[int(code) // (len(program.labels) + 1)],
-            label=(*program.labels, "")[int(code) % (len(program.labels) + 1) - 1],
-            count=int(count[i]),
-            amount=int(amount[i]),
-            time_ps=int(time[i]),
-            longest_ps=int(longest[i]),
-        )
-        for i, code in enumerate(unique_keys)
-    ]
-    return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, use.label)))
-
-
-def places(result: KernelRun) -> float:
-    """Return the requests an occupied CU can have in flight: the lower of the limits of CU and wavefronts."""
-    occupied_ps = sum(gpu.occupied_ps for gpu in result.gpus)
-    wavefronts = sum(sum(gpu.state_ps) for gpu in result.gpus) / occupied_ps if occupied_ps else 0.0
-    return min(float(result.model.max_outstanding), wavefronts * unroll(result))
-
-
-def waiting_places(result: KernelRun) -> float:
-    """Return the requests that an occupied CU's issuing and memory-bound wavefronts can have in flight."""
+def places(result: KernelRun, states: Collection[str] = STATE_NAMES) -> float:
+    """Return the requests an occupied CU can have in flight: the lower of the limits of CU and wavefronts in states."""
     occupied_ps = sum(gpu.occupied_ps for gpu in result.gpus)
     times = state_times(result)
-    wavefronts = (times["memory"] + times["issue"]) / occupied_ps if occupied_ps else 0.0
+    wavefronts = sum(times[state] for state in states) / occupied_ps if occupied_ps else 0.0
     return min(float(result.model.max_outstanding), wavefronts * unroll(result))
 
 

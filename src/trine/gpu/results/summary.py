@@ -44,10 +44,7 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
     answer = Screen(
         question=f"{_title(result)}{size}",
         numbers=[("time", format_time(result.time_ps), "; ".join([*_rates(result), *stopped]))],
-        listings=(
-            state_listing(result),
-            Listing(title="busiest resources", rows=busy[:5]),
-        ),
+        listings=(state_listing(result), Listing(title="busiest resources", rows=busy[:5])),
         warnings=result.notes,
         warning_label="note",
         closing=(

@@ -17,16 +17,7 @@ from trine.common.arrays import Int64
 from trine.gpu import program as isa
 from trine.gpu.builder import Operations, ProgramBuilder
 from trine.gpu.program import GpuProgram
-from trine.gpu.text.line import (
-    MAX_VALUE,
-    BinaryExpression,
-    Name,
-    Number,
-    SourceLine,
-    Value,
-    constant,
-    work_out,
-)
+from trine.gpu.text.line import MAX_VALUE, BinaryExpression, Name, Number, SourceLine, Value, constant, work_out
 from trine.gpu.text.operations import OperandText, OperationText
 from trine.gpu.text.parse import KernelText, Loop, ProgramHeader, Statement, Workgroups
 

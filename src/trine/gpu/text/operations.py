@@ -103,14 +103,9 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
             needed = f"{minimum}" if minimum == maximum else f"at least {minimum}"
             raise line.fail(f"has {count} operands {side} '->', and needs {needed}")
     return OperationText(
-        line=line,
-        kind=form.kind,
-        amount=amount,
-        amount_is_bytes=not in_lines,
-        operands=(*sources, *targets),
-        must_leave=form.must_leave,
-        **_options(line, _OPTIONS),
-    )
+        line=line, kind=form.kind, amount=amount, amount_is_bytes=not in_lines, operands=(*sources, *targets),
+        must_leave=form.must_leave, **_options(line, _OPTIONS),
+    )  # fmt: skip
 
 
 def _operands(line: SourceLine, role: int) -> list[OperandText]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -11,38 +11,12 @@ from trine.gpu import program as isa
 from trine.gpu.program import GpuProgram, has_multimem, is_flagged, is_member
 
 
-class Counts(TypedDict):
-    """JSON of ``trine kernel show``. Bytes are sums over all ranks, in whole lines, of local and remote memory.
+def count_program(program: GpuProgram) -> dict[str, Any]:
+    """Count the operations and bytes of a well-formed program: the JSON of ``trine kernel show``.
 
-    multimem: bytes of requests that switches reduce or multicast; only in programs with such operations.
+    Bytes are sums over all ranks, in whole lines, of local and remote memory. multimem: bytes of requests that switches
+    reduce or multicast; only in programs with such operations.
     """
-
-    name: str
-    ranks: int
-    line_bytes: int
-    payload_bytes: int
-    kernels: int
-    workgroups: int
-    wavefronts: int
-    operations: dict[str, int]
-    own_load_bytes: int
-    own_store_bytes: int
-    remote_load_bytes: int
-    remote_store_bytes: int
-    dma_bytes: int
-    compute_cycles: int
-    semaphores: int
-    flagged_lines: int
-    hosts: NotRequired[int]
-    multimem_load_bytes: NotRequired[int]
-    multimem_store_bytes: NotRequired[int]
-    buffers: dict[str, int]
-    uncached_buffers: list[str]
-    notes: list[str]
-
-
-def count_program(program: GpuProgram) -> Counts:
-    """Count the operations and bytes of a well-formed program."""
     groups = np.diff(program.kernel_ptr)
     op_of = program.operand_op
     lines = np.where(np.isin(program.op_kind, isa.DATA_OPS), program.op_amount, 0)[op_of]
@@ -50,7 +24,7 @@ def count_program(program: GpuProgram) -> Counts:
     loads, stores = np.isin(role, (isa.READ, isa.READ_FLAGGED)), np.isin(role, (isa.WRITE, isa.WRITE_FLAGGED))
     stays = program.operand_rank == program.op_rank[op_of]
     size = program.line_bytes
-    counts: Counts = {
+    counts: dict[str, Any] = {
         "name": program.name,
         "ranks": program.num_gpus,
         "line_bytes": size,
@@ -83,7 +57,7 @@ def count_program(program: GpuProgram) -> Counts:
     return counts
 
 
-def summary_text(counts: Counts) -> str:
+def summary_text(counts: dict[str, Any]) -> str:
     """Return the counts as readable text."""
     operations = ", ".join(f"{count:,} {name}" for name, count in counts["operations"].items()) or "nothing"
     traffic = ", ".join(

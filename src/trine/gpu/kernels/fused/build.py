@@ -317,12 +317,9 @@ def fused_tasks(built: FusedProgram) -> KernelTasks:
     """Return one task per kernel for :func:`trine.gpu.run.run_gpus`, with the dependencies between kernels."""
     tasks, waits = kernel_tasks(built.program), built.after >= 0
     graph = replace(
-        tasks.graph,
-        num_required=waits.astype(np.int32),
-        predecessor_ptr=pointers(waits),
-        predecessor_idx=built.after[waits],
-        task_names=built.program.kernel_names,
-    )
+        tasks.graph, num_required=waits.astype(np.int32), predecessor_ptr=pointers(waits),
+        predecessor_idx=built.after[waits], task_names=built.program.kernel_names,
+    )  # fmt: skip
     return tasks._replace(graph=graph)
 
 
@@ -357,15 +354,10 @@ def collective_kernel(options: FusedOptions, grid: TileGrid) -> GpuProgram:
     """
     algorithm = f"{options.algorithm or 'put'}{'-put' if options.algorithm == TWOSHOT else ''}"
     program = build_kernel(
-        options.kind.op,
-        options.num_ranks,
-        grid.chunks * grid.chunk_lines * options.line_bytes,
-        algorithm=algorithm,
-        workgroups=options.collective_workgroups,
-        wavefronts=options.wavefronts,
-        waits=options.waits,
+        options.kind.op, options.num_ranks, grid.chunks * grid.chunk_lines * options.line_bytes, algorithm=algorithm,
+        workgroups=options.collective_workgroups, wavefronts=options.wavefronts, waits=options.waits,
         line_bytes=options.line_bytes,
-    )
+    )  # fmt: skip
     program = _flags_uncached(program)
     return program if options.only_rank is None else kernels_of_rank(program, options.only_rank)
 

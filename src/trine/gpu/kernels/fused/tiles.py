@@ -100,14 +100,9 @@ def make_grid(options: FusedOptions) -> TileGrid:
         )
     workgroups = options.chunks * tiles if requested is None else requested
     return TileGrid(
-        chunks=options.chunks,
-        height=height,
-        width=width,
-        tall=tall,
-        wide=wide,
-        crews=min(workgroups, tiles),
+        chunks=options.chunks, height=height, width=width, tall=tall, wide=wide, crews=min(workgroups, tiles),
         workgroups=workgroups,
-    )
+    )  # fmt: skip
 
 
 def too_large(options: FusedOptions) -> InputError:
@@ -164,16 +159,10 @@ def make_tiles(grid: TileGrid) -> Tiles:
     down = number // grid.tiles_across * grid.tall
     across = number % grid.tiles_across * grid.wide
     return Tiles(
-        chunk=chunk,
-        number=number,
-        crew=crew,
-        workgroup=grid.workgroup(crew, chunk),
-        turn=(chunk - 1) % grid.chunks * per_chunk + number // grid.crews,
-        down=down,
-        across=across,
-        tall=np.minimum(grid.tall, grid.height - down),
-        wide=np.minimum(grid.wide, grid.width - across),
-    )
+        chunk=chunk, number=number, crew=crew, workgroup=grid.workgroup(crew, chunk),
+        turn=(chunk - 1) % grid.chunks * per_chunk + number // grid.crews, down=down, across=across,
+        tall=np.minimum(grid.tall, grid.height - down), wide=np.minimum(grid.wide, grid.width - across),
+    )  # fmt: skip
 
 
 class StripShape(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trine.errors import InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.kernels.lower.memory import Addresses
@@ -137,9 +136,8 @@ class Emitter:
     def _add(self, kind: int, amount: int = 0, operands: Iterable[Operand] = ()) -> None:
         """Add an operation; raise InputError if the program is too large."""
         if self.builder.num_ops == MAX_OPERATIONS:
-            raise InputError(
+            raise self.addresses.plan.fault(
                 f"this message needs more than {MAX_OPERATIONS} operations; give a smaller size, or use "
-                "--fidelity operator",
-                file=self.addresses.plan.file,
+                "--fidelity operator"
             )
         self.builder.add(kind, amount, operands, self.label)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trine.errors import InputError
 from trine.gpu.plans import plan as ir
 from trine.gpu.plans.cells import PACKETS, ChunkLayout, in_place, message_layout, operations
 from trine.gpu.plans.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
@@ -59,16 +58,12 @@ def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
         window = _round_up(window, payload)
         for op in operations(plan):
             if op.action == ir.PIPELINE and window % _round_up(op.unit_bytes, payload):
-                raise InputError(
+                raise plan.fault(
                     f"rounds of {op.unit_bytes} bytes run over the end of the {window} bytes of scratch that a chunk "
-                    "reuses",
-                    file=plan.file,
+                    "reuses"
                 )
     return dataclasses.replace(
-        exact,
-        group_units=exact.group_chunks * _round_up(largest, payload),
-        alignment=payload,
-        window=window,
+        exact, group_units=exact.group_chunks * _round_up(largest, payload), alignment=payload, window=window
     )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trine.errors import InputError
 from trine.gpu.builder import Operand
 from trine.gpu.kernels.lower.emit import Emitter
 from trine.gpu.kernels.lower.memory import FIFOS, Addresses
@@ -162,11 +161,10 @@ class Fifos:
         name = f"channel {fifo.channel} from rank {fifo.source} to rank {fifo.target}"
         for blocks, does in zip(fifo.ends, ("send", "receive"), strict=True):
             if len(blocks) > 1:
-                raise InputError(f"thread blocks {sorted(blocks)} {does} on {name}: only one may", file=self.plan.file)
+                raise self.plan.fault(f"thread blocks {sorted(blocks)} {does} on {name}: only one may")
         if fifo.sent != fifo.received:
-            raise InputError(
-                f"{name}: {len(fifo.sent)} slices are sent and {len(fifo.received)} received, or their sizes differ",
-                file=self.plan.file,
+            raise self.plan.fault(
+                f"{name}: {len(fifo.sent)} slices are sent and {len(fifo.received)} received, or their sizes differ"
             )
 
 

@@ -167,10 +167,8 @@ class BlockLowering:
     def _length(self, step: LoweredStep, spans: list[AddressSpan]) -> int:
         lengths = {span.length for span in spans}
         if len(lengths) > 1:
-            raise InputError(
-                f"ranges of {sorted(lengths)} bytes in one operation, {step.op.name!r}",
-                file=self.addresses.plan.file,
-                field=place_of(step),
+            raise self.addresses.plan.fault(
+                f"ranges of {sorted(lengths)} bytes in one operation, {step.op.name!r}", place_of(step)
             )
         return lengths.pop()
 
@@ -197,7 +195,7 @@ class BlockLowering:
         """Wait for polled packets, then let the copy engine (or NIC) read memory."""
         op, wiring = step.op, self.wiring
         if op.action == ir.REDUCE and len(op.sources) > 1:
-            raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=place_of(step))
+            raise self.addresses.plan.fault("a sum cannot go through a port", place_of(step))
         polled = [number for number in range(len(op.sources)) if (turn, number) in wiring.packets.flagged_reads]
         if polled:
             self._data(turn, step, polled, [])
@@ -206,10 +204,9 @@ class BlockLowering:
         for number, target in enumerate(op.targets):
             source = op.sources[number if op.action == ir.PAIRS else 0]
             if source.packet != target.packet:
-                raise InputError(
+                raise self.addresses.plan.fault(
                     "a port does not convert packets: source and target must both be packets, or neither",
-                    file=self.addresses.plan.file,
-                    field=place_of(step),
+                    place_of(step),
                 )
             self._put(turn, step, source, number)
         if op.flushes:
@@ -267,7 +264,7 @@ def lower_plan(
         wavefronts = -(-plan.threads_per_block // WARP_THREADS) if plan.threads_per_block else DEFAULT_WAVEFRONTS
     lowering = _Lowering(plan, layout, line_bytes, payload, wavefronts)
     if not any(gpu.blocks for gpu in plan.gpus):
-        raise InputError("no GPU has a thread block", file=plan.file)
+        raise plan.fault("no GPU has a thread block")
     if plan.format == "msccl":
         lowering.fifos()
     else:
@@ -295,11 +292,10 @@ def _refuse_packets_to_all(plan: KernelPlan) -> None:
         for block in gpu.blocks:
             for place, op in walk(block):
                 if any(o.packet and o.group is not None for o in (*op.sources, *op.targets)):
-                    raise InputError(
+                    raise plan.fault(
                         f"{op.name!r} multicasts packets, but a line with flags can have one reader "
                         "only; use --fidelity operator for this plan",
-                        file=plan.file,
-                        field=f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",
+                        f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",
                     )
 
 
@@ -333,14 +329,9 @@ class _Lowering:
         if packets.flagged_reads:
             self.num_flags = self.address_map.num_packet_lines
         wiring = BlockWiring(
-            addresses=self.address_map,
-            signals=signals,
-            barriers=barriers,
-            dependencies=dependencies,
-            packets=packets,
-            plan_semaphores=plan_semaphores,
-            first_flag=self.num_control,
-        )
+            addresses=self.address_map, signals=signals, barriers=barriers, dependencies=dependencies, packets=packets,
+            plan_semaphores=plan_semaphores, first_flag=self.num_control,
+        )  # fmt: skip
         self._run_blocks(steps, wiring)
         self._note_blocks(wiring)
 
@@ -351,10 +342,9 @@ class _Lowering:
             if op.action == PIPELINE
         )
         if rounds > MAX_OPERATIONS:
-            raise InputError(
+            raise self.plan.fault(
                 f"its pipelines are more than {MAX_OPERATIONS} operations for this message; give a smaller size, or "
-                "use --fidelity operator",
-                file=self.plan.file,
+                "use --fidelity operator"
             )
         return [
             list(block_steps(gpu, block, self.layout, self.payload)) for gpu in self.plan.gpus for block in gpu.blocks
@@ -393,10 +383,9 @@ class _Lowering:
         cutting = Cutting(plan, self.layout, self.payload, self.line_bytes)
         steps = sum(len(block.operations) for gpu in plan.gpus for block in gpu.blocks)
         if steps * len(cutting.offsets) > MAX_OPERATIONS:
-            raise InputError(
+            raise plan.fault(
                 f"{steps} steps {len(cutting.offsets)} times are more than {MAX_OPERATIONS} operations; give a smaller "
-                "size, or use --fidelity operator",
-                file=plan.file,
+                "size, or use --fidelity operator"
             )
         fifos = Fifos(plan, cutting, self.semaphores)
         dependencies = StepDependencies(plan, len(cutting.offsets), self.semaphores)
@@ -406,14 +395,9 @@ class _Lowering:
         slot_lines = fifos.slot_lines()
         self.num_flags = slots * slot_lines if flagged else 0
         wiring = FifoWiring(
-            addresses=self.address_map,
-            cutting=cutting,
-            fifos=fifos,
-            dependencies=dependencies,
-            flagged=flagged,
-            first_flag=self.num_control,
-            slot_lines=slot_lines,
-        )
+            addresses=self.address_map, cutting=cutting, fifos=fifos, dependencies=dependencies, flagged=flagged,
+            first_flag=self.num_control, slot_lines=slot_lines,
+        )  # fmt: skip
         for gpu in plan.gpus:
             for block in gpu.blocks:
                 StepLowering(wiring, Emitter(self.builder, self.address_map, gpu.rank), gpu, block).run()
@@ -429,10 +413,9 @@ class _Lowering:
     def program(self, size_bytes: int) -> GpuProgram:
         count = self.num_control + self.num_flags
         if count * self.plan.num_ranks > MAX_SEMAPHORES:
-            raise InputError(
+            raise self.plan.fault(
                 f"this message needs {count} flags and semaphores on each of {self.plan.num_ranks} GPUs, more than "
-                f"{MAX_SEMAPHORES} in all; give a smaller size, or use --fidelity operator",
-                file=self.plan.file,
+                f"{MAX_SEMAPHORES} in all; give a smaller size, or use --fidelity operator"
             )
         padded = self.layout.at(self.plan.chunks_of_size)
         if padded != size_bytes:

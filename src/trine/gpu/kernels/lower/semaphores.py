@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.common.arrays import Bool, Int64, pointers
-from trine.errors import InputError
 from trine.gpu.kernels.lower.memory import LoweredStep, data_range
 from trine.gpu.plans.cells import ChunkLayout
 from trine.gpu.plans.plan import BARRIER, PORT, SIGNAL, WAIT, KernelGpu, KernelOperand, KernelPlan
@@ -135,11 +134,10 @@ class Barriers:
         for gpu in plan.gpus:
             for number, (blocks, sizes) in self._members(gpu).items():
                 if sizes != {len(blocks)}:
-                    raise InputError(
+                    raise plan.fault(
                         f"thread blocks {sorted(blocks)} meet at barrier {number}, which is for "
                         f"{' or '.join(map(str, sorted(sizes)))}: each barrier must always have the same blocks",
-                        file=plan.file,
-                        field=f"gpus[{gpu.rank}]",
+                        f"gpus[{gpu.rank}]",
                     )
                 if len(blocks) > 1:
                     pairs = {block: (semaphores.new(gpu.rank), semaphores.new(gpu.rank)) for block in sorted(blocks)}
@@ -249,10 +247,9 @@ class Packets:
     def _check_written(self, rank: int, reads: _Ranges, is_unwritten: Bool) -> None:
         if is_unwritten.any():
             turn, _ = reads.keys[int(is_unwritten.argmax())]
-            raise InputError(
+            raise self.plan.fault(
                 f"thread block {self.blocks[turn.block][turn.step].block.id} of GPU {rank} polls packets that nobody "
-                f"writes, in {self.blocks[turn.block][turn.step].label!r}",
-                file=self.plan.file,
+                f"writes, in {self.blocks[turn.block][turn.step].label!r}"
             )
 
     def _gate(self, rank: int, reads: _Ranges, writes: _Ranges, loose: Bool, semaphores: Semaphores) -> None:

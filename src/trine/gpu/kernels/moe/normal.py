@@ -61,8 +61,7 @@ class _Normal(ChannelBuilder):
         name, ranks = NAMES[combines], options.num_ranks
         if ranks > MAX_RANKS:
             raise InputError(
-                f"{name} is for at most {MAX_RANKS} ranks, and these are {ranks}: take 'low-latency'",
-                field="algorithm",
+                f"{name} is for at most {MAX_RANKS} ranks, and these are {ranks}: take 'low-latency'", field="algorithm"
             )
         chunks = COMBINE_CHUNK if combines else DISPATCH_CHUNK
         super().__init__(name, options, 1, chunks[min(size for size in chunks if size >= ranks)], combines)
