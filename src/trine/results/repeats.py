@@ -189,6 +189,12 @@ class RepeatedSteps(Repetition):
             f"to the picosecond{self.verified and f'; {self.verified}'}"
         )
 
+    @property
+    def left_out_words(self) -> str:
+        """Steps that an excerpt lacks, for pictures."""
+        steps, end_ps = self.steps - self.simulated, self.windows[0].end_ps
+        return f"{steps:,} steps ({format_time(self.skipped_ps)}) at {format_time(end_ps)}"
+
     def shown_step(self, step: npt.NDArray[np.integer], start_ps: Int64) -> npt.NDArray[np.integer]:
         """Return the step of each task in the longer run; start_ps: in the simulated one."""
         number = step.copy()
