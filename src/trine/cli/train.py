@@ -56,7 +56,7 @@ class RankOptions:
 
     no_fold: bool = option(False, "Simulate every rank and micro-batch, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
-    every_micro_batch: bool = option(False, "Simulate every micro-batch, also for a complete timeline.")
+    every_micro_batch: bool = option(False, "Simulate every micro-batch and step, also for a complete timeline.")
     exact: bool = option(False, "Refuse estimates and bounds.")
     show_rank: tuple[int, ...] = option((), "Report these ranks.")
     slow: tuple[str, ...] = option((), "Slow ranks down.")
@@ -81,8 +81,8 @@ class RankOptions:
         flags = [flag for flag, is_given in zip(modes, given, strict=True) if is_given]
         if len(flags) > 1:
             raise InputError(f"{' and '.join(flags)} contradict each other: give one of them")
-        if flags and plan.num_ranks == 1 and plan.micro_batch is None:
-            raise InputError(f"{flags[0]} is about several ranks or micro-batches, and there is one")
+        if flags and plan.num_ranks == plan.steps == 1 and plan.micro_batch is None:
+            raise InputError(f"{flags[0]} is about several ranks, micro-batches or steps, and there is one")
         if self.verify_fold and self.repeat is not None:
             raise InputError("--verify-fold checks one run: it does not go with --repeat")
         return modes[flags[0]] if flags else "on"

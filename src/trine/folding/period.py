@@ -2,7 +2,8 @@
 
 A micro-batch's tasks of one rank, step and phase are a *list*. Lists with the same tasks, in order of micro-batch, form
 a *sequence*. If all tasks that start in some interval have an equal task one period later, and ready, start and end
-differ by exactly the period, then the interval contains a window that the longer run repeats, see :func:`_windows`.
+differ by exactly the period, then the interval contains a window that the longer run repeats, see
+:func:`repeated_windows`.
 
 Why it is exact: the rates of flows depend on the set of flows in progress alone (:mod:`trine.engine`), so a flow's
 remaining bytes, a float, follow from the starts and ends of all flows since its start. If these repeat after one
@@ -11,9 +12,9 @@ period, the complete state repeats too, bit for bit, and with it the future whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -172,6 +173,14 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
+#: A function that returns other labels of the same tasks: int32[fields, n].
+Relabel: TypeAlias = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.int32]]
+
+
+def _as_labelled(labels: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return labels
+
+
 class Track(NamedTuple):
     """The tasks of one rank (or of all, in a complete graph): their lists, and their times."""
 
@@ -179,20 +188,23 @@ class Track(NamedTuple):
     times: Times
 
 
-def tracks_of(run: JobRun) -> list[Track]:
-    """Return the simulated tasks of a run: of one rank of each class, or of all ranks if none was folded."""
+def tracks_of(run: JobRun, relabel: Relabel = _as_labelled) -> list[Track]:
+    """Return the simulated tasks of a run: of one rank of each class, or of all ranks if none was folded.
+
+    relabel: returns labels of the tasks, which divide them into lists.
+    """
     if run.folded is None:
         graph, records = run.graph, run.records
         labels = np.stack([getattr(graph.labels, name) for name in LABEL_FIELDS]).astype(np.int32)
         columns = _columns(labels, graph.kind, graph.size_bytes, *_memory_of_tasks(run.memory, graph.num_tasks))
-        tasks = Tasks(graph.rank.astype(np.int64), labels, columns)
+        tasks = Tasks(graph.rank.astype(np.int64), relabel(labels), columns)
         return [Track(Lists.of(tasks), Times(records.ready_ps, records.start_ps, records.end_ps))]
     tracks = []
     for pattern in run.folded.job.patterns:
         owner = np.zeros(pattern.num_tasks, np.int64)
         memory = _memory_of_tasks(rank_memory(run.folded, [pattern], np.zeros(1, np.int64)), pattern.num_tasks)
         columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes, *memory)
-        lists = Lists.of(Tasks(owner, pattern.labels, columns))
+        lists = Lists.of(Tasks(owner, relabel(pattern.labels), columns))
         ranks = one_of_each_class(run.folded, pattern.ranks)
         tracks += [Track(lists, Times(*run.folded.times(rank))) for rank in ranks.tolist()]
     return tracks
@@ -256,8 +268,8 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
-        table = _sorted(tracks, distance)
-        windows, keys = _windows(table, distance)
+        table = sorted_tasks(tracks, distance)
+        windows, keys = repeated_windows(table, distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
         if numbers:
             return Repeats(
@@ -288,14 +300,14 @@ def shifts_of(tracks: Sequence[Track], distance: int) -> Shifts:
     return Shifts(*(row[order] for row in rows))
 
 
-def _sorted(tracks: Sequence[Track], distance: int) -> _Sorted:
+def sorted_tasks(tracks: Sequence[Track], distance: int) -> _Sorted:
     each = shifts_of(tracks, distance)
     shift = np.where(each.start_shift == each.end_shift, each.start_shift, -1)
     ready = np.where(each.ready_shift == each.start_shift, -1, each.later_ready)
     return _Sorted(each.start, each.end, shift, ready, each.key, each.phase)
 
 
-def _windows(table: _Sorted, distance: int) -> tuple[list[Repeat], Int64]:
+def repeated_windows(table: _Sorted, distance: int) -> tuple[list[Repeat], Int64]:
     """Return windows that cover each place of a sequence ``distance`` times or not at all, and their keys.
 
     A window ends at the task that stops repeating, and is one period long. Let h be the start of the earliest task that
@@ -399,7 +411,7 @@ def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int
 # Comparison with the run of all micro-batches.
 
 
-class _RankTasks(NamedTuple):
+class RankTasks(NamedTuple):
     """All tasks of one rank, those outside lists in order, copies of inputs last, and the start and end of all."""
 
     lists: Lists
@@ -413,16 +425,30 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
 
     Raises SimulationError with the first difference above the bound.
     """
-    num_tasks, most_ps, bound_ps = 0, 0, repeats.bound_ps
+
+    def times_of(rank: int) -> Iterator[tuple[Int64, Int64]]:
+        found = tasks_of(every, rank)
+        numbers = np.concatenate([found.others, _in_sequence(found.lists)])
+        return zip(_expected(tasks_of(few, rank), repeats), (found.start[numbers], found.end[numbers]), strict=True)
+
+    return compare_times(every, times_of, f"{repeats.simulated} micro-batches", "micro-batches", repeats.bound_ps)
+
+
+def compare_times(
+    every: JobRun, times_of: Callable[[int], Iterable[tuple[Int64, Int64]]], few: str, what: str, bound_ps: int = 0
+) -> str:
+    """Compare the starts and ends of each rank's tasks; return a sentence.
+
+    times_of: returns a rank's times, predicted from a run of ``few``, and in ``every``. what: the parts that repeat.
+    Raises SimulationError with the first difference above the bound.
+    """
+    num_tasks, most_ps = 0, 0
     limit = f", above the bound of {format_time(bound_ps)}" if bound_ps else ""
     for rank in _ranks_to_compare(every):
-        expected = _expected(_tasks_of(few, rank), repeats)
-        found = _tasks_of(every, rank)
-        for name, wanted, actual in zip(("start", "end"), expected, (found.start, found.end), strict=True):
-            actual = np.concatenate([actual[found.others], actual[_in_sequence(found.lists)]])
+        for name, (wanted, actual) in zip(("start", "end"), times_of(rank), strict=True):
             if len(wanted) != len(actual):
                 raise SimulationError(
-                    f"rank {rank} has {len(actual)} tasks, and its run of few micro-batches stands for {len(wanted)}. "
+                    f"rank {rank} has {len(actual)} tasks, and its run of few {what} stands for {len(wanted)}. "
                     "This is a bug of trine: please report it; --no-fold gives the right times"
                 )
             num_tasks += len(actual)
@@ -433,11 +459,11 @@ def check_repeats(few: JobRun, every: JobRun, repeats: Repeats) -> str:
                 task = int(differs[0])
                 raise SimulationError(
                     f"task {task} of rank {rank} {name}s at {format_time(int(actual[task]))}, and at "
-                    f"{format_time(int(wanted[task]))} in the run of {repeats.simulated} micro-batches{limit}. This is "
+                    f"{format_time(int(wanted[task]))} in the run of {few}{limit}. This is "
                     "a bug of trine: please report it; --no-fold gives the right times"
                 )
     precision = f"within {format_time(most_ps)} of" if bound_ps else "equal to the picosecond in"
-    return f"verified: {num_tasks // 2:,} tasks are {precision} a run of all micro-batches"
+    return f"verified: {num_tasks // 2:,} tasks are {precision} a run of all {what}"
 
 
 def _ranks_to_compare(run: JobRun) -> list[int]:
@@ -446,7 +472,8 @@ def _ranks_to_compare(run: JobRun) -> list[int]:
     return [rank for p in run.folded.job.patterns for rank in one_of_each_class(run.folded, p.ranks).tolist()]
 
 
-def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
+def tasks_of(run: JobRun, rank: int, relabel: Relabel = _as_labelled) -> RankTasks:
+    """Return the tasks of a rank; relabel: as in :func:`tracks_of`."""
     if run.folded is not None:
         pattern = run.folded.job.patterns[int(run.folded.job.pattern_of[rank])]
         columns = _columns(pattern.labels, pattern.kind, pattern.size_bytes)
@@ -456,12 +483,12 @@ def _tasks_of(run: JobRun, rank: int) -> _RankTasks:
         labels = np.stack([getattr(graph.labels, name)[own] for name in LABEL_FIELDS]).astype(np.int32)
         columns = _columns(labels, graph.kind[own], graph.size_bytes[own])
         start, end = run.records.start_ps[own], run.records.end_ps[own]
-    lists = Lists.of(Tasks(np.zeros(len(start), np.int64), labels, columns))
+    lists = Lists.of(Tasks(np.zeros(len(start), np.int64), relabel(labels), columns))
     outside = np.ones(len(start), np.bool_)
     outside[lists.tasks] = False
     others = np.flatnonzero(outside)
     is_input = labels[_PHASE, others] == Phase.INPUT  # a program of few micro-batches has the other ones' copies last
-    return _RankTasks(lists, others[np.lexsort((labels[_STEP, others] * is_input, is_input))], start, end)
+    return RankTasks(lists, others[np.lexsort((labels[_STEP, others] * is_input, is_input))], start, end)
 
 
 def _in_sequence(lists: Lists) -> Int64:
@@ -471,7 +498,7 @@ def _in_sequence(lists: Lists) -> Int64:
     return lists.tasks[order]
 
 
-def _expected(few: _RankTasks, repeats: Repeats) -> tuple[Int64, Int64]:
+def _expected(few: RankTasks, repeats: Repeats) -> tuple[Int64, Int64]:
     """Return start and end of the tasks in the longer run: those outside lists, then as :func:`_in_sequence`."""
     tasks = _in_sequence(few.lists)
     copies = np.zeros(len(tasks), np.int64)  # how often a task is repeated, after all tasks of its window

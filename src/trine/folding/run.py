@@ -31,7 +31,7 @@ from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result
 from trine.results.memory import memory_timeline
 from trine.results.records import Ends
-from trine.results.repeats import Repeats
+from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
@@ -181,8 +181,8 @@ class JobRun:
     """Result of a run: the graph of the shown ranks, and their records.
 
     ranks: of each row of the graph. folded: None if trine did not try to fold; why: the reason. sentence: the result
-    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`. repeats: windows that stand
-    for a longer run.
+    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`. repeats, repeated_steps:
+    windows that stand for a longer run.
     """
 
     graph: TaskGraph
@@ -196,6 +196,7 @@ class JobRun:
     ends: Ends | None = None
     reasons: Callable[[], Int8] | None = None
     repeats: Repeats | None = None
+    repeated_steps: RepeatedSteps | None = None
 
     @property
     def num_ranks(self) -> int:

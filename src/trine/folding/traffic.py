@@ -16,7 +16,7 @@ from trine.graph.placement import Placement
 from trine.graph.program import Label
 from trine.graph.taskgraph import TRANSFER, Records
 from trine.parallel.instantiate import LABEL_FIELDS
-from trine.results.repeats import Repeats
+from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.traffic import LinkUse
 
 _MICROBATCH, _PHASE = LABEL_FIELDS.index("microbatch"), LABEL_FIELDS.index("phase")
@@ -119,7 +119,9 @@ def collective_totals(
 WORTH_A_WORD = 2e-3
 
 
-def sensitivity_warning(run: FoldedRun, placement: Placement, repeats: Repeats | None = None) -> str:
+def sensitivity_warning(
+    run: FoldedRun, placement: Placement, repeats: Repeats | None = None, steps: RepeatedSteps | None = None
+) -> str:
     """Return a warning if ranks of one program behave differently and share links, else "".
 
     The effect is possible but not certain: such ranks need not send at the same time.
@@ -127,10 +129,11 @@ def sensitivity_warning(run: FoldedRun, placement: Placement, repeats: Repeats |
     programs = len(run.job.job.programs)
     finest = max((stage.partition for stage in run.stages), key=lambda partition: partition.num_classes)
     ends = run.step_ends() if repeats is None else repeats.stretch(run.step_ends())
-    least_ps = WORTH_A_WORD * int(ends[-1])
+    least_ps = WORTH_A_WORD * (int(ends[-1]) + (0 if steps is None else steps.skipped_ps))
     if finest.num_classes <= programs or class_skew_ps(run) < least_ps:
         return ""
-    if shared_s(run.job, placement, finest, repeats) * PS_PER_S < least_ps:
+    all_steps = 1.0 if steps is None else steps.steps / steps.simulated
+    if shared_s(run.job, placement, finest, repeats) * all_steps * PS_PER_S < least_ps:
         return ""
     kinds = "one program" if programs == 1 else f"{programs} programs"
     return (

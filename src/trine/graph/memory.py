@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,3 +44,9 @@ class MemoryEvents(OneLine):
     resident_bytes: npt.NDArray[np.int64]
     block: npt.NDArray[np.int64] | None = None
     held: npt.NDArray[np.int64] | None = None
+
+    def only(self, is_kept: npt.NDArray[np.bool_]) -> MemoryEvents:
+        """Return the changes where ``is_kept`` is True: bool[m]."""
+        columns = {name: getattr(self, name) for name in ("task", "at_end", "rank", "delta_bytes", "category")}
+        columns |= {name: column for name in ("block", "held") if (column := getattr(self, name)) is not None}
+        return replace(self, **{name: column[is_kept] for name, column in columns.items()})

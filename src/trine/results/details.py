@@ -106,7 +106,7 @@ def _times(result: TaskRun) -> list[str]:
 def _place(result: TaskRun) -> str:
     """Return whether the slowest of the ranks that are shown is the slowest of all."""
     rank_ends_ps = result.records.end_ps[result.graph.rank == result.slowest_row]
-    early = result.end_time_ps - int(rank_ends_ps.max(initial=0))
+    early = result.window.end_ps - int(rank_ends_ps.max(initial=0))
     if early and len(result.shown_ranks) < result.num_ranks:
         return f"which ends {format_time(early)} before the last of {result.num_ranks}"
     return f"the slowest of {result.num_ranks}"

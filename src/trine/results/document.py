@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.results import headline
 from trine.results.columns import to_row, to_rows
-from trine.results.repeats import Repeats
+from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
 from trine.results.waits import RANK_REASONS
@@ -37,6 +37,7 @@ def document(result: TaskRun) -> Row:
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
         "folding": folding_row(result),
         **({} if result.repeats is None else {"repeats": repeats_row(result.repeats)}),
+        **({} if result.repeated_steps is None else {"repeated_steps": repeated_steps_row(result.repeated_steps)}),
         "ranks": rank_rows(result),
         **_shares(result),
         "links": to_rows(result.links, _LINK_COLUMNS),
@@ -142,6 +143,17 @@ def repeats_row(repeats: Repeats) -> Row:
         "periods_skipped": repeats.count,
         "period_s": [seconds(window.end_ps - window.start_ps) for window in repeats.windows],
         **({"bound_s": seconds(repeats.bound_ps)} if repeats.bound_ps else {}),
+    }
+
+
+def repeated_steps_row(steps: RepeatedSteps) -> Row:
+    """Return the repetition that a run of few steps stands for."""
+    return {
+        "steps": steps.steps,
+        "steps_simulated": steps.simulated,
+        "steps_per_period": steps.period,
+        "periods_skipped": steps.count,
+        "period_s": seconds(steps.period_ps),
     }
 
 

@@ -62,7 +62,7 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
 
     Raises InputError for a rank that does not exist, MissingExtraError without matplotlib.
     """
-    repeats, result = result.repeats, result.excerpt
+    left_out, result = result.left_out_words, result.excerpt
     names = result.graph.rank_names
     shown_ranks = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
     for rank in shown_ranks:
@@ -86,7 +86,6 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
-    left_out = "" if repeats is None else f"; left out: {repeats.left_out_words}"
     axes.set_xlabel(f"time in the step ({unit}){left_out}")
     used_colours = dict.fromkeys(colour for _, spans in rows for colour in spans)
     axes.set_title(question(result), fontsize=9, loc="left", wrap=True)

@@ -26,12 +26,10 @@ class Repeat(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Repeats:
-    """The windows that a longer run repeats ``count`` more times each, in order of time.
+class Repetition:
+    """Windows that a longer run repeats ``count`` more times each, in order of time.
 
-    micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
-    micro-batches that equal the micro-batches in the windows. bound_ps: how far a start or end in the longer run may
-    be off; 0 if it repeats to the picosecond. verified: the result of --verify-fold.
+    verified: the result of --verify-fold.
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
@@ -40,35 +38,7 @@ class Repeats:
 
     windows: tuple[Repeat, ...]
     count: int
-    repeated: tuple[int, ...]
-    micro_batches: int
-    simulated: int
-    bound_ps: int = 0
     verified: str = ""
-
-    @property
-    def period(self) -> int:
-        """Number of micro-batches that a window repeats."""
-        return len(self.repeated)
-
-    @property
-    def left_out(self) -> int:
-        """Number of micro-batches that are neither simulated nor repetitions."""
-        return self.micro_batches - self.simulated - self.count * self.period
-
-    @property
-    def sentence(self) -> str:
-        """The repetition in words."""
-        micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
-        lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
-        precision = ", to the picosecond"
-        if self.bound_ps:
-            limit = format_time(self.bound_ps)
-            precision = f" nearly; the step time, each start and each end are within {limit} (--exact simulates all)"
-        return (
-            f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
-            f"({lengths}){precision}{self.verified and f'; {self.verified}'}"
-        )
 
     @property
     def left_out_words(self) -> str:
@@ -101,33 +71,13 @@ class Repeats:
         """Return stretched records with the simulated times."""
         return self._mapped(records, self.simulated_ps)
 
-    def shown(self, records: Records) -> Records:
-        """Return stretched records at their times in the longer run: its further tasks leave a gap.
+    def later(self, records: Records) -> Records:
+        """Return simulated records at their times in the longer run: its further tasks leave a gap.
 
         Each task keeps its duration; ready and end move with its start.
         """
-        simulated = self.unstretched(records)
-        skipped = self.later_ps(simulated.start_ps)
-        return self._mapped(simulated, lambda times_ps: times_ps + skipped)
-
-    def shown_microbatch(
-        self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer], start_ps: Int64
-    ) -> npt.NDArray[np.integer]:
-        """Return the micro-batch of each task of the longer run; start_ps: as shown, in the longer run."""
-        number, inserted = microbatch.copy(), 0
-        for window in self.windows:
-            inserted += self.count * (window.end_ps - window.start_ps)
-            later = (start_ps >= window.end_ps + inserted) & np.isin(phase, list(window.phases)) & (microbatch >= 0)
-            number[later] += self.count * self.period
-        return number
-
-    def weights(self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer]) -> Int64:
-        """Return how many tasks of the longer run each task stands for, by its micro-batch (-1: none) and phase.
-
-        The simulated run copies the inputs of all micro-batches.
-        """
-        is_repeated: npt.NDArray[np.bool_] = np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)
-        return 1 + self.count * is_repeated.astype(np.int64)
+        skipped = self.later_ps(records.start_ps)
+        return self._mapped(records, lambda times_ps: times_ps + skipped)
 
     def _mapped(self, records: Records, times: Callable[[Int64], Int64]) -> Records:
         return replace(
@@ -146,11 +96,123 @@ class Repeats:
         return times
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repeats(Repetition):
+    """Repeated micro-batches.
+
+    micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
+    micro-batches that equal the micro-batches in the windows. bound_ps: how far a start or end in the longer run may
+    be off; 0 if it repeats to the picosecond.
+    """
+
+    repeated: tuple[int, ...]
+    micro_batches: int
+    simulated: int
+    bound_ps: int = 0
+
+    @property
+    def period(self) -> int:
+        """Number of micro-batches that a window repeats."""
+        return len(self.repeated)
+
+    @property
+    def left_out(self) -> int:
+        """Number of micro-batches that are neither simulated nor repetitions."""
+        return self.micro_batches - self.simulated - self.count * self.period
+
+    @property
+    def sentence(self) -> str:
+        """The repetition in words."""
+        micro_batches = "every micro-batch" if self.period == 1 else f"every {self.period} micro-batches"
+        lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
+        precision = ", to the picosecond"
+        if self.bound_ps:
+            limit = format_time(self.bound_ps)
+            precision = f" nearly; the step time, each start and each end are within {limit} (--exact simulates all)"
+        return (
+            f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
+            f"({lengths}){precision}{self.verified and f'; {self.verified}'}"
+        )
+
+    def shown(self, records: Records) -> Records:
+        """Return stretched records at their times in the longer run, see :meth:`later`."""
+        return self.later(self.unstretched(records))
+
+    def shown_microbatch(self, labels: Labels, start_ps: Int64) -> npt.NDArray[np.integer]:
+        """Return the micro-batch of each task of the longer run; start_ps: as shown, in the longer run."""
+        number, inserted, passed = labels.microbatch.copy(), 0, np.zeros(len(start_ps), np.int64)
+        for window in self.windows:  # one in each step
+            inserted += self.count * (window.end_ps - window.start_ps)
+            passed += (start_ps >= window.end_ps + inserted) & np.isin(labels.phase, list(window.phases))
+        number[(passed > np.maximum(labels.step, 0)) & (number >= 0)] += self.count * self.period
+        return number
+
+    def weights(self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer]) -> Int64:
+        """Return how many tasks of the longer run each task stands for, by its micro-batch (-1: none) and phase.
+
+        The simulated run copies the inputs of all micro-batches.
+        """
+        is_repeated: npt.NDArray[np.bool_] = np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)
+        return 1 + self.count * is_repeated.astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepeatedSteps(Repetition):
+    """Repeated steps: one window, at times of the run with all micro-batches.
+
+    steps, simulated: of the longer run and of the simulated one.
+    """
+
+    steps: int
+    simulated: int
+
+    @property
+    def period(self) -> int:
+        """Number of steps that the window repeats."""
+        return (self.steps - self.simulated) // self.count
+
+    @property
+    def period_ps(self) -> int:
+        return self.windows[0].end_ps - self.windows[0].start_ps
+
+    @property
+    def skipped_ps(self) -> int:
+        """Time of the steps that are not simulated."""
+        return self.count * self.period_ps
+
+    @property
+    def sentence(self) -> str:
+        """The repetition in words."""
+        return (
+            f"{self.simulated} of {self.steps:,} steps are simulated: the run repeats "
+            f"{'every step' if self.period == 1 else f'every {self.period} steps'} ({format_time(self.period_ps)}), "
+            f"to the picosecond{self.verified and f'; {self.verified}'}"
+        )
+
+    @property
+    def left_out_words(self) -> str:
+        """Steps that an excerpt lacks, for pictures."""
+        steps, end_ps = self.steps - self.simulated, self.windows[0].end_ps
+        return f"{steps:,} steps ({format_time(self.skipped_ps)}) at {format_time(end_ps)}"
+
+    def shown_step(self, step: npt.NDArray[np.integer], start_ps: Int64) -> npt.NDArray[np.integer]:
+        """Return the step of each task in the longer run; start_ps: in the simulated one."""
+        number = step.copy()
+        number[(start_ps >= self.windows[0].end_ps) & (step >= 0)] += self.steps - self.simulated
+        return number
+
+    def step_ends(self, ends_ps: Int64) -> Int64:
+        """Return the end of each step of the longer run: int64[steps], ps. ends_ps: of the simulated steps."""
+        first, last = np.searchsorted(ends_ps, self.windows[0][:2])
+        repeated = np.arange(1, self.count + 1)[:, None] * self.period_ps + ends_ps[first:last]
+        return np.concatenate([ends_ps[:last], repeated.ravel(), ends_ps[last:] + self.skipped_ps])
+
+
 #: Block numbers of a repetition start at its number times this, above all streams.
 _BLOCKS_PER_REPETITION = 256 * BLOCKS_PER_STREAM
 
 
-def grows(memory: MemoryEvents, records: Records, repeats: Repeats) -> bool:
+def grows(memory: MemoryEvents, records: Records, repeats: Repetition) -> bool:
     """Return whether a rank holds more memory after a window than before it; ``records``: simulated times."""
     start, rank = records.start_ps[memory.task], memory.rank.astype(np.int64)
     for window in repeats.windows:

@@ -107,11 +107,8 @@ class Result(TaskRun, Report):
         """Return the simulated tasks of all ranks, and their memory; a note names repetitions, which are absent."""
         excerpt = self.excerpt
         table = record_table(self.graph, excerpt.records, self.wait_reasons)
-        note = ""
-        if self.repeats is not None:
-            note = f"; left out: {self.repeats.left_out_words}"
-            table = table._replace(columns={**table.columns, "microbatch": self.shown_microbatches})
-        return Timeline(timeline.packets(self.graph, table, excerpt.memory_timeline, note))
+        table = table._replace(columns={**table.columns, **self.shown_columns})
+        return Timeline(timeline.packets(self.graph, table, excerpt.memory_timeline, self.left_out_words))
 
     def to_npz(self, path: str | Path) -> None:
         """Write the record table as a compressed numpy archive."""
@@ -153,7 +150,7 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
             ranks=tuple(ranks),
             num_ranks=result.num_ranks,
             ends=_ends(result, tasks),
-            step_ends_ps=result.step_ends_ps,
+            step_ends_ps=result.simulated_ends_ps,
             reasons=lambda: result.wait_reasons[tasks],
         ),
     )

@@ -21,7 +21,7 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.records import Ends, RecordTable, record_table
-from trine.results.repeats import Repeats, grows, repeated_changes, repeated_memory
+from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class FoldStage:
 class Part:
     """Some ranks of a job. ranks: the rank of each row of the graph; num_ranks: number of ranks of the job.
 
-    ends: the ranks of each task, hidden ranks too. step_ends_ps: int64[steps], end of each step over all ranks of the
-    job. reasons: returns each task's wait reason, int8[tasks], if the graph does not show it.
+    ends: the ranks of each task, hidden ranks too. step_ends_ps: int64[simulated steps], end of each over all ranks of
+    the job. reasons: returns each task's wait reason, int8[tasks], if the graph does not show it.
     """
 
     ranks: tuple[int, ...]
@@ -63,8 +63,8 @@ class Scope:
     observe: returns a result that shows the given ranks. class_of: the class of a rank in the last stage;
     class_size: the number of ranks in it. program_of: the program of a rank, and the number of ranks that run it.
     spread: a result of a few ranks that represent all, and how many ranks each one represents: float64[rows].
-    step_ends_ps: int64[steps], end of each step over all ranks. estimate_ps: for an estimate, the step time without
-    slow or dead links, and with all links of their places slow or dead.
+    step_ends_ps: int64[simulated steps], end of each over all ranks. estimate_ps: for an estimate, the step time
+    without slow or dead links, and with all links of their places slow or dead.
     """
 
     ranks: tuple[int, ...]
@@ -112,7 +112,8 @@ class TaskRun:
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
     memory_facts: memory settings besides the tensors. repeats: windows that stand for a longer run; records are
-    then stretched. inputs: the resolved inputs of the run, plain data by group.
+    then stretched. repeated_steps: the window that stands for further steps; records and :attr:`window` have simulated
+    steps only. inputs: the resolved inputs of the run, plain data by group.
     """
 
     graph: TaskGraph
@@ -134,6 +135,7 @@ class TaskRun:
     band: headline.Band | None = None
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
     repeats: Repeats | None = None
+    repeated_steps: RepeatedSteps | None = None
     inputs: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,30 +150,47 @@ class TaskRun:
         changed.__dict__.update({name: value for name, value in self.__dict__.items() if name not in changed.__dict__})
         return changed
 
-    # Micro-batches
+    # Micro-batches and steps that the simulated ones stand for
 
     @cached_property
     def shown_records(self) -> Records:
         """The simulated tasks at their times in the run, which has further tasks if it repeats."""
+        return self._step_records if self.repeated_steps is None else self.repeated_steps.later(self._step_records)
+
+    @cached_property
+    def _step_records(self) -> Records:
+        """The simulated tasks at their times in the run of the simulated steps."""
         return self.records if self.repeats is None else self.repeats.shown(self.records)
 
     @property
     def shown_microbatches(self) -> npt.NDArray[np.integer]:
         """The micro-batch of each simulated task in the run: int[tasks], -1: none."""
-        labels = self.graph.labels
-        if self.repeats is None:
-            return labels.microbatch
-        return self.repeats.shown_microbatch(labels.microbatch, labels.phase, self.shown_records.start_ps)
+        labels, repeats = self.graph.labels, self.repeats
+        return labels.microbatch if repeats is None else repeats.shown_microbatch(labels, self._step_records.start_ps)
+
+    @property
+    def shown_columns(self) -> dict[str, npt.NDArray[np.integer]]:
+        """Columns of the record table that have other numbers in the run: int[tasks] each."""
+        columns = {} if self.repeats is None else {"microbatch": self.shown_microbatches}
+        if self.repeated_steps is not None:
+            columns["step"] = self.repeated_steps.shown_step(self.graph.labels.step, self._step_records.start_ps)
+        return columns
 
     @cached_property
     def excerpt(self) -> Self:
         """The run as simulated: without the repetitions."""
         if self.repeats is None:
-            return self
-        part = self.part
+            return self if self.repeated_steps is None else replace(self, repeated_steps=None)
+        part, records = self.part, self.repeats.unstretched(self.records)
         if part is not None:
             part = replace(part, step_ends_ps=self.repeats.simulated_ps(part.step_ends_ps))
-        return replace(self, records=self.repeats.unstretched(self.records), part=part, repeats=None)
+        return replace(self, records=records, part=part, repeats=None, repeated_steps=None)
+
+    @property
+    def left_out_words(self) -> str:
+        """Repetitions that an excerpt lacks, for pictures."""
+        parts = [repeats.left_out_words for repeats in (self.repeats, self.repeated_steps) if repeats is not None]
+        return f"; left out: {', '.join(parts)}" if parts else ""
 
     @property
     def weights(self) -> Int64 | None:
@@ -193,21 +212,27 @@ class TaskRun:
 
     # Steps
 
-    @cached_property
+    @property
     def step_ends_ps(self) -> Int64:
         """End of each step: int64[steps]."""
+        ends_ps = self.simulated_ends_ps
+        return ends_ps if self.repeated_steps is None else self.repeated_steps.step_ends(ends_ps)
+
+    @cached_property
+    def simulated_ends_ps(self) -> Int64:
+        """End of each simulated step: int64[simulated steps]."""
         if self.part is not None:
             return self.part.step_ends_ps
         return activity.step_ends(self.graph, self.records)
 
     @property
     def num_steps(self) -> int:
-        return len(self.step_ends_ps)
+        return len(self.simulated_ends_ps) if self.repeated_steps is None else self.repeated_steps.steps
 
     @property
     def window(self) -> activity.Window:
-        """The last step, starting at the end of the previous one."""
-        return activity.last_step(self.step_ends_ps)
+        """The last simulated step, starting at the end of the previous one."""
+        return activity.last_step(self.simulated_ends_ps)
 
     @property
     def step_time_ps(self) -> int:
@@ -217,7 +242,7 @@ class TaskRun:
     @property
     def end_time_ps(self) -> int:
         """End of the whole run."""
-        return self.window.end_ps
+        return self.window.end_ps + (0 if self.repeated_steps is None else self.repeated_steps.skipped_ps)
 
     # Times
 
@@ -348,11 +373,13 @@ class TaskRun:
         """Memory of each rank over time; None if the run has no memory events."""
         if self.memory is None:
             return None
-        if self.repeats is None or not self._memory_grows:
-            return memory_use.memory_timeline(self.memory, self.shown_records)
-        return memory_use.memory_timeline(
-            *repeated_changes(self.memory, self.repeats.unstretched(self.records), self.repeats)
-        )
+        changes = self.memory, self._step_records
+        if self.repeats is not None and self._memory_grows:
+            changes = repeated_changes(self.memory, self.repeats.unstretched(self.records), self.repeats)
+        timeline, steps = memory_use.memory_timeline(*changes), self.repeated_steps
+        if steps is None:
+            return timeline
+        return replace(timeline, time_ps=timeline.time_ps + steps.later_ps(timeline.time_ps))
 
     @cached_property
     def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
@@ -372,7 +399,7 @@ class TaskRun:
             return ()
         memory, records = self.memory, self.records
         if self.repeats is not None and self._memory_grows:
-            memory, records = repeated_memory(memory, self.graph.labels, self.shown_records, self.repeats)
+            memory, records = repeated_memory(memory, self.graph.labels, self._step_records, self.repeats)
         return memory_use.memory_uses(memory, self.memory_facts, self.memory_capacity_bytes, records)
 
     @cached_property
@@ -380,6 +407,17 @@ class TaskRun:
         """Whether further micro-batches hold more memory, as in GPipe."""
         assert self.memory is not None
         return self.repeats is not None and grows(self.memory, self.repeats.unstretched(self.records), self.repeats)
+
+    @property
+    def repeats_each_step(self) -> bool:
+        """Whether a step ends in each period, and the last one holds and reserves no more memory than those before."""
+        steps, memory = self.repeated_steps, self.memory
+        if steps is None or memory is None:
+            return steps is None or len(self.step_ends_ps) == steps.steps
+        is_before = self.graph.labels.step[memory.task] < steps.simulated - steps.period
+        before = replace(self, memory=memory.only(is_before))
+        is_same = not grows(memory, self.records, steps) and before.memory_uses == self.memory_uses
+        return is_same and len(self.step_ends_ps) == steps.steps
 
     @cached_property
     def fullest_row(self) -> int:
@@ -430,7 +468,7 @@ class TaskRun:
         """One row per task: its description, its ready, start and end times, and its wait reason."""
         ends = None if self.part is None else self.part.ends
         table = record_table(self.graph, self.shown_records, self.wait_reasons, ends)
-        if self.repeats is None:
-            return table
-        number = self.shown_microbatches if ends is None else self.shown_microbatches[~ends.is_copy]
-        return table._replace(columns={**table.columns, "microbatch": number})
+        rows = slice(None) if ends is None else ~ends.is_copy
+        return table._replace(
+            columns={**table.columns, **{name: numbers[rows] for name, numbers in self.shown_columns.items()}}
+        )

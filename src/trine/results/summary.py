@@ -229,8 +229,9 @@ def _bottleneck(result: TaskRun) -> str:
 
 def _folding(result: TaskRun) -> str:
     """Return the results of ``--verify-fold``, and the bound of micro-batches that nearly repeat, if any."""
-    notes, repeats = () if result.scope is None else result.scope.notes, result.repeats
+    notes, repeats, steps = () if result.scope is None else result.scope.notes, result.repeats, result.repeated_steps
     parts = [note for note in notes if note.startswith("verified: ")][:1]
+    parts += [steps.verified] if steps is not None and steps.verified else []
     if repeats is not None:
         parts += [repeats.verified] if repeats.verified else []
         limit = format_time(repeats.bound_ps)

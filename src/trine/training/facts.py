@@ -248,8 +248,9 @@ def fold_warnings(run: JobRun) -> list[str]:
     warnings = []
     if run.why:
         warnings.append(f"trine simulated every rank: {run.why}")
-    if run.folded is not None and (sensitive := sensitivity_warning(run.folded, run.placement, run.repeats)):
-        warnings.append(sensitive)
+    if run.folded is not None:
+        sensitive = sensitivity_warning(run.folded, run.placement, run.repeats, run.repeated_steps)
+        warnings += [sensitive] if sensitive else []
     return warnings
 
 

@@ -53,10 +53,10 @@ class SimulateOptions:
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     fold: ``on`` simulates one of each set of identical ranks, exactly, or gives an estimate if a few slow links make
-        very many different ranks; and few micro-batches that stand for many, exactly or within a stated bound.
-        ``ranks`` folds ranks, and simulates every micro-batch. ``exact`` accepts no bound, and no estimate while memory
-        suffices; ``off`` simulates every rank and micro-batch; ``verify`` runs both, and compares every task
-        (docs/design/folding.md).
+        very many different ranks; few micro-batches that stand for many, exactly or within a stated bound; and few
+        steps that stand for many, exactly. ``ranks`` folds ranks, and simulates every micro-batch and step. ``exact``
+        simulates every step, and accepts no bound, and no estimate while memory suffices; ``off`` simulates every rank,
+        micro-batch and step; ``verify`` runs both, and compares every task (docs/design/folding.md).
     placement: the GPU of each rank: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
         ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one position per line.
     stragglers: slow ranks and jitter of compute durations.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
-    from trine.results.repeats import Repeats
+    from trine.results.repeats import RepeatedSteps, Repeats
     from trine.results.run import Scope
 
 
@@ -80,21 +80,17 @@ def simulate(
 
 
 def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Result:
-    from trine.results import Simulator
-
     began = time.perf_counter()
     setup = setup_of(workload, plan, options)
     refused: TooManyTasksError | None = None
     try:
-        run = _run(setup)
+        run, result = _run_steps(setup, began)
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
     if refused is not None:
         if options.fold not in MAY_ESTIMATE:
             raise refused
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
-    wall_s, job_run = time.perf_counter() - began, run.job_run
-    result = run.result(Simulator(__version__, wall_s, job_run.records.num_events, job_run.num_simulated))
     advice = _advice(setup, result) if options.compare else ()
     return replace(run, advice=advice).result(result.simulator) if advice else result
 
@@ -124,6 +120,53 @@ def _why_not_compared(options: SimulateOptions) -> str:
 
 #: Modes of folding that accept an estimate.
 MAY_ESTIMATE = ("on", "ranks")
+
+
+def _run_steps(setup: Setup, began: float) -> tuple[_Run, Result]:
+    """Run few of the job's steps if they repeat, else all; return the run and its result."""
+    from trine.folding.steps import first_step_counts
+
+    counts = first_step_counts(setup.plan) if setup.options.fold in ("on", "verify") else ()
+    runs_ahead = setup.launch is not None and setup.launch.synchronises == "none"
+    why = _why_each_step(setup) or ("the launching thread never waits for the GPU" if runs_ahead else "")
+    for simulated in () if why else counts:
+        if run := _few_steps(setup, simulated):
+            result = run.timed_result(began)
+            if result.repeats_each_step:
+                return run, result
+    run = replace(_run(setup), why_each_step=(why or f"{counts[-1]} of them do not repeat") if counts else "")
+    return run, run.timed_result(began)
+
+
+def _few_steps(setup: Setup, simulated: int) -> _Run | None:
+    """Run ``simulated`` steps; return None if they do not repeat to the picosecond."""
+    from trine.folding.steps import find_repeated_steps
+
+    plan = replace(setup.plan, steps=simulated)
+    few = replace(setup, plan=plan, options=replace(setup.options, fold="on"))
+    run = _run(few)
+    steps = find_repeated_steps(run.job_run, setup.plan.steps, simulated, plan.sync_every or 1)
+    if steps is None:
+        return None
+    job_run = replace(run.job_run, repeated_steps=steps)
+    if setup.options.fold == "verify":
+        job_run = _verified_steps(setup, few, job_run, steps)
+    return replace(run, setup=setup, job_run=job_run)
+
+
+def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSteps) -> JobRun:
+    """Compare a run of few steps with one of all steps, micro-batches and ranks."""
+    from trine.folding.period import check_repeats
+    from trine.folding.steps import check_repeated_steps
+
+    fold = "off" if setup.plan.num_ranks == 1 or job_run.why else "verify"
+    every = _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None).job_run
+    whole = _run_micro_batches(replace(few, options=replace(few.options, fold="ranks")), None).job_run
+    repeats = job_run.repeats
+    if repeats is not None:
+        repeats = replace(repeats, verified=check_repeats(job_run, whole, repeats))
+    steps = replace(steps, verified=check_repeated_steps(whole, every, steps))
+    return replace(job_run, repeats=repeats, repeated_steps=steps, sentence=every.sentence)
 
 
 def _run(setup: Setup) -> _Run:
@@ -184,15 +227,22 @@ def _num_micro_batches(setup: Setup) -> int:
 
 def _why_each_microbatch(setup: Setup) -> str:
     """Return why every micro-batch must be simulated, or an empty string if few of them may stand for all."""
-    from trine.engine.models import NetworkModel, is_compiled, network_model
-
-    plan, stragglers, size = setup.plan, setup.options.stragglers, setup.plan.micro_batch
-    model = network_model(setup.network)
+    plan, size = setup.plan, setup.plan.micro_batch
     reasons = (
-        (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
         (plan.data == "dp" or plan.sync_every is not None, "replicas do not synchronise in each step"),
         (bool(plan.replica_batches), "replicas have different batches"),
         (size is None or (plan.batch or setup.workload.batch) % size > 0, "micro-batches have different sizes"),
+    )
+    return next((reason for applies, reason in reasons if applies), _why_each_step(setup))
+
+
+def _why_each_step(setup: Setup) -> str:
+    """Return why all of the run must be simulated, or an empty string if a part of it may stand for all."""
+    from trine.engine.models import NetworkModel, is_compiled, network_model
+
+    stragglers, model = setup.options.stragglers, network_model(setup.network)
+    reasons = (
+        (current_observer().on_job not in (None, ignore), "the rank programs are exported"),
         (stragglers is not None and stragglers.jitter is not None, "jitter makes every operator different"),
         (not isinstance(model, NetworkModel) or not is_compiled(setup.network) or model.name == "circuit",
          f"the network {model.name!r} has a state besides its flows"),
@@ -237,7 +287,9 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A finished run of a job. advice: sentences about options that do not pay. why: each micro-batch was simulated."""
+    """A finished run of a job. advice: sentences about options that do not pay. why, why_each_step: each micro-batch,
+    or each step, was simulated.
+    """
 
     setup: Setup
     report: BuildReport
@@ -246,6 +298,14 @@ class _Run:
     job_run: JobRun
     advice: tuple[str, ...] = ()
     why: str = ""
+    why_each_step: str = ""
+
+    def timed_result(self, began: float) -> Result:
+        """Return the result of a simulation since ``began`` (s)."""
+        from trine.results import Simulator
+
+        wall_s, run = time.perf_counter() - began, self.job_run
+        return self.result(Simulator(__version__, wall_s, run.records.num_events, run.num_simulated))
 
     def result(self, simulator: Simulator) -> Result:
         """Return the result, with the ranks that the run shows."""
@@ -265,6 +325,7 @@ class _Run:
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
             "repeats": run.repeats,
+            "repeated_steps": run.repeated_steps,
             "inputs": resolved_inputs(setup),
         }
         show = partial(_build_result, setup, shared)
@@ -281,11 +342,12 @@ class _Run:
         return result.with_words(warnings, support, band_with_spread(result, band, setup))
 
     def _repetition(self) -> tuple[Evidence, ...]:
-        """Return how many of many micro-batches the run simulated, and why."""
-        repeats = self.job_run.repeats
-        if repeats is not None:
-            return (Evidence("micro-batches", "modelled", repeats.sentence),)
-        return (Evidence("micro-batches", "modelled", f"all are simulated: {self.why}"),) if self.why else ()
+        """Return how many of many micro-batches and steps the run simulated, and why."""
+        run = self.job_run
+        rows = ("micro-batches", run.repeats, self.why), ("steps", run.repeated_steps, self.why_each_step)
+        details = {what: repeats.sentence if repeats else why and f"all are simulated: {why}"
+                   for what, repeats, why in rows}  # fmt: skip
+        return tuple(Evidence(what, "modelled", detail) for what, detail in details.items() if detail)
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs

@@ -35,6 +35,7 @@ LINES = {
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
         f"train {SMALL} --overlap range",
         f"train {GPT} --batch 24 --micro-batch 1",
+        f"train {GPT} --steps 8",
         "train model:llama-3-8b,layers=8 --tp 8 --pp 4 --batch 64 --micro-batch 1 --inputs none --cluster dgx-h100 "
         "--nodes 4",
         f"train {SMALL} --repeat 2 --jitter normal:5%",
