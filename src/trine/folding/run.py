@@ -203,6 +203,11 @@ class JobRun:
         return self.placement.num_ranks
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the graph has all ranks with their links; one of representatives has no links."""
+        return self.ends is None
+
+    @property
     def num_simulated(self) -> int:
         """Maximum number of ranks simulated at a time."""
         return self.num_ranks if self.folded is None else self.folded.most_classes
@@ -384,7 +389,7 @@ def scope_of(
     if job_run.folded is None:
         return None
     scopes = _Scopes(job_run, job_run.folded, observed, judged)
-    return scopes.of(job_run.ranks, len(job_run.ranks) == job_run.num_ranks)
+    return scopes.of(job_run.ranks, job_run.is_complete)
 
 
 @dataclass(frozen=True, eq=False)
@@ -425,9 +430,9 @@ class _Scopes:
 
     def spread(self) -> tuple[Result, npt.NDArray[np.float64]]:
         weights, job_run = spread_ranks(self.folded), self.job_run
-        ranks, shows_all = tuple(weights), len(job_run.ranks) == job_run.num_ranks
+        ranks = tuple(weights)
         busy = observe(self.folded, job_run.placement, ranks, busy_only=True)
-        return self.observed(busy, ranks, self.of(ranks, shows_all)), np.array(list(weights.values()))
+        return self.observed(busy, ranks, self.of(ranks, job_run.is_complete)), np.array(list(weights.values()))
 
     def of(self, ranks: tuple[int, ...], shows_all: bool) -> Scope:
         """Return the scope of a result with these ranks; shows_all: without numbers of the whole system."""
