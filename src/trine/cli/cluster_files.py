@@ -22,8 +22,7 @@ def import_cluster(
         str | None, Option("Name the file's format if its content does not tell.", values=formats)
     ] = None,
     link: Annotated[
-        list[str] | None,
-        Option("Describe links without numbers: NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us'."),
+        list[str] | None, Option("Describe links without numbers: NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us'.")
     ] = None,
     links_from: Annotated[str | None, Option("Take links' numbers from the catalogue by their names.")] = None,
     gpu: Annotated[str | None, Option("Set the GPU model if the file has none.", values=gpus)] = None,
@@ -80,8 +79,7 @@ def export_cluster(
     cluster: Cluster_,
     output: Annotated[str, Option("File to write.", "FILE", OUTPUT, ("--output", "-o"))],
     format: Annotated[
-        str | None,
-        Option("Choose the format [by the file's ending].", "infragraph|yaml|csv|graphml", OUTPUT),
+        str | None, Option("Choose the format [by the file's ending].", "infragraph|yaml|csv|graphml", OUTPUT)
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,

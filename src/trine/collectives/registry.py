@@ -78,12 +78,7 @@ def known_algorithms(kind: str) -> tuple[str, ...]:
 
 
 def make_schedule(
-    kind: str,
-    num_ranks: int,
-    size_bytes: int,
-    algorithm: str | None = None,
-    root: int = -1,
-    **parameters: object,
+    kind: str, num_ranks: int, size_bytes: int, algorithm: str | None = None, root: int = -1, **parameters: object
 ) -> Schedule:
     """Make the schedule of one collective.
 

@@ -189,10 +189,7 @@ class _TransferColumns(NamedTuple):
 
 
 def _devices(
-    expanded: ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    reducing_switches: Sequence[int],
+    expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], reducing_switches: Sequence[int]
 ) -> list[int]:
     """Return the device of each position, checked against the schedule."""
     devices = [*group, *reducing_switches]

@@ -97,13 +97,7 @@ class SendList:
             self._messages += int(message[-1]) + 1
 
     def add(
-        self,
-        step: int,
-        peer: int,
-        parts: Sequence[tuple[Ints, bool]],
-        *,
-        channel: int = 0,
-        count: int = 1,
+        self, step: int, peer: int, parts: Sequence[tuple[Ints, bool]], *, channel: int = 0, count: int = 1
     ) -> None:
         """Add one transfer of all ``parts``: (first chunks, is added by the receiver), each of ``count`` chunks."""
         number = 0

@@ -29,11 +29,7 @@ _BY_NAME = (
 
 
 def edge_list_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read a CSV with a header and a row a link (docs/formats/imports.md).
 

@@ -35,11 +35,7 @@ _PCI_TYPE = re.compile(r"([0-9a-f]{4})\s*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IG
 
 
 def lstopo_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read the XML of ``lstopo`` (hwloc 2 and 3).
 

@@ -40,11 +40,7 @@ _NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
 
 
 def nccl_xml_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read a topology that NCCL or RCCL dumped.
 

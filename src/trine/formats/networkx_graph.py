@@ -99,11 +99,7 @@ _GRAPHML_TYPES: dict[str, Callable[[str], Any]] = {
 
 
 def graphml_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Return a cluster from GraphML, as written by :func:`graphml_text` and networkx."""
     root = parse_xml(text, file)

@@ -54,11 +54,7 @@ class Matrix:
 
 
 def nvidia_smi_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read the output of ``nvidia-smi topo -m``.
 

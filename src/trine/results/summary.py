@@ -32,10 +32,7 @@ def screen(result: TaskRun) -> Screen:
     return Screen(
         question=question(result),
         numbers=[*_step(result), *_throughput_row(result), *_memory(result)],
-        listings=(
-            Listing(title=f"time of rank {result.slowest_rank}", rows=_times(result)),
-            _uses(result),
-        ),
+        listings=(Listing(title=f"time of rank {result.slowest_rank}", rows=_times(result)), _uses(result)),
         warnings=result.warnings,
         closing=(
             ("range", "" if result.band is None else result.band.words),

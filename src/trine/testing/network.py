@@ -177,11 +177,7 @@ def _is_rate(value: object) -> bool:
 
 
 def _require_fitting(
-    routes: Sequence[Sequence[int]],
-    capacity: Sequence[int],
-    rates: Sequence[float],
-    work_conserving: bool,
-    case: str,
+    routes: Sequence[Sequence[int]], capacity: Sequence[int], rates: Sequence[float], work_conserving: bool, case: str
 ) -> None:
     """Require that no link is over its capacity and that no flow waits without a full link."""
     used: dict[int, list[float]] = {}
@@ -329,8 +325,7 @@ def _require_possible(
         total += size
         least = drain_ps(float(total), float(bytes_per_s))
         require(
-            end_ps >= least,
-            f"{case}: {total} bytes are through after {end_ps} ps, the link needs {least} ps for them",
+            end_ps >= least, f"{case}: {total} bytes are through after {end_ps} ps, the link needs {least} ps for them"
         )
     busy_ps = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
     require(

@@ -110,16 +110,7 @@ def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Sch
         number = min(number, max(4, MAX_SHARDS // num_ranks**2))
     parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
     sends_of = NvlsSends(kind, number)
-    return cut(
-        kind,
-        "nvls",
-        num_ranks,
-        size_bytes,
-        number * num_ranks,
-        sends_of,
-        num_switches=1,
-        parameters=parameters,
-    )
+    return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_switches=1, parameters=parameters)
 
 
 def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:

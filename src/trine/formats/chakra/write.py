@@ -167,12 +167,7 @@ def write_chakra(
             num_nodes += writer.num_nodes(rank)
         groups = _write_groups(folder, groups_file(text), writer.groups())
     return ChakraFiles(
-        prefix=text,
-        num_ranks=len(job.program_of),
-        num_nodes=num_nodes,
-        num_bytes=num_bytes,
-        groups=groups,
-        notes=notes,
+        prefix=text, num_ranks=len(job.program_of), num_nodes=num_nodes, num_bytes=num_bytes, groups=groups, notes=notes
     )
 
 

@@ -160,12 +160,7 @@ class _Export:
                 "rail": None if all(rail is None for rail in rails) else rails,
             }
             kind.components.append(
-                {
-                    "name": component,
-                    "description": _mark(extra),
-                    "count": len(members),
-                    "choice": _CHOICES[first.kind],
-                }
+                {"name": component, "description": _mark(extra), "count": len(members), "choice": _CHOICES[first.kind]}
             )
             kind.ends.extend((component, number) for number in range(len(members)))
         kind.edges = list(_edges(group.wires, lambda i: (None, *kind.ends[i]), kind.links, None))
@@ -191,9 +186,7 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     return groups
 
 
-def _runs_of_equals(
-    members: Iterable[tuple[int, str, Device]],
-) -> Iterator[list[tuple[int, str, Device]]]:
+def _runs_of_equals(members: Iterable[tuple[int, str, Device]]) -> Iterator[list[tuple[int, str, Device]]]:
     """Yield runs of devices that differ only in their number."""
     run: list[tuple[int, str, Device]] = []
     last: object = None

@@ -206,9 +206,7 @@ def _of_one_device(
         counts[kernel.device] = counts.get(kernel.device, 0) + 1
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
     is_communicating = from_parents(
-        [op.parent for op in ops],
-        False,
-        lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i)),
+        [op.parent for op in ops], False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
     )
     computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []

@@ -112,11 +112,7 @@ def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
         metadata.update({f"{group}.{key}": value for key, value in getattr(meta, group).items()})
     gpu = meta.device_name if meta.device == "cuda" else None
     return dataclasses.replace(
-        workload,
-        name=meta.name,
-        gpu=workload.gpu or gpu,
-        unprofiled_step_ps=meta.unprofiled_step_ps,
-        metadata=metadata,
+        workload, name=meta.name, gpu=workload.gpu or gpu, unprofiled_step_ps=meta.unprofiled_step_ps, metadata=metadata
     )
 
 
