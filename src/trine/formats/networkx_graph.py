@@ -46,13 +46,9 @@ def from_networkx(
     and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is a link in one
     direction, an edge of an undirected graph is a link in both.
 
-    Parameters
-    ----------
     links, links_from: as for InfraGraph, for edges without numbers, by their ``medium`` or ``link``.
 
-    Raises
-    ------
-    SpecError: an unknown attribute or kind, links without numbers.
+    Raises SpecError: an unknown attribute or kind, links without numbers.
     """
     nodes = [(str(node), dict(attributes)) for node, attributes in graph.nodes(data=True)]
     edges = [(str(a), str(b), dict(attributes)) for a, b, attributes in graph.edges(data=True)]
@@ -258,23 +254,13 @@ def to_networkx(cluster: Cluster) -> Any:
     (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are omitted.
     The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
 
-    Raises
-    ------
-    InputError: networkx is not installed.
-    SpecError: a cluster with circuits.
+    Raises InputError if networkx is not installed, SpecError for a cluster with circuits.
     """
     refuse_circuits(cluster, "a graph")
     networkx = _networkx()
     graph = networkx.MultiDiGraph(name=cluster.name)
     for device in cluster.devices:
-        attributes = {
-            "kind": device.kind,
-            "gpu": device.gpu,
-            "node": device.node,
-            "forwards": device.forwards,
-            "reduces": device.reduces,
-            "rail": device.rail,
-        }
+        attributes = {key: getattr(device, key) for key in _NODE_KEYS if key != "type"}
         graph.add_node(device.name, **_without_none(attributes))
     names = [device.name for device in cluster.devices]
     for link in cluster.links:

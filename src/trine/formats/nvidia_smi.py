@@ -15,7 +15,7 @@ from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
-from trine.formats.reader import TopologyBuilder, assemble, gpu_named
+from trine.formats.reader import Groups, TopologyBuilder, assemble, gpu_named
 
 #: Distances of two devices over PCIe, nearest first; old drivers print SOC for SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -58,16 +58,12 @@ def nvidia_smi_cluster(
 ) -> Cluster:
     """Read the output of ``nvidia-smi topo -m``.
 
-    Parameters
-    ----------
     gpu: the GPU model, such as ``"h100-sxm"``; it sets the generation of NVLink and PCIe, which the text lacks.
     links: numbers of ``nvlink`` (a lane), ``pcie`` and ``socket`` (between processors) instead: a catalogue entry
         or ``"BANDWIDTH, LATENCY"`` (of the whole link).
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises
-    ------
-    SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
+    Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
     """
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
@@ -161,19 +157,9 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
     machine = _Machine(matrix, gpu, Media(choices, file), file)
     machine.build()
     machine.media.check()
-    sources = {
-        "structure": "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow",
-        **choices.used,
-    }
-    return assemble(
-        name,
-        machine.draft.devices,
-        machine.draft.wires,
-        file=file,
-        sources=sources,
-        notes=machine.notes,
-        library="nccl",
-    )
+    structure = "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow"
+    sources, draft = {"structure": structure, **choices.used}, machine.draft
+    return assemble(name, draft.devices, draft.wires, file=file, sources=sources, notes=machine.notes, library="nccl")
 
 
 class _Machine:
@@ -289,9 +275,8 @@ class _Machine:
         pcie = None if self.gpu is None else load_gpu(self.gpu).pcie
         rates = self.media.of("pcie", pcie, self.why)
         sockets = self.sockets()
-        hosts = [
-            self.draft.add(Device(name=f"cpu{i}", kind=HOST, node=NODE, forwards=True)) for i in range(len(sockets))
-        ]
+        cpus = [Device(name=f"cpu{i}", kind=HOST, node=NODE, forwards=True) for i in range(len(sockets))]
+        hosts = [self.draft.add(cpu) for cpu in cpus]
         switches = 0
 
         def switch(above: int) -> int:
@@ -304,9 +289,7 @@ class _Machine:
         for host, members in zip(hosts, sockets, strict=True):
             for under_bridges in self.near(members, "PXB"):
                 parts = self.near(under_bridges, "PIX")
-                above = host
-                if len(under_bridges) > 1:
-                    above = switch(host)
+                above = switch(host) if len(under_bridges) > 1 else host
                 for part in parts:
                     place = switch(above) if len(parts) > 1 else above
                     for name in part:
@@ -355,20 +338,7 @@ class _Machine:
 
 def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Return groups of names joined by pairs, directly or not, in the order of the names."""
-    leader = {name: name for name in names}
-
-    def leader_of(name: str) -> str:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
+    groups, place = Groups(len(names)), {name: i for i, name in enumerate(names)}
     for a, b in pairs:
-        leader[leader_of(b)] = leader_of(a)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(leader_of(name), []).append(name)
-    return sorted((tuple(group) for group in groups.values()), key=lambda group: _order(names, group))
-
-
-def _order(names: Sequence[str], group: Sequence[str]) -> int:
-    return min(names.index(name) for name in group)
+        groups.join(place[a], place[b])
+    return [tuple(names[i] for i in members) for members in groups.split(range(len(names)))]

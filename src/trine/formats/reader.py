@@ -181,7 +181,7 @@ def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]
     if any(device.kind == GPU and device.forwards for device in devices):
         return False
     forwards = [device.forwards for device in devices]
-    through, anyhow = _Groups(len(devices)), _Groups(len(devices))
+    through, anyhow = Groups(len(devices)), Groups(len(devices))
     for a, b in pairs:
         anyhow.join(a, b)
         if forwards[a] and forwards[b]:
@@ -194,27 +194,18 @@ def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]
             reached[a].add(through.of(b))
         if a in direct and b in direct:
             direct[a].add(b)
-    return any(_cut_off(island, reached, direct) for island in _islands(gpus, anyhow))
-
-
-def _islands(gpus: list[int], groups: _Groups) -> list[list[int]]:
-    members: dict[int, list[int]] = {}
-    for gpu in gpus:
-        members.setdefault(groups.of(gpu), []).append(gpu)
-    return list(members.values())
+    return any(_cut_off(island, reached, direct) for island in anyhow.split(gpus))
 
 
 def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping[int, set[int]]) -> bool:
     """Return whether some pair of the island's GPUs shares neither a switched network nor a direct wire."""
     if set.intersection(*(reached[gpu] for gpu in island)):
         return False
-    everyone = set(island)
-    return any(
-        not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu]
-    )  # quadratic only if no network joins all GPUs
+    everyone = set(island)  # quadratic only if no network joins all GPUs
+    return any(not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu])
 
 
-class _Groups:
+class Groups:
     """Disjoint sets of indices."""
 
     def __init__(self, size: int) -> None:
@@ -229,6 +220,13 @@ class _Groups:
 
     def join(self, a: int, b: int) -> None:
         self._parent[self.of(a)] = self.of(b)
+
+    def split(self, indices: Iterable[int]) -> list[list[int]]:
+        """Return the indices set by set, in their order."""
+        members: dict[int, list[int]] = {}
+        for index in indices:
+            members.setdefault(self.of(index), []).append(index)
+        return list(members.values())
 
 
 def class_between(a: Device, b: Device) -> str:
@@ -258,15 +256,10 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
     leaders: dict[object, int] = {}
     stands_for: dict[int, int] = {}
     for switch, ends in around.items():
-        gpu_ends = tuple(
-            sorted(
-                ((other_end, rates) for other_end, rates in ends if devices[other_end].kind == GPU),
-                key=lambda e: (e[0], repr(e[1])),
-            )
-        )
+        gpu_ends = [(gpu, rates) for gpu, rates in ends if devices[gpu].kind == GPU]
         if len(gpu_ends) > 1:
-            key = (gpu_ends, devices[switch].node)
-            stands_for[switch] = leaders.setdefault(key, switch)
+            gpu_ends.sort(key=lambda end: (end[0], repr(end[1])))
+            stands_for[switch] = leaders.setdefault((tuple(gpu_ends), devices[switch].node), switch)
     removed = {switch for switch, leader in stands_for.items() if switch != leader}
     if not removed:
         return list(devices), list(wires), 0
@@ -402,6 +395,4 @@ def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: boo
 
 def gpu_named(name: str | None) -> str | None:
     """Return the name of the GPU model with this name or alias. Raises SpecError if no model matches."""
-    if name is None:
-        return None
-    return load_gpu(name).name
+    return None if name is None else load_gpu(name).name

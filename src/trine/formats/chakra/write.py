@@ -73,10 +73,8 @@ def _check_astra_sim(steps: list[Step], prefix: str) -> None:
                 "Plan(inputs='none')) and offload nothing, or write for target 'chakra'"
             )
         if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
-            raise PlanError(
-                "ASTRA-sim's statistics stop at CPU operators: leave the launches out (--no-cpu, no launch costs), or "
-                "write for target 'chakra'"
-            )
+            remedy = "leave the launches out (--no-cpu, no launch costs), or write for target 'chakra'"
+            raise PlanError(f"ASTRA-sim's statistics stop at CPU operators: {remedy}")
         if isinstance(step, Collective) and step.kind not in _SIMULATED:
             raise PlanError(f"ASTRA-sim has no {step.kind}; it simulates {', '.join(_SIMULATED)}")
 
@@ -134,18 +132,14 @@ def write_chakra(
 ) -> ChakraFiles:
     """Write ``job`` as Chakra execution traces.
 
-    Parameters
-    ----------
     prefix: path up to ``.<rank>.et``; its folder must exist.
     target: ``astra-sim`` rejects nodes at which ASTRA-sim stops, and writes process groups to ``<prefix>.groups.json``
         only (its ``--comm-group-configuration``); ``chakra`` writes everything that the schema can hold, and also adds
         a metadata node for the groups.
     max_bytes: limit on the total size.
 
-    Raises
-    ------
-    InputError: for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not have.
-    PlanError: for a feature that the target cannot express, or more than ``max_bytes``.
+    Raises InputError for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not
+    have; PlanError for a feature that the target cannot express, or more than ``max_bytes``.
     """
     text = os.fspath(prefix)
     if target not in TARGETS:
@@ -155,9 +149,9 @@ def write_chakra(
     writer = _JobWriter(job, has_metadata=target == "chakra")
     expected = writer.expected_bytes()
     if expected > max_bytes:
+        sizes = f"about {format_bytes(expected)}, more than {format_bytes(max_bytes)}"
         raise PlanError(
-            f"the traces of {len(job.program_of)} ranks would have about {format_bytes(expected)}, more than "
-            f"{format_bytes(max_bytes)}: take fewer ranks or micro-batches"
+            f"the traces of {len(job.program_of)} ranks would have {sizes}: take fewer ranks or micro-batches"
         )
     num_bytes = num_nodes = 0
     with OutputFolder(Path(text).parent, manifest_file(text).name) as folder:
@@ -177,10 +171,9 @@ def _check_place(prefix: str, num_ranks: int) -> None:
         raise InputError("must be a path up to .<rank>.et, in a folder that exists", file=prefix)
     for beyond in (Path(f"{prefix}.{num_ranks}.et"), Path(f"{prefix}.{num_ranks}.et.gz"), Path(f"{prefix}.0.et.gz")):
         if beyond.exists():
+            written = f"{Path(prefix).name}.0.et to {num_ranks - 1}.et"
             raise InputError(
-                f"is there already, and the job's own traces are {Path(prefix).name}.0.et to {num_ranks - 1}.et: take "
-                "another prefix",
-                file=beyond,
+                f"is there already, and the job's own traces are {written}: take another prefix", file=beyond
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple, TypeVar
 
 from trine.errors import SpecError, nearest
@@ -295,10 +296,9 @@ def _cross(left: Sequence[int], right: Sequence[int], link: tuple[str, str]) -> 
     if not set(left) & set(right):
         return [Edge(a, b, link) for a in left for b in right]
     edges: dict[tuple[int, int], Edge] = {}
-    for a in left:
-        for b in right:
-            if a != b:
-                edges.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
+    for a, b in product(left, right):
+        if a != b:
+            edges.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
     return edges.values()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from trine.common.spec import check, load_mapping
 from trine.common.units import whole_number
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
-from trine.formats.media import LinkChoices
+from trine.formats.media import LinkChoices, check_links_from
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ def infragraph_cluster(
 ) -> Cluster:
     """Read an InfraGraph infrastructure, or a single device of it, from plain data.
 
-    Parameters
-    ----------
     links: numbers for links without numbers in the file: the link's name, or ``device.link``, to a catalogue entry
         (``"nvlink4"``, ``"nvlink4*2"``) or ``"BANDWIDTH, LATENCY"``.
     links_from: ``"catalogue"`` chooses entries for the other links by their names and descriptions.
@@ -45,15 +44,12 @@ def infragraph_cluster(
     gpu: the GPU model of all ``xpu`` components.
     merge_switches: merge switches that join the same GPUs into one.
 
-    Raises
-    ------
-    SpecError: not the format; an unknown name or index; links without numbers (lists them and the options for them).
+    Raises SpecError: not the format; an unknown name or index; links without numbers (with the options for them).
     """
     from trine.formats.infragraph.expand import expand
     from trine.formats.infragraph.schema import OwnFile
 
-    if links_from not in (None, "catalogue"):
-        raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
+    check_links_from(links_from)
     data, inner = _parts(data, file)
     spec = _infrastructure(data, file)
     expanded = expand(spec, file)
@@ -214,18 +210,11 @@ def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[
 
 def _unused(spec: AnnotationFile) -> list[str]:
     """Return ``'peak_bf16_tflops' of nodes (16 entries)`` and so on, one per attribute name and kind of carrier."""
-    counts: dict[tuple[str, str], int] = {}
-    groups = (
-        ("nodes", [note.attributes for note in spec.nodes]),
-        ("edges", [note.attributes for note in spec.edges]),
-        ("links", [note.attributes for note in spec.links]),
-        ("the graph", [spec.graph]),
-    )
-    for carrier, notes in groups:
-        for attribute in (attribute for attributes in notes for attribute in attributes):
-            if (carrier, attribute.attribute) != ("nodes", "rank"):
-                key = (carrier, attribute.attribute)
-                counts[key] = counts.get(key, 0) + 1
+    counts = Counter(("nodes", each.attribute) for note in spec.nodes for each in note.attributes)
+    counts.update(("edges", each.attribute) for note in spec.edges for each in note.attributes)
+    counts.update(("links", each.attribute) for note in spec.links for each in note.attributes)
+    counts.update(("the graph", each.attribute) for each in spec.graph)
+    del counts["nodes", "rank"]
     return [f"{name!r} of {carrier} ({count} entries)" for (carrier, name), count in counts.items()]
 
 
@@ -270,10 +259,8 @@ def _written_out(text: str, expanded: Expanded, file: str, field: str) -> list[s
 
 def _count(stem: str, expanded: Expanded) -> int:
     """Return the number of nodes ``stem.0``, ``stem.1``, ..."""
-    depth = stem.count(".") + 1
-    prefix = f"{stem}."
-    numbers = {name.split(".")[depth] for name in expanded.names if name.startswith(prefix)}
-    return len(numbers)
+    depth, prefix = stem.count(".") + 1, f"{stem}."
+    return len({name.split(".")[depth] for name in expanded.names if name.startswith(prefix)})
 
 
 def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
@@ -283,6 +270,5 @@ def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
             return range(count) if numbers[0] is None else [range(count)[numbers[0]]]
         return range(count)[slice(*numbers)]
     except (ValueError, IndexError, TypeError):
-        raise SpecError(
-            f"cannot read the index [{text}], or it is outside of {count}", file=file, field=field
-        ) from None
+        message = f"cannot read the index [{text}], or it is outside of {count}"
+        raise SpecError(message, file=file, field=field) from None
