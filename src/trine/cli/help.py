@@ -62,7 +62,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     varied = varied_parameters(words, parameters)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
-    common = COMMON.get(words, "").split()
+    common = COMMON.get(words, ())
     listed = [
         item
         for item in parameters
