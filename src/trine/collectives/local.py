@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -299,10 +298,8 @@ def _arrivals_from(
 Positions = npt.NDArray[np.integer] | Sequence[int]
 
 
-class _Peers(Protocol):
-    """A function that returns the peers of positions of one structure: int32[positions, roles]."""
-
-    def __call__(self, positions: Int64) -> Int32: ...
+#: Returns the peers of positions of one structure: int32[positions, roles].
+_Peers = Callable[[Int64], Int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -387,8 +384,8 @@ def local_structures(schedule: Schedule) -> LocalStructures:
         return _distinguish_sizes(schedule, base)
     if schedule.chunk_sizes is not None:
         structures = tuple(_size_by_kind(pattern, schedule) for pattern in base.patterns)
-        return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
-    structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in base.patterns)
+    else:
+        structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in base.patterns)
     return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
 
 
@@ -423,16 +420,6 @@ def _cached_symmetric(schedule: Schedule) -> _Structures:
     )
 
 
-@lru_cache(maxsize=64)
-def _cached_structures(schedule: Schedule) -> _Structures:
-    return _compare_positions(schedule)
-
-
-@lru_cache(maxsize=8)
-def _cached_large(schedule: Schedule) -> _Structures:
-    return _compare_positions(schedule)
-
-
 def _compare_positions(schedule: Schedule) -> _Structures:
     """Return the distinct patterns of all positions."""
     num_positions = schedule.num_ranks + schedule.num_switches
@@ -445,6 +432,10 @@ def _compare_positions(schedule: Schedule) -> _Structures:
         patterns=tuple(table.pattern(int(position)) for position in firsts),
         peers=_ListedPeers(ptr=table.peers_ptr, peers=table.peers),
     )
+
+
+_cached_structures = lru_cache(maxsize=64)(_compare_positions)
+_cached_large = lru_cache(maxsize=8)(_compare_positions)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

@@ -111,8 +111,6 @@ def run_schedule(
 ) -> ScheduleRun:
     """Simulate every transfer of ``schedule`` on the links of ``cluster``; all ranks enter at 0.
 
-    Parameters
-    ----------
     group: the device index of each rank, in the order of the schedule's positions.
     network, engine: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster with circuits, else
         ``fair``.
@@ -121,10 +119,8 @@ def run_schedule(
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
     reducing_switches: the device index of each reducing switch, in the order of the positions after the ranks.
 
-    Raises
-    ------
-    InputError: devices that do not match the schedule, a negative cost, or a factor below 1.
-    SpecError: the cluster has no route between two devices that exchange data.
+    Raises InputError for devices that do not match the schedule, a negative cost, or a factor below 1; SpecError if the
+    cluster has no route between two devices that exchange data.
     """
     network = network_on(cluster, network)
     graph, expanded = schedule_graph(
@@ -201,10 +197,8 @@ def _devices(
         raise InputError(f"device {cluster.devices[duplicate].name!r} is in the group twice")
     num_ranks, num_switches = len(expanded.completion_ptr) - 1, expanded.num_switches
     if (num_ranks, num_switches) != (len(group), len(reducing_switches)):
-        raise InputError(
-            f"the schedule is for {num_ranks} ranks and {num_switches} switches that reduce, the group has "
-            f"{len(group)} and {len(reducing_switches)}"
-        )
+        text = f"the schedule is for {num_ranks} ranks and {num_switches} switches that reduce"
+        raise InputError(f"{text}, the group has {len(group)} and {len(reducing_switches)}")
     positions = np.concatenate((expanded.src, expanded.dst))
     if len(positions) and not 0 <= positions.min() <= positions.max() < len(devices):
         raise InputError(f"the schedule names position {positions.max()}, the group has {len(devices)}")
