@@ -389,26 +389,13 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
     op, op_from = (OPS[draft.program], "the name of the program") if draft.program else facts.op_of(rows or draft.rows)
     counts = _count_ranks(draft, op)
     return NcclLog(
-        path=path,
-        rows=tuple(rows),
-        op=op,
-        op_from=op_from,
-        num_ranks=counts.estimate,
-        fewest_ranks=counts.fewest,
-        most_ranks=counts.most,
-        ranks_from=counts.source,
-        num_hosts=_num_hosts(draft, counts, ranks),
-        num_alone=max(1, len(draft.root_processes)),
-        hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
-        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
-        launch=_launch(draft, ranks),
-        library=draft.library,
-        version=draft.version,
-        network=draft.network,
-        environment=draft.environment,
-        average_busbw_bytes_per_s=draft.average,
-        notes=(*_notes(draft, counts), *contradictions),
-    )
+        path=path, rows=tuple(rows), op=op, op_from=op_from, num_ranks=counts.estimate, fewest_ranks=counts.fewest,
+        most_ranks=counts.most, ranks_from=counts.source, num_hosts=_num_hosts(draft, counts, ranks),
+        num_alone=max(1, len(draft.root_processes)), hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
+        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)), launch=_launch(draft, ranks),
+        library=draft.library, version=draft.version, network=draft.network, environment=draft.environment,
+        average_busbw_bytes_per_s=draft.average, notes=(*_notes(draft, counts), *contradictions),
+    )  # fmt: skip
 
 
 class _Ranks(NamedTuple):

@@ -42,14 +42,9 @@ def import_cluster(
 
     FILES.get("check_ending")(yaml, "yaml")
     cluster: Cluster = FILES.get("read_any")(
-        file,
-        format,
-        links=_links(link or []),
-        links_from=links_from,
-        gpu=gpu,
-        annotations=annotations,
+        file, format, links=_links(link or []), links_from=links_from, gpu=gpu, annotations=annotations,
         merge_switches=merge_switches,
-    )
+    )  # fmt: skip
     if yaml is not None:
         check_readable(cluster, file)
     kinds = Counter(device.kind for device in cluster.devices)

@@ -87,15 +87,10 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     from trine.cluster import load_cluster
 
     cluster = load_cluster(
-        options.cluster,
-        nodes=options.nodes,
-        gpus=options.gpus,
-        fabric=options.fabric,
-        slow_links=[slow_link(text) for text in options.slow_link],
-        links_down=options.link_down,
-        routing=options.routing,
-        sharp=options.sharp,
-    )
+        options.cluster, nodes=options.nodes, gpus=options.gpus, fabric=options.fabric,
+        slow_links=[slow_link(text) for text in options.slow_link], links_down=options.link_down,
+        routing=options.routing, sharp=options.sharp,
+    )  # fmt: skip
     return _with_circuits(cluster, options)
 
 

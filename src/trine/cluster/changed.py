@@ -52,13 +52,10 @@ def changed(
     sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(log)} if log else {}), **spec.sources}
     evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if log else base.evidence
     cluster = replace(
-        cluster,
-        name=spec.name or Path(file).stem,
-        evidence=spec.evidence or evidence,
-        sources=sources,
+        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
         library=spec.library or base.library,
-    )
+    )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
     return cluster.routed(*usual_routing(cluster)) if base.routing_why.startswith(UNNAMED) else cluster

@@ -118,19 +118,14 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
     return replace(
-        built,
-        name=spec.name or Path(file).stem,
-        evidence=spec.evidence or (built.evidence if joined else "assumed"),
+        built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
         sources={**(built.sources if joined else {}), **spec.sources},
         notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
-        library=spec.library or built.library,
-        routing=spec.routing or built.routing,
-        routing_reason=reason,
+        library=spec.library or built.library, routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread,
-        fabric=usual,
+        spread=built.spread if spec.spread is None else spec.spread, fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
-    )
+    )  # fmt: skip
 
 
 def _from_lists(spec: ClusterFile, file: str) -> Cluster:
@@ -274,25 +269,18 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
         if spec.kind not in LEAVED and getattr(spec, name) is not None:
             raise SpecError(f"a {spec.kind} fabric has no leaf switches", file=file, field=f"fabric.{name}")
     return Fabric(
-        kind=spec.kind,
-        link=spec.link,
-        lanes=spec.lanes,
-        oversubscription=spec.oversubscription or 1.0,
-        radix=spec.radix or 64,
-        reduces=spec.reduces,
-    )
+        kind=spec.kind, link=spec.link, lanes=spec.lanes, oversubscription=spec.oversubscription or 1.0,
+        radix=spec.radix or 64, reduces=spec.reduces,
+    )  # fmt: skip
 
 
 def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
     if spec.buffer is not None and spec.buffer < 1:
         raise SpecError("must be positive; leave it out for an unlimited buffer", file=file, field="circuits.buffer")
     return Circuits(
-        setup_ps=spec.setup,
-        ports=spec.ports,
-        bytes_per_s=spec.bandwidth,
-        latency_ps=spec.latency,
+        setup_ps=spec.setup, ports=spec.ports, bytes_per_s=spec.bandwidth, latency_ps=spec.latency,
         buffer_bytes=spec.buffer,
-    )
+    )  # fmt: skip
 
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:

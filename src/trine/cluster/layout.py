@@ -196,12 +196,9 @@ def link_columns(blocks: Sequence[NodeBlock], numbers: dict[Link, int]) -> LinkT
         target.append(block.devices(table.target.astype(np.int64), copy).astype(np.int32).ravel())
         names.append(_copied([_pattern(link) for link in block.node.links], block))
     return LinkTable(
-        numbers=tuple(numbers),
-        number=np.concatenate(number),
-        source=np.concatenate(source),
-        target=np.concatenate(target),
-        names=JoinedNames(names),
-    )
+        numbers=tuple(numbers), number=np.concatenate(number), source=np.concatenate(source),
+        target=np.concatenate(target), names=JoinedNames(names),
+    )  # fmt: skip
 
 
 def _copied(patterns: Sequence[tuple[str, ...]], block: NodeBlock) -> CopiedNames:

@@ -73,14 +73,9 @@ class DeviceTable(_OnDemand[Device]):
     def _create(self, index: int) -> Device:
         kind, node = self.kinds[self.kind[index]], int(self.node[index])
         return Device(
-            name=self.names[index],
-            kind=kind.kind,
-            gpu=kind.gpu,
-            node=None if node < 0 else self.node_names[node],
-            forwards=kind.forwards,
-            reduces=kind.reduces,
-            rail=kind.rail,
-        )
+            name=self.names[index], kind=kind.kind, gpu=kind.gpu, node=None if node < 0 else self.node_names[node],
+            forwards=kind.forwards, reduces=kind.reduces, rail=kind.rail,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> DeviceTable:
@@ -201,13 +196,9 @@ class LinkTable(_OnDemand[Link]):
     def chosen(self, links: Int64, layout: NodeLayout | None = None) -> LinkTable:
         """Return the links with these numbers; they keep their names."""
         return LinkTable(
-            numbers=self.numbers,
-            number=self.number[links],
-            source=self.source[links],
-            target=self.target[links],
-            names=ChosenNames(self.names, links),
-            layout=layout,
-        )
+            numbers=self.numbers, number=self.number[links], source=self.source[links], target=self.target[links],
+            names=ChosenNames(self.names, links), layout=layout,
+        )  # fmt: skip
 
 
 def kind_of(device: Device) -> DeviceKind:

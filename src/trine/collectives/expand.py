@@ -171,20 +171,16 @@ def _expand_shifts(schedule: Schedule) -> ExpandedSchedule:
         return np.tile(column, num_ranks)
 
     return ExpandedSchedule(
-        src=np.repeat(shift.ravel(), k),
-        dst=((sends.dst + shift) % num_ranks).astype(np.int32).ravel(),
+        src=np.repeat(shift.ravel(), k), dst=((sends.dst + shift) % num_ranks).astype(np.int32).ravel(),
         step=repeat_column(sends.step).astype(np.int32, copy=False),
         chunk=((sends.chunk + shift * part) % schedule.num_chunks).astype(np.int32).ravel(),
         size_bytes=np.zeros(k * num_ranks, dtype=np.int64),
         reduce=repeat_column(sends.reduce).astype(np.bool_, copy=False),
         entry_src=repeat_column(~waits).astype(np.bool_, copy=False),
-        entry_dst=repeat_column(pair_previous < 0).astype(np.bool_, copy=False),
-        predecessor_ptr=ptr,
-        predecessor_idx=idx,
-        completion_ptr=completion_ptr,
-        completion_idx=completion_idx,
+        entry_dst=repeat_column(pair_previous < 0).astype(np.bool_, copy=False), predecessor_ptr=ptr,
+        predecessor_idx=idx, completion_ptr=completion_ptr, completion_idx=completion_idx,
         chunk_ranges=ranges and _shift_ranges(ranges, num_ranks, schedule.num_chunks),
-    )
+    )  # fmt: skip
 
 
 def _arrival_pairs_at_0(sends: SendColumns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:

@@ -128,14 +128,10 @@ def run_schedule(
     )
     records = run(graph, network=network, engine=engine)
     return ScheduleRun(
-        end_ps=int(records.end_ps.max(initial=0)),
-        rank_end_ps=_rank_ends(expanded, records.end_ps),
-        link_bytes=link_bytes(graph),
-        link_bytes_per_s=cluster.link_bytes_per_s,
-        num_messages=graph.num_tasks,
-        graph=graph,
-        records=records,
-    )
+        end_ps=int(records.end_ps.max(initial=0)), rank_end_ps=_rank_ends(expanded, records.end_ps),
+        link_bytes=link_bytes(graph), link_bytes_per_s=cluster.link_bytes_per_s, num_messages=graph.num_tasks,
+        graph=graph, records=records,
+    )  # fmt: skip
 
 
 def schedule_graph(
@@ -154,13 +150,10 @@ def schedule_graph(
     routes = _routes(cluster, devices, pairs, step_ps)
     columns = _TransferColumns(
         kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
-        size_bytes=wire_bytes(expanded.size_bytes, byte_factor),
-        route=routes.first[pair].astype(np.int32),
-        rank=expanded.src,
-        peer=expanded.dst,
-        predecessor_ptr=expanded.predecessor_ptr,
+        size_bytes=wire_bytes(expanded.size_bytes, byte_factor), route=routes.first[pair].astype(np.int32),
+        rank=expanded.src, peer=expanded.dst, predecessor_ptr=expanded.predecessor_ptr,
         predecessor_idx=expanded.predecessor_idx,
-    )
+    )  # fmt: skip
     split = np.flatnonzero(np.diff(routes.first)[pair] > 1)
     if len(split):
         columns = _split(columns, routes, pair, split)
@@ -338,14 +331,9 @@ def append_transfers(
             rows = selection & (caps == cap)
             route[rows] = assembler.between_all(source[rows], target[rows], extra_ps, cap)
     first = assembler.tasks(
-        count,
-        kind=np.where(is_sent, TRANSFER, JOIN),
-        size_bytes=transfers.size_bytes,
-        rank=source,
-        peer=np.where(is_sent, target, -1),
-        route=route,
-        **labels,
-    )
+        count, kind=np.where(is_sent, TRANSFER, JOIN), size_bytes=transfers.size_bytes, rank=source,
+        peer=np.where(is_sent, target, -1), route=route, **labels,
+    )  # fmt: skip
     rows = np.arange(first, first + count, dtype=np.int64)
     assembler.connect(np.repeat(rows, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx + np.int64(first))
     assembler.connect(rows[transfers.entry_src], entry_tasks[transfers.src[transfers.entry_src]])

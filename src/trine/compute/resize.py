@@ -356,11 +356,7 @@ def _with_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     if shape == tensor.shape:
         return tensor
     return Tensor(
-        id=tensor.id,
-        shape=shape,
-        dtype=tensor.dtype,
-        size_bytes=tensor.size_bytes // math.prod(tensor.shape) * math.prod(shape),
-        storage=tensor.storage,
-        role=tensor.role,
-        batch_dims=tensor.batch_dims,
-    )
+        id=tensor.id, shape=shape, dtype=tensor.dtype,
+        size_bytes=tensor.size_bytes // math.prod(tensor.shape) * math.prod(shape), storage=tensor.storage,
+        role=tensor.role, batch_dims=tensor.batch_dims,
+    )  # fmt: skip

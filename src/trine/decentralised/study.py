@@ -455,18 +455,11 @@ def hop(
         graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
     )
     return HopResult(
-        graph=graph,
-        protocol=protocol,
-        numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
-        cluster=machine,
-        gradient_ps=gradient_ps,
-        apply_ps=apply_ps,
-        update_bytes=work.update_bytes,
-        network=network if isinstance(network, str) else network.name,
-        evidence=_evidence(step, machine, stragglers),
-        warnings=(*step.warnings, *times.warnings(source)),
-        wall_s=time.perf_counter() - began,
-    )
+        graph=graph, protocol=protocol, numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
+        cluster=machine, gradient_ps=gradient_ps, apply_ps=apply_ps, update_bytes=work.update_bytes,
+        network=network if isinstance(network, str) else network.name, evidence=_evidence(step, machine, stragglers),
+        warnings=(*step.warnings, *times.warnings(source)), wall_s=time.perf_counter() - began,
+    )  # fmt: skip
 
 
 def load_for(

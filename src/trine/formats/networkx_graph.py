@@ -193,14 +193,10 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
     if rail is not None and (isinstance(rail, bool) or not isinstance(rail, int)):
         raise SpecError(f"node {name!r}: rail must be a whole number, got {show(rail)}", file=file)
     return Device(
-        name=name,
-        kind=kind,
-        gpu=None if model is None else str(model),
-        node=None if node is None else str(node),
+        name=name, kind=kind, gpu=None if model is None else str(model), node=None if node is None else str(node),
         forwards=kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards),
-        reduces=bool(attributes.get("reduces", False)),
-        rail=rail,
-    )
+        reduces=bool(attributes.get("reduces", False)), rail=rail,
+    )  # fmt: skip
 
 
 def _kind(name: str, attributes: dict[str, Any], file: str) -> str:

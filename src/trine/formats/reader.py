@@ -163,14 +163,10 @@ def assemble(
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(
-            name=name,
-            devices=tuple(devices),
-            links=LinkTable.joined(tuple(device.name for device in devices), directed(wires)),
-            evidence="assumed",
-            sources=sources,
-            notes="\n".join(notes),
-            library=library,
-        )
+            name=name, devices=tuple(devices),
+            links=LinkTable.joined(tuple(device.name for device in devices), directed(wires)), evidence="assumed",
+            sources=sources, notes="\n".join(notes), library=library,
+        )  # fmt: skip
         return cluster.routed(*usual_routing(cluster))
     except SpecError as error:
         raise error if error.file else SpecError(str(error), file=file) from None
@@ -361,14 +357,10 @@ def read_out(reader: Reader, origin: str) -> Cluster:
     """Return the cluster that a reader drafted; ``origin`` describes the file's origin, for the sources."""
     reader.media.check()
     return assemble(
-        Path(reader.file).stem,
-        reader.draft.devices,
-        reader.draft.wires,
-        file=reader.file,
-        sources={"structure": f"{Path(reader.file).name}, {origin}", **reader.media.choices.used},
-        notes=reader.notes,
+        Path(reader.file).stem, reader.draft.devices, reader.draft.wires, file=reader.file,
+        sources={"structure": f"{Path(reader.file).name}, {origin}", **reader.media.choices.used}, notes=reader.notes,
         library=reader.library,
-    )
+    )  # fmt: skip
 
 
 def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: bool = False) -> None:

@@ -235,12 +235,9 @@ def _memory(memory: MemoryEvents, tasks: Int64, row_of: Int64, rows: Sequence[in
     number[tasks] = np.arange(len(tasks))
     is_shown = row_of[memory.rank] >= 0
     return MemoryEvents(
-        task=number[memory.task[is_shown]].astype(np.int32),
-        at_end=memory.at_end[is_shown],
-        rank=row_of[memory.rank[is_shown]].astype(np.int32),
-        delta_bytes=memory.delta_bytes[is_shown],
-        category=memory.category[is_shown],
-        resident_bytes=memory.resident_bytes[list(rows)],
+        task=number[memory.task[is_shown]].astype(np.int32), at_end=memory.at_end[is_shown],
+        rank=row_of[memory.rank[is_shown]].astype(np.int32), delta_bytes=memory.delta_bytes[is_shown],
+        category=memory.category[is_shown], resident_bytes=memory.resident_bytes[list(rows)],
         block=None if memory.block is None else memory.block[is_shown],
         held=None if memory.held is None else _renumbered(memory.held[is_shown], number),
-    )
+    )  # fmt: skip

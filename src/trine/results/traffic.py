@@ -194,13 +194,9 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64,
         time_by_rank[rows] += durations[indices].sum()
         waiting_by_rank[rows] += waiting[indices].sum()
     return CollectiveUse(
-        kind=labels[0].kind,
-        size_bytes=labels[0].size_bytes,
-        group_size=labels[0].num_ranks,
-        count=int(count.max(initial=0)),
-        total=int(times[members].sum()),
-        time_ps=int(time_by_rank.max(initial=0)),
+        kind=labels[0].kind, size_bytes=labels[0].size_bytes, group_size=labels[0].num_ranks,
+        count=int(count.max(initial=0)), total=int(times[members].sum()), time_ps=int(time_by_rank.max(initial=0)),
         axes=tuple(dict.fromkeys(label.axis for label in labels)),
         algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
         waiting_ps=int(waiting_by_rank[time_by_rank.argmax()]) if num_ranks else 0,
-    )
+    )  # fmt: skip

@@ -372,12 +372,9 @@ def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
     new_link, new_route = np.argsort(old_link).astype(np.int32), np.argsort(old_route).astype(np.int32)
     rows = [graph.links_of(route) for route in old_route]
     return replace(
-        graph,
-        route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),
-        route_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        route_links=new_link[np.concatenate(rows)],
-        route_latency_ps=graph.route_latency_ps[old_route],
-        link_bytes_per_s=graph.link_bytes_per_s[old_link],
+        graph, route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),
+        route_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64), route_links=new_link[np.concatenate(rows)],
+        route_latency_ps=graph.route_latency_ps[old_route], link_bytes_per_s=graph.link_bytes_per_s[old_link],
         link_latency_ps=graph.link_latency_ps[old_link],
         link_names=tuple(graph.link_names[link] for link in old_link),
-    )
+    )  # fmt: skip

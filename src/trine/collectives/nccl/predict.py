@@ -316,22 +316,11 @@ class Collectives:
         evidence = "assumed" if self._reduces_in_fabric(pair) else self._evidence
         low, high = self._band(evidence, sent)
         return CollectiveTime(
-            op=op,
-            size_bytes=size,
-            sent_bytes=sent,
-            num_ranks=self.topology.num_ranks,
-            time_ps=_ps(time_us),
-            low_ps=_ps(time_us * low),
-            high_ps=_ps(time_us * high),
-            algorithm=pair[0],
-            protocol=pair[1],
-            channels=self.context.channels,
-            bus_factor=bus_factor(op, self.topology.num_ranks),
-            evidence=evidence,
-            limit=cost.limit,
-            parts=_parts(cost, time_us),
-            notes=notes,
-        )
+            op=op, size_bytes=size, sent_bytes=sent, num_ranks=self.topology.num_ranks, time_ps=_ps(time_us),
+            low_ps=_ps(time_us * low), high_ps=_ps(time_us * high), algorithm=pair[0], protocol=pair[1],
+            channels=self.context.channels, bus_factor=bus_factor(op, self.topology.num_ranks), evidence=evidence,
+            limit=cost.limit, parts=_parts(cost, time_us), notes=notes,
+        )  # fmt: skip
 
     def _faster_with_less(self, op: str, size: int, choice: Candidate) -> tuple[Cost, Candidate, float] | None:
         """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.

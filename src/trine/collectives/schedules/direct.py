@@ -62,12 +62,9 @@ class BlockSends:
         sends, peers = DirectSends("all_to_all_v")(position, num_ranks, num_chunks, root), _peers(position, num_ranks)
         is_present = bits[position * num_ranks + peers] == 1
         return Sends(
-            step=sends.step[is_present],
-            peer=sends.peer[is_present],
-            chunk=sends.chunk[is_present],
-            reduce=sends.reduce[is_present],
-            channel=sends.channel[is_present],
-        )
+            step=sends.step[is_present], peer=sends.peer[is_present], chunk=sends.chunk[is_present],
+            reduce=sends.reduce[is_present], channel=sends.channel[is_present],
+        )  # fmt: skip
 
 
 def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
@@ -139,16 +136,10 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
         table = _check_matrix(matrix, num_ranks, size_bytes)
     present = np.packbits(table.ravel() > 0).tobytes()
     return Schedule(
-        kind="all_to_all_v",
-        algorithm="direct",
-        num_ranks=num_ranks,
-        num_chunks=num_ranks * num_ranks,
-        chunk_bytes=int(table.max()),
-        size_bytes=size_bytes,
-        sends_of=BlockSends(present),
-        chunk_sizes=tuple(table.ravel().tolist()),
-        symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
-    )
+        kind="all_to_all_v", algorithm="direct", num_ranks=num_ranks, num_chunks=num_ranks * num_ranks,
+        chunk_bytes=int(table.max()), size_bytes=size_bytes, sends_of=BlockSends(present),
+        chunk_sizes=tuple(table.ravel().tolist()), symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
+    )  # fmt: skip
 
 
 def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:

@@ -76,14 +76,9 @@ class LevelSends:
         chunk_row = spans(part.chunk, count) % len(chunks)
         row = np.repeat(unit, starts.shape[1])
         sends.add_raw(
-            first_step + part.step[row],
-            peers[part.peer[row]],
-            starts[chunk_row].ravel(),
-            reduce=part.reduce[row],
-            channel=part.channel[row],
-            count=chunks.shape[1] if is_run else 1,
-            message=message[row],
-        )
+            first_step + part.step[row], peers[part.peer[row]], starts[chunk_row].ravel(), reduce=part.reduce[row],
+            channel=part.channel[row], count=chunks.shape[1] if is_run else 1, message=message[row],
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -154,14 +154,10 @@ def _raw(part: bytes, number: int, path: Path) -> RawNode:
     if message.type and message.type not in NODE_TYPES:
         raise TraceError(f"node {message.id}: there is no node type {message.type}", file=path)
     return RawNode(
-        id=message.id,
-        name=message.name,
-        type=message.type,
-        deps=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))),
-        duration_micros=message.duration_micros,
-        values=message.inputs.values,
-        attributes=Attributes(message.attr, path, f"node {message.id}"),
-    )
+        id=message.id, name=message.name, type=message.type,
+        deps=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))), duration_micros=message.duration_micros,
+        values=message.inputs.values, attributes=Attributes(message.attr, path, f"node {message.id}"),
+    )  # fmt: skip
 
 
 def _parse(message: Any, part: bytes, path: Path, subject: str) -> None:

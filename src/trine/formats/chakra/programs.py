@@ -186,13 +186,9 @@ class _StepWriter:
             moves = isinstance(step, Compute) and step.stream != LAUNCH_STREAM
             self._tensor_bytes.append(node.attributes.integer("tensor_size", 0) if moves else 0)
         return Program(
-            steps=tuple(self._steps),
-            nodes=tuple(self._nodes),
-            groups=self._groups,
-            owners=self._owners,
-            notes=tuple(self._notes),
-            tensor_bytes=tuple(self._tensor_bytes),
-        )
+            steps=tuple(self._steps), nodes=tuple(self._nodes), groups=self._groups, owners=self._owners,
+            notes=tuple(self._notes), tensor_bytes=tuple(self._tensor_bytes),
+        )  # fmt: skip
 
     # -- one node ------------------------------------------------------------------------------------------------
 

@@ -145,17 +145,12 @@ class _JobReader:
         program_of = tuple(self._program(rank) for rank in range(len(self._files)))
         axes, layers = self._own_facts()
         trace = ChakraTrace(
-            prefix=self._prefix,
-            files=self._files,
-            programs=tuple(self._programs),
-            program_of=program_of,
+            prefix=self._prefix, files=self._files, programs=tuple(self._programs), program_of=program_of,
             groups={name: ranks for ranks, name in self._tables.axes.items()},
-            operator_names=tuple(self._tables.operators),
-            layer_names=layers,
-            axes=axes,
+            operator_names=tuple(self._tables.operators), layer_names=layers, axes=axes,
             roofline=self._tables.roofline,
             notes=tuple(dict.fromkeys(note for program in self._programs for note in program.notes)),
-        )
+        )  # fmt: skip
         check(trace)
         return trace
 

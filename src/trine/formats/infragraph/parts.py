@@ -63,14 +63,10 @@ def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | Non
             raise SpecError(f"component {node.path!r}: '{name}' after {MARK!r} is too short", file=file)
     prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
     return Device(
-        name=prefix + exported.names[node.number],
-        kind=exported.kind,
-        gpu=exported.gpu,
-        node=host if exported.node is None else exported.node[node.number],
-        forwards=exported.forwards,
-        reduces=exported.reduces,
-        rail=None if exported.rail is None else exported.rail[node.number],
-    )
+        name=prefix + exported.names[node.number], kind=exported.kind, gpu=exported.gpu,
+        node=host if exported.node is None else exported.node[node.number], forwards=exported.forwards,
+        reduces=exported.reduces, rail=None if exported.rail is None else exported.rail[node.number],
+    )  # fmt: skip
 
 
 def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | None]]:

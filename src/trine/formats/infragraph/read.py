@@ -116,18 +116,13 @@ def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
         links[link] = replace(links[link], name=name)
     try:
         return replace(
-            cluster,
-            devices=tuple(cluster.devices[old] for old in order),
-            links=tuple(links),
-            evidence=exported.evidence,
-            sources=exported.sources,
-            notes=exported.notes,
-            library=exported.library,
+            cluster, devices=tuple(cluster.devices[old] for old in order), links=tuple(links),
+            evidence=exported.evidence, sources=exported.sources, notes=exported.notes, library=exported.library,
             routing=exported.routing,
             routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
             grid=tuple(exported.grid),
             fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
-        )
+        )  # fmt: skip
     except SpecError as error:
         raise SpecError(str(error), file=file) from None
 

@@ -70,14 +70,9 @@ class Graph:
             storage = self._num_storages
         dtype = dtype or self.dtype
         tensor = Tensor(
-            id=len(self.tensors) + 1,
-            shape=shape,
-            dtype=dtype,
-            size_bytes=prod(shape) * ITEM_BYTES[dtype],
-            storage=storage,
-            role=role,
-            batch_dims=batch_dims,
-        )
+            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=prod(shape) * ITEM_BYTES[dtype],
+            storage=storage, role=role, batch_dims=batch_dims,
+        )  # fmt: skip
         self.tensors[tensor.id] = tensor
         return tensor
 
@@ -132,16 +127,10 @@ class Graph:
         if self.style is not None:
             attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
         operator = Operator(
-            id=len(self.operators) + 1,
-            name=name,
-            phase=phase,
-            inputs=tuple([t.id for t in inputs]),
-            outputs=tuple([t.id for t in outputs]),
-            gpu_time_ps=0,
-            forward_id=forward,
-            layer=layer,
+            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple([t.id for t in inputs]),
+            outputs=tuple([t.id for t in outputs]), gpu_time_ps=0, forward_id=forward, layer=layer,
             attributes=attributes,
-        )
+        )  # fmt: skip
         self.operators.append(operator)
         self._layers[operator.id] = layer
         return operator.id

@@ -141,12 +141,9 @@ def _with_times(
     gpu: GpuSpec,
 ) -> Workload:
     return replace(
-        workload,
-        gpu=gpu.name,
-        operators=operators,
-        assumptions=(text, *workload.assumptions),
+        workload, gpu=gpu.name, operators=operators, assumptions=(text, *workload.assumptions),
         metadata={**workload.metadata, "times": times, **metadata},
-    )
+    )  # fmt: skip
 
 
 #: This prefix marks a model in place of a trace file: ``model:llama-3-8b,sequence=4096``.
@@ -496,17 +493,10 @@ def _workload(
     if spec.parameters is not None and has_all_layers and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
-        name=spec.name,
-        source=f"{PREFIX}{spec.name}",
-        format=SYNTHESISED,
-        gpu=None,
-        batch=batch,
-        operators=tuple(graph.operators),
-        tensors=graph.tensors,
-        parameters=graph.parameters(),
-        assumptions=assumptions,
-        metadata={"model": spec.name, "parameters": str(count), **facts},
-    )
+        name=spec.name, source=f"{PREFIX}{spec.name}", format=SYNTHESISED, gpu=None, batch=batch,
+        operators=tuple(graph.operators), tensors=graph.tensors, parameters=graph.parameters(),
+        assumptions=assumptions, metadata={"model": spec.name, "parameters": str(count), **facts},
+    )  # fmt: skip
 
 
 def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration: Calibration | None) -> Workload:
