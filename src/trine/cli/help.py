@@ -63,11 +63,9 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())
-    listed = [
-        item
-        for item in parameters
-        if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
-    ]
+    listed = parameters
+    if not is_all and len(parameters) > MOST_LISTED:
+        listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
     rows = [_row(item) for item in (*listed, *varied[: None if is_all else 1])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
@@ -123,9 +121,8 @@ def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterato
     for row in rows:
         for number, (key, text) in enumerate(_cells(row, left, inner - left - 2)):
             cell = _paint_names(key, row, colour) if number == 0 else key
-            yield f"{painted(side, DIM, colour)} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} " + painted(
-                side, DIM, colour
-            )
+            border = painted(side, DIM, colour)
+            yield f"{border} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} {border}"
     yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.join import join_nodes, with_joint_nics
@@ -156,18 +156,12 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
         if entry.reduces and entry.kind != SWITCH:
             raise SpecError(f"a {entry.kind} reduces nothing", file=file, field=f"devices[{number}].reduces")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
+        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces}
         for i in range(entry.count or 1):
-            devices.append(
-                Device(
-                    name=entry.name if entry.count is None else f"{entry.name}{i}",
-                    kind=entry.kind,
-                    gpu=entry.gpu,
-                    node=f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node,
-                    forwards=forwards,
-                    reduces=entry.reduces,
-                    rail=None if entry.rail is None else entry.rail + i,
-                )
-            )
+            name = entry.name if entry.count is None else f"{entry.name}{i}"
+            node = f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node
+            rail = None if entry.rail is None else entry.rail + i
+            devices.append(Device(name=name, node=node, rail=rail, **common))
     return tuple(devices)
 
 

@@ -144,7 +144,7 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
         result,
         graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows),
         records=replace(
-            records, ready_ps=records.ready_ps[tasks], start_ps=records.start_ps[tasks], end_ps=records.end_ps[tasks]
+            records, **{name: getattr(records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
         ),
         memory=None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks),
         memory_capacity_bytes=tuple(capacity[row] for row in rows) if capacity else (),

@@ -218,9 +218,8 @@ def _bottleneck(result: TaskRun) -> str:
         return f"{text}; " + ", ".join(f"{operator} {percent(part, step)}" for operator, part in top) + " of the step"
     link = max(result.links, key=lambda use: use.utilisation, default=None)
     if name == "communication" and link is not None:
-        return (
-            f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {format_bandwidth(link.bytes_per_s)}"
-        )
+        rate = format_bandwidth(link.bytes_per_s)
+        return f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {rate}"
     return text
 
 
@@ -230,12 +229,9 @@ def _folding(result: TaskRun) -> str:
     parts = [note for note in notes if note.startswith("verified: ")][:1]
     if repeats is not None:
         parts += [repeats.verified] if repeats.verified else []
-        limit = format_time(repeats.bound_ps)
-        parts += (
-            [f"micro-batches nearly repeat: step, starts and ends are within {limit} (--exact)"]
-            if repeats.bound_ps
-            else []
-        )
+        if repeats.bound_ps:
+            limit = format_time(repeats.bound_ps)
+            parts.append(f"micro-batches nearly repeat: step, starts and ends are within {limit} (--exact)")
     return "; ".join(parts)
 
 

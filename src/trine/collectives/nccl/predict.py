@@ -80,9 +80,7 @@ class Collectives:
     options: library, algorithm, protocol and limits.
     library: costs to use instead of the library's. context: costs and links to use instead (:func:`with_context`).
 
-    Raises
-    ------
-    InputError: unknown option value, or one that does not fit the cluster.
+    Raises InputError: unknown option value, or one that does not fit the cluster.
     """
 
     def __init__(
