@@ -89,13 +89,9 @@ def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow]) -> Verd
 
 
 def check_curve(
-    expected: Expected,
-    measured_ps: Sequence[int],
-    noise: Noise = NOISE,
-    *,
-    stated: Mapping[str, str] = _NOTHING,
+    expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, *, stated: Mapping[str, str] = _NOTHING,
     excluded: Collection[str] = (),
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
 
     stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.

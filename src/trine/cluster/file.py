@@ -166,13 +166,9 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
 
 
 def _add_links(
-    link: LinkSpec,
-    index: Mapping[str, int],
-    devices: tuple[Device, ...],
-    rows: list[tuple[int, int, Link]],
-    file: str,
-    field: str,
-) -> None:
+    link: LinkSpec, index: Mapping[str, int], devices: tuple[Device, ...], rows: list[tuple[int, int, Link]],
+    file: str, field: str,
+) -> None:  # fmt: skip
     sources = _indices(link.source, index, file, f"{field}.from")
     targets = _indices(link.target, index, file, f"{field}.to")
     if len(rows) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:

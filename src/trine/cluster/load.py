@@ -23,13 +23,9 @@ from trine.errors import InputError, SpecError, about, as_known, nearest
 
 
 def scaled(
-    cluster: Cluster,
-    *,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    gpus_per_node: int | None = None,
+    cluster: Cluster, *, nodes: int | None = None, gpus: int | None = None, gpus_per_node: int | None = None,
     fabric: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return copies of ``cluster`` with ``gpus`` GPUs in total; see :func:`trine.cluster.load_cluster`.
 
     ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
@@ -150,13 +146,9 @@ def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
 
 
 def _hosts_of(
-    cluster: Cluster,
-    hosts: Sequence[Sequence[int]],
-    nodes: int,
-    gpus: int,
-    gpus_per_node: int | None,
+    cluster: Cluster, hosts: Sequence[Sequence[int]], nodes: int, gpus: int, gpus_per_node: int | None,
     fabric: str | None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return ``gpus`` GPUs on the first ``nodes`` hosts of the fewest racks."""
     largest = max(map(len, hosts))
     if gpus_per_node is not None and gpus_per_node > largest:

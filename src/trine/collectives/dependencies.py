@@ -127,13 +127,9 @@ def previous_of_same(*columns: npt.NDArray[np.integer]) -> Int64:
 
 
 def received_before(
-    slot: Int64,
-    step: Int32,
-    previous_use: Int64,
-    arrival_slot: Int64,
-    arrival_step: Int32,
+    slot: Int64, step: Int32, previous_use: Int64, arrival_slot: Int64, arrival_step: Int32,
     arrival_adds: npt.NDArray[np.bool_],
-) -> tuple[Int64, Int64]:
+) -> tuple[Int64, Int64]:  # fmt: skip
     """Return pairs (use, arrival): uses of a slot at a step, and the earlier arrivals in the slot that still matter.
 
     Overwritten arrivals do not matter; the schedule orders them against the overwriting one, and the checker proves it.

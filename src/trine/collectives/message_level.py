@@ -66,14 +66,9 @@ class MessageLevelRuns:
     """Simulator of one group's collectives. ``load``: bytes over each link in the last run, int64[links]."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        ranks: Sequence[int],
-        options: CollectiveOptions,
-        network: str,
-        matrix: Matrix | None = None,
-        runner: ScheduleRunner = run_schedule,
-    ) -> None:
+        self, cluster: Cluster, ranks: Sequence[int], options: CollectiveOptions, network: str,
+        matrix: Matrix | None = None, runner: ScheduleRunner = run_schedule,
+    ) -> None:  # fmt: skip
         if len(ranks) < 2:
             raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}: take more GPUs, or nodes")
         if options.protocol not in (AUTO, *PROTOCOLS):

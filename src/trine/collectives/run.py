@@ -99,16 +99,10 @@ class MessageOptions(TypedDict):
 
 
 def run_schedule(
-    schedule: Schedule | ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    *,
-    network: str | Network | None = None,
-    engine: str = "compiled",
-    step_ps: int | StepCost = 0,
-    byte_factor: int | float | Fraction = 1,
-    reducing_switches: Sequence[int] = (),
-) -> ScheduleRun:
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], *,
+    network: str | Network | None = None, engine: str = "compiled", step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1, reducing_switches: Sequence[int] = (),
+) -> ScheduleRun:  # fmt: skip
     """Simulate every transfer of ``schedule`` on the links of ``cluster``; all ranks enter at 0.
 
     group: the device index of each rank, in the order of the schedule's positions.
@@ -135,14 +129,9 @@ def run_schedule(
 
 
 def schedule_graph(
-    schedule: Schedule | ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    *,
-    step_ps: int | StepCost = 0,
-    byte_factor: int | float | Fraction = 1,
-    reducing_switches: Sequence[int] = (),
-) -> tuple[TaskGraph, ExpandedSchedule]:
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], *, step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1, reducing_switches: Sequence[int] = (),
+) -> tuple[TaskGraph, ExpandedSchedule]:  # fmt: skip
     """Return the transfers of ``schedule`` as a task graph and as a list; arguments as in :func:`run_schedule`."""
     expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
     devices = _devices(expanded, cluster, group, reducing_switches)
@@ -306,13 +295,9 @@ def caps_of(schedule: Schedule, chunk: Int32) -> Int64:
 
 
 def append_transfers(
-    assembler: PlacedAssembler,
-    schedule: Schedule,
-    ranks: Sequence[int],
-    entry_tasks: Int64,
-    software_ps: int,
+    assembler: PlacedAssembler, schedule: Schedule, ranks: Sequence[int], entry_tasks: Int64, software_ps: int,
     **labels: int,
-) -> None:
+) -> None:  # fmt: skip
     """Append the transfers of ``schedule`` among ``ranks``, in the order of the expanded schedule.
 
     entry_tasks: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: time before each

@@ -154,13 +154,9 @@ class Linear:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        transfer: Transfer | None = None,
-        calibration: Calibration | None = None,
-        *,
+        self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
         name: str = "linear",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name = name
         self._synthesised = is_synthesised(workload)
         self._sizing = Sizing(workload)
@@ -274,13 +270,9 @@ COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
 
 
 def make_compute(
-    name: str,
-    workload: Workload,
-    *,
-    target: GpuSpec | None = None,
-    source: GpuSpec | None = None,
+    name: str, workload: Workload, *, target: GpuSpec | None = None, source: GpuSpec | None = None,
     calibration: Calibration | None = None,
-) -> ComputeModel:
+) -> ComputeModel:  # fmt: skip
     """Make the compute model ``name`` for ``workload``.
 
     ``name``: 'recorded', 'linear', 'roofline', 'tables', 'auto' or a plug-in's.

@@ -463,12 +463,9 @@ def hop(
 
 
 def load_for(
-    workload: Workload | str | os.PathLike[str],
-    machine: Cluster,
-    graph: WorkerGraph,
-    gpu: str | None = None,
+    workload: Workload | str | os.PathLike[str], machine: Cluster, graph: WorkerGraph, gpu: str | None = None,
     trace_gpu: str | None = None,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """Load the trace once for many runs of :func:`hop`; a model is synthesised for the workers' GPUs."""
     return load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(_gpus_of(machine, graph)))
 

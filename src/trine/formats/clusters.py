@@ -199,15 +199,10 @@ _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
 def read_any(
-    path: str | os.PathLike[str],
-    format: str | None = None,
-    *,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-    gpu: str | None = None,
-    annotations: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], format: str | None = None, *, links: Mapping[str, str] | None = None,
+    links_from: str | None = None, gpu: str | None = None, annotations: str | os.PathLike[str] | None = None,
     merge_switches: bool = False,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Read a cluster from a file of any known format, detected from its content.
 
     format: one of :data:`READERS`, for a file with ambiguous content.

@@ -32,13 +32,9 @@ _INFRAGRAPH_KEYS = ("instance", "instance_idx", "device", "composed_device")
 
 
 def from_networkx(
-    graph: Any,
-    *,
-    name: str | None = None,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
+    graph: Any, *, name: str | None = None, gpu: str | None = None, links: Mapping[str, str] | None = None,
     links_from: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return a cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
 
     Node attributes: ``kind`` or ``type`` (gpu, host, nic, switch, or xpu, cpu, port, ...), ``gpu``, ``node``,
@@ -57,12 +53,9 @@ def from_networkx(
 
 
 def node_link_cluster(
-    data: Mapping[str, Any],
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
+    data: Mapping[str, Any], file: str, gpu: str | None = None, links: Mapping[str, str] | None = None,
     links_from: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return a cluster from networkx' node-link data (``nodes`` with ``id``, ``edges`` or ``links``)."""
     entries = data.get("edges", data.get("links"))
     if not isinstance(data.get("nodes"), list) or not isinstance(entries, list):
@@ -125,15 +118,9 @@ def graphml_cluster(
 
 
 def _cluster(
-    nodes: list[tuple[str, dict[str, Any]]],
-    edges: list[tuple[str, str, dict[str, Any]]],
-    directed: bool,
-    name: str,
-    file: str,
-    gpu: str | None,
-    links: Mapping[str, str] | None,
-    links_from: str | None,
-) -> Cluster:
+    nodes: list[tuple[str, dict[str, Any]]], edges: list[tuple[str, str, dict[str, Any]]], directed: bool, name: str,
+    file: str, gpu: str | None, links: Mapping[str, str] | None, links_from: str | None,
+) -> Cluster:  # fmt: skip
     check_links_from(links_from)
     gpu = gpu_named(gpu)
     draft = TopologyBuilder(file)
@@ -208,14 +195,9 @@ def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
 
 
 def _rates(
-    attributes: dict[str, Any],
-    a: Device,
-    b: Device,
-    choices: LinkChoices,
-    lacking: dict[str, None],
-    edge: str,
+    attributes: dict[str, Any], a: Device, b: Device, choices: LinkChoices, lacking: dict[str, None], edge: str,
     file: str,
-) -> Link:
+) -> Link:  # fmt: skip
     for key in attributes:
         if key not in (*_EDGE_KEYS, "id"):  # networkx.read_graphml adds the name of the edge
             raise SpecError(f"edge {edge}: unknown attribute {show(key)}{nearest(str(key), _EDGE_KEYS)}", file=file)

@@ -139,16 +139,9 @@ def directed(cables: Iterable[Cable]) -> Iterator[tuple[int, int, Link]]:
 
 
 def assemble(
-    name: str,
-    devices: Sequence[Device],
-    wires: Sequence[Cable],
-    *,
-    file: object,
-    sources: Mapping[str, str],
-    notes: Sequence[str] = (),
-    library: str | None = None,
-    says_who_forwards: bool = False,
-) -> Cluster:
+    name: str, devices: Sequence[Device], wires: Sequence[Cable], *, file: object, sources: Mapping[str, str],
+    notes: Sequence[str] = (), library: str | None = None, says_who_forwards: bool = False,
+) -> Cluster:  # fmt: skip
     """Build a cluster; GPUs forward other GPUs' traffic if no switch connects them all.
 
     ``says_who_forwards``: the file states which devices forward, as trine's own files do.

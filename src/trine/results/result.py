@@ -150,13 +150,10 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
         memory_capacity_bytes=tuple(capacity[row] for row in rows) if capacity else (),
         power_w=tuple(power[row] for row in rows) if power else (),
         part=Part(
-            ranks=tuple(ranks),
-            num_ranks=result.num_ranks,
-            ends=_ends(result, tasks),
-            step_ends_ps=result.step_ends_ps,
-            reasons=lambda: result.wait_reasons[tasks],
+            ranks=tuple(ranks), num_ranks=result.num_ranks, ends=_ends(result, tasks),
+            step_ends_ps=result.step_ends_ps, reasons=lambda: result.wait_reasons[tasks],
         ),
-    )
+    )  # fmt: skip
 
 
 def _rows(result: TaskRun, ranks: Sequence[int]) -> list[int]:

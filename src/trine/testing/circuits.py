@@ -113,13 +113,9 @@ def require_lawful_circuits(
 
 
 def _require_standing(
-    graph: TaskGraph,
-    records: Records,
-    history: Sequence[Change],
-    model: CircuitModel,
-    transfers: Sequence[int],
+    graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, transfers: Sequence[int],
     case: str,
-) -> None:
+) -> None:  # fmt: skip
     """Check that circuits stand from set-up until after their last transfer, and that no rank exceeds its ports."""
     circuits: dict[tuple[int, int], int] = {}
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}

@@ -201,13 +201,9 @@ def _require_fitting(
 
 
 def _require_invariant(
-    model: NetworkModel,
-    routes: Sequence[Sequence[int]],
-    capacity: Sequence[int],
-    rates: Sequence[float],
-    rng: random.Random,
-    case: str,
-) -> None:
+    model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rates: Sequence[float],
+    rng: random.Random, case: str,
+) -> None:  # fmt: skip
     """Require the same rates after renumbering flows and links."""
     order = rng.sample(range(len(routes)), len(routes))
     new_link = rng.sample(range(len(capacity)), len(capacity))

@@ -84,13 +84,9 @@ class Collectives:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        group: Sequence[int] | None = None,
-        options: CollectiveOptions | None = None,
-        library: Library | None = None,
-        context: CostContext | None = None,
-    ) -> None:
+        self, cluster: Cluster, group: Sequence[int] | None = None, options: CollectiveOptions | None = None,
+        library: Library | None = None, context: CostContext | None = None,
+    ) -> None:  # fmt: skip
         self.options = options or CollectiveOptions()
         self.cluster = cluster if context else spread_over_planes(cluster)
         self.group = range(len(self.cluster.gpus)) if group is None else group

@@ -41,12 +41,9 @@ def manifest_file(prefix: str | os.PathLike[str]) -> Path:
 
 
 def read_chakra(
-    prefix: str | os.PathLike[str],
-    *,
-    comm_groups: str | os.PathLike[str] | None = None,
-    roofline: NodeRoofline | None = None,
-    algorithms: Mapping[str, str] | None = None,
-) -> ChakraTrace:
+    prefix: str | os.PathLike[str], *, comm_groups: str | os.PathLike[str] | None = None,
+    roofline: NodeRoofline | None = None, algorithms: Mapping[str, str] | None = None,
+) -> ChakraTrace:  # fmt: skip
     """Read the Chakra execution traces of all ranks, plain or gzip.
 
     prefix: path up to ``.<rank>.et``; ranks are numbered from 0 without a gap.

@@ -42,16 +42,10 @@ NOT_MODELLED = (
 
 
 def simulate_chakra(
-    trace: ChakraTrace,
-    cluster: Cluster | str | os.PathLike[str],
-    *,
-    network: str | Network | None = None,
-    collective_costs: str | CollectiveCosts = "auto",
-    engine: str = "compiled",
-    progress: Progress | None = None,
-    on_compile: OnCompile | None = None,
-    warnings: tuple[str, ...] = (),
-) -> Result:
+    trace: ChakraTrace, cluster: Cluster | str | os.PathLike[str], *, network: str | Network | None = None,
+    collective_costs: str | CollectiveCosts = "auto", engine: str = "compiled", progress: Progress | None = None,
+    on_compile: OnCompile | None = None, warnings: tuple[str, ...] = (),
+) -> Result:  # fmt: skip
     """Simulate the traces of all ranks, rank i on the i-th GPU of ``cluster``.
 
     network, engine, progress, on_compile: as in :func:`trine.simulate`.

@@ -257,13 +257,9 @@ class _Expander:
         return picked
 
     def pairs(
-        self,
-        edge: DeviceEdge | InstanceEdge,
-        left: Sequence[int],
-        right: Sequence[int],
-        link: tuple[str, str],
+        self, edge: DeviceEdge | InstanceEdge, left: Sequence[int], right: Sequence[int], link: tuple[str, str],
         field: str,
-    ) -> Iterable[Edge]:
+    ) -> Iterable[Edge]:  # fmt: skip
         """Return the edges of a scheme. Each entry joins a pair of nodes once; several entries make parallel links."""
         if edge.scheme == "one2one":
             left, right = self.matched(edge, left, right, field)

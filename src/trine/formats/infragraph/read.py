@@ -26,15 +26,9 @@ if TYPE_CHECKING:
 
 
 def infragraph_cluster(
-    data: object,
-    file: str,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    gpu: str | None = None,
-    *,
-    merge_switches: bool = False,
-) -> Cluster:
+    data: object, file: str, links: Mapping[str, str] | None = None, links_from: str | None = None,
+    annotations: str | os.PathLike[str] | None = None, gpu: str | None = None, *, merge_switches: bool = False,
+) -> Cluster:  # fmt: skip
     """Read an InfraGraph infrastructure, or a single device of it, from plain data.
 
     links: numbers for links without numbers in the file: the link's name, or ``device.link``, to a catalogue entry

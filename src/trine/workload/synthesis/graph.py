@@ -56,14 +56,9 @@ class Graph:
     # -- tensors -------------------------------------------------------------------------------------------------
 
     def tensor(
-        self,
-        shape: Shape,
-        *,
-        role: str = "activation",
-        dtype: str | None = None,
-        storage: int | None = None,
+        self, shape: Shape, *, role: str = "activation", dtype: str | None = None, storage: int | None = None,
         batch_dims: Shape = (0,),
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Return a new tensor, in new memory unless ``storage`` is set."""
         if storage is None:
             self._num_storages += 1
@@ -115,15 +110,9 @@ class Graph:
         self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, attributes)
 
     def _add(
-        self,
-        name: str,
-        phase: str,
-        inputs: Names,
-        outputs: Names,
-        layer: str,
-        forward: int | None,
+        self, name: str, phase: str, inputs: Names, outputs: Names, layer: str, forward: int | None,
         attributes: Attributes,
-    ) -> int:
+    ) -> int:  # fmt: skip
         if self.style is not None:
             attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
         operator = Operator(

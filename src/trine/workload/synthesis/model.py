@@ -133,13 +133,9 @@ def _bundled() -> _Traced:
 
 
 def _with_times(
-    workload: Workload,
-    operators: tuple[Operator, ...],
-    times: str,
-    text: str,
-    metadata: Mapping[str, str],
+    workload: Workload, operators: tuple[Operator, ...], times: str, text: str, metadata: Mapping[str, str],
     gpu: GpuSpec,
-) -> Workload:
+) -> Workload:  # fmt: skip
     return replace(
         workload, gpu=gpu.name, operators=operators, assumptions=(text, *workload.assumptions),
         metadata={**workload.metadata, "times": times, **metadata},

@@ -68,15 +68,9 @@ class Capture:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        device: str = "auto",
-        warmup: int = 3,
-        timed: int = 5,
-        name: str | None = None,
-        overwrite: bool = False,
-    ) -> None:
+        self, path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3, timed: int = 5,
+        name: str | None = None, overwrite: bool = False,
+    ) -> None:  # fmt: skip
         if device not in DEVICES:
             raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
         self.path = Path(path)
@@ -243,15 +237,9 @@ def capture(
 
 
 def capture_function(
-    function: Callable[[], object],
-    path: str | os.PathLike[str],
-    *,
-    device: str = "auto",
-    warmup: int = 3,
-    timed: int = 5,
-    name: str | None = None,
-    overwrite: bool = False,
-) -> Workload:
+    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3,
+    timed: int = 5, name: str | None = None, overwrite: bool = False,
+) -> Workload:  # fmt: skip
     """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
 
     The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
