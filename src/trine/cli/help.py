@@ -120,7 +120,9 @@ def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterato
     yield painted(top + edge * (width - len(top) - 1) + corner[1], DIM, colour)
     for row in rows:
         for number, (key, text) in enumerate(_cells(row, left, inner - left - 2)):
-            cell = _paint_names(key, row, colour) if number == 0 else key
+            cell = key
+            if number == 0:
+                cell = painted(row.names, CYAN, colour) + painted(key[len(row.names) :], YELLOW, colour)
             border = painted(side, DIM, colour)
             yield f"{border} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} {border}"
     yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)
@@ -139,10 +141,6 @@ def _cells(row: HelpRow, left: int, right: int) -> Iterator[tuple[str, str]]:
     parts = [parts[0], *(f"  {part.replace('| ', '|')}" for part in parts[1:])]
     for number in range(max(len(parts), len(texts))):
         yield parts[number] if number < len(parts) else "", texts[number] if number < len(texts) else ""
-
-
-def _paint_names(text: str, row: HelpRow, colour: bool) -> str:
-    return painted(row.names, CYAN, colour) + painted(text[len(row.names) :], YELLOW, colour)
 
 
 def _has_boxes() -> bool:

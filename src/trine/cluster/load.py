@@ -188,8 +188,6 @@ def load_cluster(
 
     Anything with a path separator or one of the suffixes .yaml, .yml, .json, .xml, .csv and .txt is a file.
 
-    Parameters
-    ----------
     nodes: the number of copies, joined by their usual fabric (which the notes name).
     gpus: the number of GPUs, filling the nodes in order; without ``nodes``, the number of nodes follows from it. If
         filling in order would leave nodes empty, the GPUs are spread evenly.
@@ -201,9 +199,7 @@ def load_cluster(
     routing: the policy, see :mod:`trine.cluster.routing.router`.
     sharp: whether the fabric's switches reduce (SHARP); needs InfiniBand from HDR on, and several nodes.
 
-    Raises
-    ------
-    SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
+    Raises SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
     """
     if isinstance(name_or_path, str):
         name_or_path = as_known(name_or_path, known_clusters())

@@ -10,7 +10,7 @@ together.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import TypeVar
@@ -289,16 +289,11 @@ def _joint_name(names: Sequence[str]) -> str:
     numbers = [name[len(stem) :] for name in names]
     if stem and all(name.startswith(stem) for name in names) and _are_consecutive(numbers):
         return f"{names[0]}..{numbers[-1]}"
-    return "+".join(_shortened(names))
+    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+    return "+".join([*names[:4], *more])
 
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
     return all(number.isdecimal() for number in numbers) and all(
         int(high) == int(low) + 1 for low, high in pairwise(numbers)
     )
-
-
-def _shortened(names: Sequence[str]) -> Iterator[str]:
-    yield from names[:4]
-    if len(names) > 4:
-        yield f"{len(names) - 4} more"

@@ -40,10 +40,8 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
     The width of a line grows with the square root of the link's bandwidth; its colour shows the class. Among many
     identical hosts, and many switches in a row, only some are drawn; the rest are counted.
 
-    Raises
-    ------
-    MissingExtraError: matplotlib is not installed.
-    InputError: matplotlib does not know the file ending, or the file cannot be written.
+    Raises MissingExtraError: matplotlib is not installed. InputError: matplotlib does not know the file ending, or the
+    file cannot be written.
     """
     figures = _matplotlib()
     picture = lay_out(cluster)

@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
@@ -152,7 +153,7 @@ class Collectives:
         pairs, tuner_choice = self.candidates(op), self._preferred(context, op, size_bytes)
         if self._is_choice_measured:
             return tuner_choice
-        total_us = {pair: _total_us(context, op, size_bytes, pair) for pair in pairs}
+        total_us = {pair: COSTS[pair[0]](context, op, float(size_bytes), pair[1]).total_us for pair in pairs}
         fastest = min(total_us, key=total_us.__getitem__)
         if self.topology.by_hand:  # then neither more bandwidth nor less latency makes the collective slower
             return fastest
@@ -361,9 +362,7 @@ class Collectives:
 
     @cached_property
     def _evidence(self) -> str:
-        evidence = [medium.evidence for medium in self._media()]
-        order = EVIDENCE
-        return max(evidence, key=order.index)
+        return max((medium.evidence for medium in self._media()), key=EVIDENCE.index)
 
     def _reduces_in_fabric(self, pair: Candidate) -> bool:
         """Return whether the fabric's switches reduce (SHARP), which no measurement of these fits covers."""
@@ -422,11 +421,6 @@ class Collectives:
         return high
 
 
-def _total_us(context: CostContext, op: str, size: int, pair: Candidate) -> float:
-    """Return trine's estimate of one candidate's time."""
-    return COSTS[pair[0]](context, op, float(size), pair[1]).total_us
-
-
 def _check_op(op: str) -> None:
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
@@ -479,11 +473,7 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
         ("ramp", cost.delay_us, "pipeline fill: chunks wait for earlier steps"),
         ("level", time_us - cost.total_us, "raised to the time of a smaller size"),
     ]
-    ends = [0]
-    total = 0.0
-    for _, us, _ in named_us:
-        total += us
-        ends.append(_ps(total))
+    ends = [0, *map(_ps, accumulate(us for _, us, _ in named_us))]
     ends[-1] = _ps(time_us)
     return tuple(
         TimePart(name=name, time_ps=end - start, why=why)

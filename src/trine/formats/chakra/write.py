@@ -92,16 +92,12 @@ def _notes(job: Job, steps: list[Step]) -> Iterator[str]:
         yield "ASTRA-sim chooses algorithms by its system file, and runs one collective or send of an NPU at a time"
     if any(step.kind == "broadcast" for step in collectives):
         yield "ASTRA-sim takes 1 ns for a broadcast"
-    sizes = dict(job.axes)
-    if any(len(_sized(step.axis, sizes)) < len([s for s in sizes.values() if s > 1]) for step in collectives):
+    sized = {name for name, size in job.axes if size > 1}
+    if any(not sized <= set(step.axis.split("+")) for step in collectives):
         yield "ASTRA-sim makes a one-dimensional ring of every process group smaller than all ranks"
     streams = {step.stream for step in steps if isinstance(step, Compute)}
     if streams - {COMPUTE_STREAM}:
         yield f"ASTRA-sim runs the {len(streams)} streams of a GPU as one"
-
-
-def _sized(axis: str, sizes: dict[str, int]) -> list[str]:
-    return [name for name in axis.split("+") if sizes[name] > 1]
 
 
 #: Schema version written to the traces.

@@ -219,8 +219,6 @@ def synthesize(
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
-    Parameters
-    ----------
     model: the name of a bundled model (``trine trace models`` lists them), a model file, or the result of
         :func:`load_model`.
     gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.

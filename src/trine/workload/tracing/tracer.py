@@ -52,19 +52,14 @@ class Capture:
     recorded steps. Leaving the block writes the directory ``path``, reads it back, and sets ``workload``. If the block
     raises, or the loop ends early, trine writes no files.
 
-    Parameters
-    ----------
     path: the directory to create, with its parents.
     device: ``cuda`` (also ROCm), ``cpu``, or ``auto``: cuda if PyTorch sees a GPU.
     name: of the workload; None: the directory's name.
     overwrite: replace an earlier capture at ``path``.
 
-    Raises
-    ------
-    InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that trine
-        would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
-    MissingExtraError: torch is not installed.
-    TraceError: the recorded files cannot be read; they are kept.
+    Raises InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that
+    trine would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
+    MissingExtraError: torch is not installed. TraceError: the recorded files cannot be read; they are kept.
     """
 
     def __init__(
