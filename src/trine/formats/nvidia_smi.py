@@ -12,10 +12,11 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
+from trine.common.arrays import DisjointSets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
-from trine.formats.reader import Groups, TopologyBuilder, assemble, gpu_named
+from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 
 #: Distances of two devices over PCIe, nearest first; old drivers print SOC for SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -338,7 +339,7 @@ class _Machine:
 
 def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Return groups of names joined by pairs, directly or not, in the order of the names."""
-    groups, place = Groups(len(names)), {name: i for i, name in enumerate(names)}
+    groups, place = DisjointSets(len(names)), {name: i for i, name in enumerate(names)}
     for a, b in pairs:
         groups.join(place[a], place[b])
     return [tuple(names[i] for i in members) for members in groups.split(range(len(names)))]

@@ -13,6 +13,7 @@ from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, 
 from trine.cluster.presets import load_gpu
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import LinkTable
+from trine.common.arrays import DisjointSets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
@@ -170,7 +171,7 @@ def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]
     if any(device.kind == GPU and device.forwards for device in devices):
         return False
     forwards = [device.forwards for device in devices]
-    through, anyhow = Groups(len(devices)), Groups(len(devices))
+    through, anyhow = DisjointSets(len(devices)), DisjointSets(len(devices))
     for a, b in pairs:
         anyhow.join(a, b)
         if forwards[a] and forwards[b]:
@@ -192,30 +193,6 @@ def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping
         return False
     everyone = set(island)  # quadratic only if no network joins all GPUs
     return any(not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu])
-
-
-class Groups:
-    """Disjoint sets of indices."""
-
-    def __init__(self, size: int) -> None:
-        self._parent = list(range(size))
-
-    def of(self, index: int) -> int:
-        parent = self._parent
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    def join(self, a: int, b: int) -> None:
-        self._parent[self.of(a)] = self.of(b)
-
-    def split(self, indices: Iterable[int]) -> list[list[int]]:
-        """Return the indices set by set, in their order."""
-        members: dict[int, list[int]] = {}
-        for index in indices:
-            members.setdefault(self.of(index), []).append(index)
-        return list(members.values())
 
 
 def class_between(a: Device, b: Device) -> str:
