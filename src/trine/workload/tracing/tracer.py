@@ -210,7 +210,7 @@ class Capture:
         machine = describe_machine(self._torch, self.device)
         step_ps = tuple(ns * _PS_PER_NS for ns in self._step_ns)
         return CaptureMeta(
-            name=self.name, device=self.device, device_name=machine.device_name,
+            name=self.name, device="cuda" if self.device == "cuda" else "cpu", device_name=machine.device_name,
             captured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), warmup_steps=self.warmup,
             unprofiled_steps_ps=step_ps[:-1], traced_step_ps=step_ps[-1], versions=machine.versions,
             host=machine.host, settings=machine.settings,
