@@ -38,8 +38,7 @@ class Bert:
     """BERT in pre-training (Devlin et al., 2019): norms after the additions, learned positions, two losses.
 
     sequence: default tokens per sample. max_positions, token_types: rows of the position and segment tables.
-    next_sentence: whether a head on the pooled first token predicts if two sentences follow each other.
-    """
+    next_sentence: whether a head on the pooled first token predicts if two sentences follow each other."""
 
     name: str
     layers: Count
@@ -84,8 +83,7 @@ class EncoderDecoder:
     layers, decoder_layers: of each; equal by default. head_size: features per head; heads x head_size may differ from
     ``hidden``. sequence, target: default tokens per sample of encoder and decoder; equal by default. activation:
     ``relu``, or ``geglu`` with gate and up in one product. buckets: rows of the relative position table, one table for
-    the encoder and one for the decoder. tied_embeddings: the head uses the token table.
-    """
+    the encoder and one for the decoder. tied_embeddings: the head uses the token table."""
 
     name: str
     layers: Count
@@ -141,8 +139,7 @@ class Transformer:
     """A decoder-only transformer.
 
     sequence: default tokens per sample. max_positions: rows of the table of learned positions; None for rotary
-    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
-    """
+    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors."""
 
     name: str
     layers: Count
@@ -208,8 +205,7 @@ class ConvNet:
 class Vgg(ConvNet):
     """Simonyan and Zisserman's networks, without batch normalisation.
 
-    stages: output channels of the convolutions between two poolings.
-    """
+    stages: output channels of the convolutions between two poolings."""
 
     stages: Annotated[tuple[Annotated[tuple[Size, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=5)]
 
@@ -225,8 +221,7 @@ class Resnet(ConvNet):
 
     blocks: per stage. A block has two convolutions, or three with ``bottleneck``; then the middle one has ``groups`` of
     ``width`` channels each in the first stage (ResNeXt). squeeze: squeeze-and-excitation divides the channels by this
-    number; 0 for networks without it.
-    """
+    number; 0 for networks without it."""
 
     blocks: Annotated[tuple[Count, ...], Field(min_length=4, max_length=4)]
     bottleneck: bool
@@ -314,8 +309,7 @@ def known_models() -> tuple[str, ...]:
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     """Return a model preset by its name, or read a model file (a path ends in .yaml, .yml or .json).
 
-    Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field).
-    """
+    Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field)."""
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
         return _read(Path(text))
