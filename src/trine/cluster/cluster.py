@@ -15,8 +15,8 @@ import numpy.typing as npt
 from trine.cluster.data import SPLIT, ClusterData
 from trine.cluster.parts import GPU, HOST_LINK, SCALE_UP
 from trine.cluster.routing.router import MAX_KEPT, Path, Router
-from trine.cluster.tables import LinkTable
-from trine.common.arrays import Bool, DisjointSets, Int64
+from trine.cluster.tables import LinkTable, joined_sets
+from trine.common.arrays import Bool, Int64
 from trine.common.plugins import Registry
 from trine.common.shown import facts as fact_table
 from trine.common.shown import folded, page, table, titled
@@ -347,11 +347,9 @@ def scale_up_components_of(cluster: LinkedDevices) -> Int64:
 
 
 def _components(links: LinkTable, num_devices: int) -> Int64:
-    components = DisjointSets(num_devices)
     up = links.of_class(SCALE_UP)
     fast = np.zeros(num_devices, np.bool_)
     fast[links.source[up]] = True
     joins = np.flatnonzero(up | (links.of_class(HOST_LINK) & ~fast[links.source] & ~fast[links.target]))
-    for source, target in zip(links.source[joins].tolist(), links.target[joins].tolist(), strict=True):
-        components.join(source, target)
-    return np.array([components.of(device) for device in range(num_devices)], np.int64)
+    pairs = zip(links.source[joins].tolist(), links.target[joins].tolist(), strict=True)
+    return np.array(joined_sets(num_devices, pairs), np.int64)

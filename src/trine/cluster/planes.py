@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
-from trine.cluster.tables import LinkedDevices, LinkTable
-from trine.common.arrays import DisjointSets
+from trine.cluster.tables import LinkedDevices, LinkTable, joined_sets
 from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
@@ -162,12 +161,11 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
 
 def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
     """Map each switch to the lowest switch that links between ``switches`` connect it to."""
-    networks = DisjointSets(int(switches.max(initial=-1)) + 1)
     is_inner = np.isin(links.source, switches) & np.isin(links.target, switches)
-    for source, target in zip(links.source[is_inner].tolist(), links.target[is_inner].tolist(), strict=True):
-        low, high = sorted((networks.of(source), networks.of(target)))
-        networks.join(high, low)
-    return {switch: networks.of(switch) for switch in switches.tolist()}
+    pairs = zip(links.source[is_inner].tolist(), links.target[is_inner].tolist(), strict=True)
+    network = joined_sets(int(switches.max(initial=-1)) + 1, pairs)
+    lowest: dict[int, int] = {}
+    return {switch: lowest.setdefault(network[switch], switch) for switch in sorted(switches.tolist())}
 
 
 def _sharing(members: dict[int, set[int]]) -> list[list[int]]:

@@ -430,3 +430,18 @@ def _role(cluster: LinkedDevices, device: int) -> str:
     if len(parts) <= 1:
         return _NUMBER.sub("", "".join(parts)) or end.kind
     return ".".join(re.sub(r"(?<=[A-Za-z])\d+$", "", part) for part in parts)
+
+
+def joined_sets(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return for each of ``size`` indices the representative of its set; a pair joins the sets of its two ends."""
+    parent = list(range(size))
+
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for a, b in pairs:
+        parent[find(a)] = find(b)
+    return [find(index) for index in range(size)]

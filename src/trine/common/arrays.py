@@ -1,11 +1,9 @@
-"""Names of array types, and helpers for consecutive rows of unequal lengths (CSR) and for sets of indices.
+"""Names of array types, and helpers for consecutive rows of unequal lengths (CSR).
 
 ``ptr``, int64[rows + 1], holds the start of each row and the end of the last.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -45,29 +43,3 @@ def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """Return the entry indices of some rows, in the order of ``rows``, and the ``ptr`` of these rows alone."""
     lengths = ptr[rows + 1] - ptr[rows]
     return spans(ptr[rows], lengths), pointers(lengths)
-
-
-class DisjointSets:
-    """Disjoint sets of indices."""
-
-    def __init__(self, size: int) -> None:
-        self._parent = list(range(size))
-
-    def of(self, index: int) -> int:
-        """Return the index that stands for the set of ``index``."""
-        parent = self._parent
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    def join(self, a: int, b: int) -> None:
-        """Join the sets of ``a`` and ``b``; the latter's index stands for both."""
-        self._parent[self.of(a)] = self.of(b)
-
-    def split(self, indices: Iterable[int]) -> list[list[int]]:
-        """Return the indices set by set, in their order."""
-        sets: dict[int, list[int]] = {}
-        for index in indices:
-            sets.setdefault(self.of(index), []).append(index)
-        return list(sets.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
-from trine.common.arrays import DisjointSets
+from trine.cluster.tables import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
@@ -334,7 +334,8 @@ class _Machine:
 
 def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Return groups of names joined by pairs, directly or not, in the order of the names."""
-    groups, place = DisjointSets(len(names)), {name: i for i, name in enumerate(names)}
-    for a, b in pairs:
-        groups.join(place[a], place[b])
-    return [tuple(names[i] for i in members) for members in groups.split(range(len(names)))]
+    place = {name: i for i, name in enumerate(names)}
+    groups: dict[int, list[str]] = {}
+    for name, group in zip(names, joined_sets(len(names), ((place[a], place[b]) for a, b in pairs)), strict=True):
+        groups.setdefault(group, []).append(name)
+    return [tuple(group) for group in groups.values()]

@@ -12,8 +12,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.presets import load_gpu
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import LinkTable
-from trine.common.arrays import DisjointSets
+from trine.cluster.tables import LinkTable, joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
@@ -168,20 +167,20 @@ def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]
     if any(device.kind == GPU and device.forwards for device in devices):
         return False
     forwards = [device.forwards for device in devices]
-    through, anyhow = DisjointSets(len(devices)), DisjointSets(len(devices))
-    for a, b in pairs:
-        anyhow.join(a, b)
-        if forwards[a] and forwards[b]:
-            through.join(a, b)
+    through = joined_sets(len(devices), (pair for pair in pairs if forwards[pair[0]] and forwards[pair[1]]))
+    anyhow = joined_sets(len(devices), pairs)
     gpus = [i for i, device in enumerate(devices) if device.kind == GPU]
     reached: dict[int, set[int]] = {gpu: set() for gpu in gpus}
     direct: dict[int, set[int]] = {gpu: {gpu} for gpu in gpus}
     for a, b in (*pairs, *((b, a) for a, b in pairs)):
         if a in reached and forwards[b]:
-            reached[a].add(through.of(b))
+            reached[a].add(through[b])
         if a in direct and b in direct:
             direct[a].add(b)
-    return any(_cut_off(island, reached, direct) for island in anyhow.split(gpus))
+    islands: dict[int, list[int]] = {}
+    for gpu in gpus:
+        islands.setdefault(anyhow[gpu], []).append(gpu)
+    return any(_cut_off(island, reached, direct) for island in islands.values())
 
 
 def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping[int, set[int]]) -> bool:
