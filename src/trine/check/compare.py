@@ -60,7 +60,8 @@ def check_log(
     options: options of the measured run; None: from the log (launch, NCCL_ALGO, ...).
     in_place: compare the in-place results.
 
-    Raises InputError: a cluster of another size, a collective without a prediction, or a log without the results."""
+    Raises InputError: a cluster of another size, a collective without a prediction, or a log without the results.
+    """
     if log.op is None:
         raise InputError("the log does not name its collective: give --op", file=log.path)
     _check_ranks(log, cluster)
@@ -94,7 +95,8 @@ def check_curve(
     """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
 
     stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.
-    excluded: kinds of causes that the log rules out."""
+    excluded: kinds of causes that the log rules out.
+    """
     judged = _judged(expected, measured_ps, weigh(expected, measured_ps, noise, excluded), stated)
     return replace(judged, misfit=_misfit(expected, measured_ps, judged))
 
@@ -236,7 +238,8 @@ def _slow_range(
 ) -> tuple[int | None, int | None, tuple[int, ...]]:
     """Return the first and last slow size, and the isolated sizes that are far too slow.
 
-    Both sizes are None unless the odds against a healthy machine are high and a size lies above its band."""
+    Both sizes are None unless the odds against a healthy machine are high and a size lies above its band.
+    """
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
     runs = runs_of(len(sizes), lambda i: above[i] > 1)

@@ -75,7 +75,8 @@ class ClusterFit(Report):
     """The result of :func:`fit_cluster`: the fitted cluster, its factors, errors before and after, and the spread.
 
     error_before, error_after: root mean square of log(measured / predicted). spread: standard deviation of the
-    logarithm of repeated times; spread_from: its source."""
+    logarithm of repeated times; spread_from: its source.
+    """
 
     SCHEMA: ClassVar[str] = "calibrate-cluster"
 
@@ -147,7 +148,8 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     """Fit the links of ``base`` to logs of one machine, and return the fit with its cluster.
 
     base: one node; logs of several nodes join copies of it by its usual fabric. name: of the fitted cluster.
-    Raises InputError for logs without a number of ranks, of more GPUs than the base has, or with too few sizes."""
+    Raises InputError for logs without a number of ranks, of more GPUs than the base has, or with too few sizes.
+    """
     cluster = as_cluster(base)
     runs = [_run_of(log, cluster) for log in logs]
     if not runs:
@@ -274,7 +276,8 @@ def _search(residuals: Callable[[Sequence[float]], list[float]], weights: Sequen
 def _spread(runs: Sequence[_Run], left: Sequence[float]) -> tuple[float, str]:
     """Return the standard deviation of the logarithm of a time from run to run, and its source.
 
-    The same collective, size and number of GPUs in several logs, or several rows, are repetitions."""
+    The same collective, size and number of GPUs in several logs, or several rows, are repetitions.
+    """
     groups: dict[tuple[object, ...], list[int]] = {}
     for run in runs:
         for size, times in run.times_ps.items():

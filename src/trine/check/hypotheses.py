@@ -42,7 +42,8 @@ TCP_PARTS = (1.0, 0.5, 0.25, 0.125)
 class Hypothesis:
     """A cause and its predicted times in picoseconds, one for each examined size.
 
-    ``kind``: one of :data:`KINDS`. ``fitted``: one of its parameters comes from the measurement itself."""
+    ``kind``: one of :data:`KINDS`. ``fitted``: one of its parameters comes from the measurement itself.
+    """
 
     kind: str
     name: str
@@ -55,7 +56,8 @@ class Hypothesis:
 class Expected:
     """Expected times of a machine for some sizes (bytes, ascending), usually and with each cause.
 
-    ``causes`` of the same name are variants of one cause with an unknown parameter."""
+    ``causes`` of the same name are variants of one cause with an unknown parameter.
+    """
 
     sizes: tuple[int, ...]
     usual: tuple[CollectiveTime, ...]
@@ -73,7 +75,8 @@ class Expected:
 def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> Expected:
     """Predict a collective on a healthy machine, and with every cause possible on this cluster, in a fixed order.
 
-    Raises InputError: as :meth:`trine.collectives.nccl.Collectives.predict`."""
+    Raises InputError: as :meth:`trine.collectives.nccl.Collectives.predict`.
+    """
     library = Collectives(cluster, None, options)
     usual = tuple(library.predict(op, size) for size in sizes)
     variants = (*_software(op, cluster, options), *_hardware(cluster, options))

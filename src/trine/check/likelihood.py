@@ -34,7 +34,8 @@ class Noise:
 
     ``drift``: of the slow part, whose correlation falls to 1/e over ``octaves``. ``repeat``: of each measurement (0.1
     is 2 to 3 %; assumed, not fitted). A fraction ``stray`` of the sizes misses by ``stray_by`` more, independently. On
-    a fraction ``wide`` of the machines, everything except ``repeat`` is ``wide_by`` times as large."""
+    a fraction ``wide`` of the machines, everything except ``repeat`` is ``wide_by`` times as large.
+    """
 
     drift: float
     octaves: float
@@ -59,7 +60,8 @@ def log_likelihood(residuals: Float64, sizes: Sequence[int], noise: Noise = NOIS
     """Return the natural logarithm of the likelihood of curves, (curves,); its differences count, for equal sizes.
 
     residuals: (curves, sizes) log(measured / time) in standard deviations of the band (:func:`band_sigma`).
-    sizes: bytes, ascending."""
+    sizes: bytes, ascending.
+    """
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(residuals, octaves, noise, 1.0)
     wide = _filtered(residuals, octaves, noise, noise.wide_by)
@@ -118,7 +120,8 @@ DIGITS = 10
 class Weighed:
     """A cause, and its probability given that there is a cause.
 
-    ``left``: root mean square of log(measured / its times); the smallest for causes with the same name."""
+    ``left``: root mean square of log(measured / its times); the smallest for causes with the same name.
+    """
 
     cause: Hypothesis
     probability: float
@@ -148,7 +151,8 @@ def weigh(
 ) -> Weights:
     """Compare a curve with a sound machine and with every cause that would slow it at any size.
 
-    ``excluded``: kinds of causes that the log itself rules out."""
+    ``excluded``: kinds of causes that the log itself rules out.
+    """
     usual = np.asarray([each.time_ps for each in expected.usual], float)
     sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
     residuals = np.log(np.asarray(measured_ps, float) / usual)
@@ -197,7 +201,8 @@ def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple
 def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothesis, float]]:
     """Return the causes with an unknown number: averaged over it, named after the best fit.
 
-    No call is delayed by more than the shortest measured time."""
+    No call is delayed by more than the shortest measured time.
+    """
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
     hypotheses = [(at_share(_best_value(SHARES, by_share), times), _mean(by_share))]
@@ -223,7 +228,8 @@ def _best_value(values: Sequence[float], fit: Float64) -> float:
 def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) -> float:
     """Return the log likelihood ratio between an unknown cause of slowness and a sound machine.
 
-    slow: log(measured / predicted), clipped at 0 because a faster machine is no evidence for a cause."""
+    slow: log(measured / predicted), clipped at 0 because a faster machine is no evidence for a cause.
+    """
     curves = np.concatenate([np.zeros((1, len(slow))), _boxes(sizes)])
     fit = log_likelihood((slow - curves) / sigma, sizes, noise)
     free = replace(noise, drift=CHANGING / float(np.median(sigma)), octaves=CHANGING_OCTAVES, wide_by=1.0)

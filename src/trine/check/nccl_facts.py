@@ -65,7 +65,8 @@ def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
     """Return the collective that the columns allow, and how it follows; None if several are possible.
 
     Only operations that reduce have a ``redop``, only rooted ones a root. busbw / algbw tells reductions apart; without
-    it (all sizes are small) the number of blocks does: a count of all elements is an all-reduce."""
+    it (all sizes are small) the number of blocks does: a count of all elements is an all-reduce.
+    """
     ratio, row = bus_ratio(rows), rows[0]
     adds = row.redop not in (None, "none")
     rooted = row.root is not None and row.root >= 0
@@ -87,7 +88,8 @@ def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
 def ranks_by_ratio(rows: Sequence[LogRow], op: str | None) -> tuple[int, int | None] | None:
     """Return the fewest and most ranks that busbw / algbw allows; most None: no upper bound.
 
-    The ratio is 2(n-1)/n for an all-reduce and (n-1)/n for operations that move each block once."""
+    The ratio is 2(n-1)/n for an all-reduce and (n-1)/n for operations that move each block once.
+    """
     bounds = ratio_range(rows)
     if bounds is None or op in (None, "send_recv", "broadcast", "reduce"):
         return None
@@ -117,7 +119,8 @@ def roundest(low: int, high: int) -> int:
 def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[str]]:
     """Leave out results whose time contradicts their own bandwidth, and return a note on each.
 
-    If most rows do, the columns mean something else, and the rows stay."""
+    If most rows do, the columns mean something else, and the rows stay.
+    """
     wrong = {id(measure): factor for row, measure in measures_of(rows) if (factor := _disagreement(row, measure)) > 1}
     if not wrong:
         return list(rows), []

@@ -195,7 +195,8 @@ def find_header(text: str) -> tuple[str, LogLayout] | None:
 def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     """Return a row of the table; None if the line is cut before its first result is complete.
 
-    ``layout`` None: there was no header, so the columns follow from their number: 4 for each result."""
+    ``layout`` None: there was no header, so the columns follow from their number: 4 for each result.
+    """
     if len(words) < 4:
         return None
     has_redop = _TYPE.fullmatch(words[3]) and words[3] != "N"

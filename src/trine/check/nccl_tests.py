@@ -81,7 +81,8 @@ class NcclLog:
     ``launch``: ``process-per-gpu``, ``single-process`` or ``graph``. ``environment``: NCCL_* settings seen, without the
     prefix, limited to :data:`SETTINGS` and :data:`EVIDENCE`. ``network``: NCCL's name (``IB``, ``Socket``).
     ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
-    unknown. ``num_alone``: processes that report rank 0. ``notes``: parts of the log left out, and why."""
+    unknown. ``num_alone``: processes that report rank 0. ``notes``: parts of the log left out, and why.
+    """
 
     path: str
     rows: tuple[LogRow, ...]
@@ -147,7 +148,8 @@ class _Draft:
 def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | None = None) -> NcclLog:
     """Return one run of a log; ``op`` names its collective, and ``run`` (from 1) or ``op`` select one of several.
 
-    Raises InputError: no rows, several runs to choose from, or a collective that neither the log nor ``op`` names."""
+    Raises InputError: no rows, several runs to choose from, or a collective that neither the log nor ``op`` names.
+    """
     runs = read_runs(path)
     if run is not None:
         if not 1 <= run <= len(runs):
@@ -174,7 +176,8 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
 def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     """Return all runs in a log, in order.
 
-    Raises InputError: a file that is too large or has no row of results."""
+    Raises InputError: a file that is too large or has no row of results.
+    """
     with open_input(path, MAX_BYTES, InputError) as file:
         text = printed_text(decode(file.read(MAX_BYTES + 1)))
     lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
@@ -226,7 +229,8 @@ def _match(first: _Draft, second: _Draft) -> bool:
 def _labels_of(lines: Sequence[str]) -> list[str]:
     """Return the labels that separate runs of several processes or hosts, longest first; empty for one process.
 
-    A label separates runs if rows of the same size, type and operation appear under different labels."""
+    A label separates runs if rows of the same size, type and operation appear under different labels.
+    """
     label_of_row: dict[tuple[str, ...], str] = {}
     labels: Counter[str] = Counter()
     repeated = False
@@ -310,7 +314,8 @@ def _complete(draft: _Draft, words: Sequence[str]) -> bool:
 def op_named(op: str) -> str:
     """Return the collective for nccl-tests' name or trine's: ``alltoall``, ``all_reduce_perf``, ``all_to_all``.
 
-    Raises InputError: unknown name; suggests the nearest."""
+    Raises InputError: unknown name; suggests the nearest.
+    """
     plain = op.lower().replace("-", "_").removesuffix("_perf")
     squeezed = {name.replace("_", ""): value for program, value in OPS.items() for name in (program, value)}
     if plain.replace("_", "") not in squeezed:
@@ -406,7 +411,8 @@ class _Ranks(NamedTuple):
 def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     """Combine the device lines (highest rank + 1), the count column and busbw / algbw.
 
-    Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number."""
+    Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number.
+    """
     listed = [rank for group, rank in draft.ranks if group == 0]
     num_listed = max(listed, default=-1) + 1
     implied, source = facts.ranks_by_ratio(draft.rows, op), "busbw / algbw"

@@ -59,7 +59,8 @@ class CheckResult(Report):
     nearest first); empty for a healthy run. ``noise``: isolated slow sizes. ``stated``: the log's own words for the
     cause, if it states one. ``unexplained_from``: first size of a range that is slower than the cause explains.
     ``misfit``: how the prediction does not fit the measured machine; then neither "healthy" nor a cause means anything.
-    ``hints``: evidence in the log that no cause covers."""
+    ``hints``: evidence in the log that no cause covers.
+    """
 
     SCHEMA: ClassVar[str] = "check"
 

@@ -55,7 +55,8 @@ class RunComparison(Report):
     """The result of :func:`compare_logs`.
 
     state: of the second run over the curve: SAME, SLOWER, FASTER or MIXED. ranges: (state, first size, last size) of
-    each range at least MIN_OCTAVES wide that differs. isolated: other sizes that differ, counted as noise."""
+    each range at least MIN_OCTAVES wide that differs. isolated: other sizes that differ, counted as noise.
+    """
 
     SCHEMA: ClassVar[str] = "check-runs"
 
@@ -141,7 +142,8 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     """Compare two runs of one test, size by size.
 
     in_place: compare the in-place results. Raises InputError for other collectives, numbers of ranks or data types, and
-    for logs without a common size."""
+    for logs without a common size.
+    """
     _check_same_test(first, second)
     curves = [measured_times(log, in_place) for log in (first, second)]
     times = [dict(curve) for curve, _ in curves]
@@ -194,7 +196,8 @@ def _noise(sizes: Sequence[int], ratios: Sequence[float], pairs: Sequence[Sequen
     """Return the standard deviation of each size's log ratio.
 
     Repeated measurements give it directly. Otherwise trine takes the scatter of the ratios against both neighbours, for
-    small and large sizes apart, and at least the noise of two single measurements."""
+    small and large sizes apart, and at least the noise of two single measurements.
+    """
     squares = [(math.log(ps / median(times))) ** 2 for pair in pairs for times in pair for ps in times]
     degrees = sum(len(times) - 1 for pair in pairs for times in pair)
     if degrees >= MIN_REPEATS:

@@ -53,7 +53,8 @@ _RECOMPUTE, _STAGES = ("none", "selective", "full"), {"--sharding zero0": "--sha
 def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
     """Return the command line in trine's words, quoted for a shell; None if trine has no such option.
 
-    words: without ``trine``. valid: options of the command."""
+    words: without ``trine``. valid: options of the command.
+    """
     remaining, corrected, extras, is_changed = list(words), list[str](), list[str](), False
     while remaining:
         word = remaining.pop(0)

@@ -32,7 +32,8 @@ def calibrate(
 ) -> None:
     """Fit operator times on TRACES, or a software profile on measured steps (--step), with the left-out error.
 
-    Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json"""
+    Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json
+    """
     if cluster is not None:
         if step is not None or trace_gpu is not None:
             raise InputError("a cluster is fitted to logs alone: --cluster NAME LOG...", field="--cluster")

@@ -56,7 +56,8 @@ def check(
 ) -> None:
     """Compare LOG with the machine's prediction: measured, predicted with its range, a verdict, a likely cause.
 
-    Example: trine check all_reduce_perf.log --cluster dgx-h100"""
+    Example: trine check all_reduce_perf.log --cluster dgx-h100
+    """
     if second is not None:
         _refuse_machine(machine, choices)
         answer_both = _compare(log, second, op, run, in_place)

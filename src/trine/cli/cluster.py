@@ -21,7 +21,8 @@ MAX_PAIRS = 16
 def list_clusters(json: Json = None) -> None:
     """List the cluster presets.
 
-    Example: trine cluster list"""
+    Example: trine cluster list
+    """
     from trine.cluster import known_clusters, load_cluster
 
     rows, cells = [], []
@@ -44,7 +45,8 @@ def list_clusters(json: Json = None) -> None:
 def list_links(json: Json = None) -> None:
     """List the link catalogue: bandwidth of a lane in one direction, by kind of link.
 
-    Example: trine cluster links"""
+    Example: trine cluster links
+    """
     from trine.cluster.presets import load_links
     from trine.common.units import format_bandwidth, format_time
 
@@ -72,7 +74,8 @@ def list_links(json: Json = None) -> None:
 def list_topologies(json: Json = None) -> None:
     """List the kinds of --topology and of 'topology: {kind: ...}'.
 
-    Example: trine cluster topologies"""
+    Example: trine cluster topologies
+    """
     from trine.cluster import known_topologies
 
     for text in known_topologies():
@@ -90,7 +93,8 @@ def show_cluster(
 ) -> None:
     """Show a cluster: its devices, bandwidths, and the source of each number.
 
-    Example: trine cluster show dgx-h100 --nodes 4"""
+    Example: trine cluster show dgx-h100 --nodes 4
+    """
     from trine.cluster.cluster import FILES
 
     FILES.get("check_ending")(yaml, "yaml")

@@ -33,7 +33,8 @@ def import_cluster(
 ) -> None:
     """Convert another tool's topology file to a cluster file, and list what was assumed.
 
-    Example: trine cluster import topology.xml --yaml my-cluster.yaml"""
+    Example: trine cluster import topology.xml --yaml my-cluster.yaml
+    """
     from trine.cluster.cluster import FILES
     from trine.cluster.file import check_readable
     from trine.common.outputs import write_text
@@ -81,7 +82,8 @@ def export_cluster(
 ) -> None:
     """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML.
 
-    Example: trine cluster export dgx-h100 --nodes 2 --output two.graphml"""
+    Example: trine cluster export dgx-h100 --nodes 2 --output two.graphml
+    """
     from trine.cluster import load_cluster
     from trine.cluster.cluster import FILES
     from trine.errors import InputError
@@ -103,7 +105,8 @@ def draw(
 ) -> None:
     """Draw a cluster: its devices, and its links by class and bandwidth.
 
-    Example: trine cluster draw dgx-h100 --output dgx.svg"""
+    Example: trine cluster draw dgx-h100 --output dgx.svg
+    """
     from trine.cluster import load_cluster
     from trine.cluster.draw.figure import draw_cluster
 

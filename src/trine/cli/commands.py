@@ -16,7 +16,8 @@ QUESTIONS, MEASURED, INSIDE, PREPARE = "Ask", "Compare with measurements", "One 
 class Command(NamedTuple):
     """words: as typed after ``trine``. target: ``module:function`` below ``trine``. panel: on the help page.
 
-    common: options that the help page lists, if it cannot list all."""
+    common: options that the help page lists, if it cannot list all.
+    """
 
     words: str
     target: str

@@ -27,7 +27,8 @@ def compare(
 ) -> None:
     """Explain the difference of two answers: terms of the time, and the inputs that differ.
 
-    Example: trine compare tp2.json tp4.json"""
+    Example: trine compare tp2.json tp4.json
+    """
     from trine.decide.compare import compare as compare_answers
 
     answer = compare_answers(a, b)
@@ -57,7 +58,8 @@ def size(
 ) -> None:
     """Find the smallest number of GPUs per machine type that trains MODEL in time: days, dollars, energy.
 
-    Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100"""
+    Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100
+    """
     from trine.decide.size import DEFAULT_MAX_GPUS
     from trine.decide.size import size as size_run
 
@@ -85,7 +87,8 @@ def support(
 ) -> None:
     """List known models, GPUs, clusters, software profiles and precisions, with their evidence; or show NAME.
 
-    Example: trine support h100-sxm"""
+    Example: trine support h100-sxm
+    """
     from trine.decide.support import support as supported
 
     answer = supported(name)

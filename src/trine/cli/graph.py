@@ -21,7 +21,8 @@ def run(
 ) -> None:
     """Simulate the compute, transfer and join tasks of GRAPH: start and end of each.
 
-    Example: trine run graph.json --cluster dgx-h100"""
+    Example: trine run graph.json --cluster dgx-h100
+    """
     from trine.cluster import load_cluster
     from trine.common.units import format_time
     from trine.training.graph_file import graph_answer, run_graph

@@ -55,7 +55,8 @@ LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp"))]
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     """Return the cluster, all of whose GPUs form the group, and the assumptions as sentences.
 
-    Raises InputError: no machine, or contradictory options."""
+    Raises InputError: no machine, or contradictory options.
+    """
     machine, warnings = described_machine(options)
     if machine is None:
         raise InputError(
@@ -94,7 +95,8 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     """Return the cluster of a job of ``num_ranks``: all of it, or ``--nodes`` nodes.
 
-    Raises InputError: an option about links or routes changes no message's path."""
+    Raises InputError: an option about links or routes changes no message's path.
+    """
     from trine.cluster.presets import known_clusters
 
     is_kept = is_recording() and options.cluster in known_clusters() and not (options.slow_link or options.link_down)

@@ -87,7 +87,8 @@ def main() -> None:
     """Run the ``trine`` command (entry point).
 
     The process is short. Python's default garbage collection would cost a quarter of a second, and so would numba's
-    teardown (measured by benchmarks/bench_train.py). So trine collects rarely, and exits without the teardown."""
+    teardown (measured by benchmarks/bench_train.py). So trine collects rarely, and exits without the teardown.
+    """
     gc.set_threshold(*COLLECT_AFTER)
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

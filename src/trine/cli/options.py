@@ -31,7 +31,8 @@ class Option:
     names: as typed, if not ``--`` and the parameter's name. values: completions, computed on demand; by default the
     words of a metavar ``a|b``. word: the option's name if it differs from the field's. read: converts the text to the
     field's value. negates: the flag sets the field to False. kind: type of the typed text if it differs from the
-    field's. is_listed: help pages show the values, plug-ins included, in place of the metavar."""
+    field's. is_listed: help pages show the values, plug-ins included, in place of the metavar.
+    """
 
     help: str = ""
     metavar: str | None = None

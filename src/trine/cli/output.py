@@ -75,7 +75,8 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
     """Turn trine's errors into one line on stderr and an exit code: 2 for wrong input, 1 for a run that failed.
 
     Output files that cannot be written are refused before the command begins. words: options by the field they set;
-    errors name the option."""
+    errors name the option.
+    """
 
     def wrapped(**options: Any) -> R:
         try:
@@ -111,7 +112,8 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
 def writes() -> Iterator[None]:
     """Write one output file; print an error and go on to the other files if that fails.
 
-    The command then exits with code 2. It goes on because the answer may have taken hours."""
+    The command then exits with code 2. It goes on because the answer may have taken hours.
+    """
     try:
         yield
     except (InputError, OSError) as error:
@@ -253,7 +255,8 @@ def show_table(
 ) -> None:
     """Print a table: with wrapped cells on a terminal, elsewhere one line of ``layout`` per row, for scripts.
 
-    has_head: print the titles as the first of these lines."""
+    has_head: print the titles as the first of these lines.
+    """
     stream = _stream(json_target)
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         for row in (*([titles] if has_head else []), *rows):
@@ -273,7 +276,8 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     """Write an answer in its envelope to a file, as :func:`writes`, or to stdout for ``-``.
 
     command: its words, such as ``cluster show``. schema: the name of the answer's form if it is not a Report; "" for
-    the command's words joined, ``cluster-show``."""
+    the command's words joined, ``cluster-show``.
+    """
     records = _records.get()
     if target is None and records is None:
         return
@@ -320,7 +324,8 @@ def check_outputs(options: Mapping[str, object]) -> None:
     """Check all output files that the parameters of a command name.
 
     Raises InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError:
-    pictures without matplotlib, Parquet without pyarrow."""
+    pictures without matplotlib, Parquet without pyarrow.
+    """
     option_of: dict[str, str] = {}
     outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
     values = (options[name] for name in options if name not in outputs)

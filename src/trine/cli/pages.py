@@ -28,7 +28,8 @@ def help_page(
 ) -> None:
     """Print a page of the documentation.
 
-    Example: trine help answer"""
+    Example: trine help answer
+    """
     pages = _pages()
     if topic is None:
         show("\n".join(_listed(pages)), None)

@@ -36,7 +36,8 @@ def plan(
 ) -> None:
     """Find the fastest parallel layouts of MODEL that fit in memory, and explain the difference of the best.
 
-    Example: trine plan llama-3-70b --gpus 256 --cluster dgx-h100 --global-batch 1024"""
+    Example: trine plan llama-3-70b --gpus 256 --cluster dgx-h100 --global-batch 1024
+    """
     from trine.search.flags import check_dialect, emit_flags, read_flags
     from trine.search.plan import plan as search_plan
 

@@ -17,7 +17,8 @@ class ProgressLine:
     """Progress on stderr after two silent seconds, with an estimate of the remaining time.
 
     The estimate uses the speed of the last seconds, because the start of a run and the compilation of kernels before it
-    are not representative. things: name of the counted items; None: work without a unit."""
+    are not representative. things: name of the counted items; None: work without a unit.
+    """
 
     SILENT_S = 2.0
     #: Longest and shortest window over which the speed is measured.
@@ -121,7 +122,8 @@ def watched(things: str = "tasks") -> Iterator[None]:
 class RowsLine(ProgressLine):
     """Progress over rows of a table, each simulated separately; done and total may count rows or their work.
 
-    The estimate excludes the first two seconds, when replays count rows from a cache."""
+    The estimate excludes the first two seconds, when replays count rows from a cache.
+    """
 
     WINDOW_S = 600.0
 

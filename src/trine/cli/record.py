@@ -60,7 +60,8 @@ def _asked(command: str) -> _Asked:
 def option_name(command: str, name: str) -> str:
     """Return the name of an option from any spelling; a field inside a file keeps its path.
 
-    Raises InputError for an unknown command or field; names the nearest."""
+    Raises InputError for an unknown command or field; names the nearest.
+    """
     known = _asked(command).spellings
     option, dot, path = name.removeprefix("--").partition(".")
     option = option.replace("-", "_")
@@ -77,7 +78,8 @@ def option_name(command: str, name: str) -> str:
 def answer_point(command: str, settings: Mapping[str, Any]) -> Row:
     """Return the answer of a command as a flat record. settings: values by the names of options.
 
-    Raises InputError for wrong settings, and the errors of the command."""
+    Raises InputError for wrong settings, and the errors of the command.
+    """
     asked = _asked(command)
     typed = {name: _typed(asked.parameters[option_name(command, name)], value) for name, value in settings.items()}
     missing = next((name for name, each in asked.parameters.items() if each.is_required and name not in typed), None)
@@ -116,7 +118,8 @@ def _typed(parameter: CommandParameter, value: Any, *, is_item: bool = False) ->
 def _flat(document: Mapping[str, Any], prefix: str = "", is_row: bool = False) -> Iterator[tuple[str, Any]]:
     """Return numbers, texts and booleans of a document; nested keys are joined, lists left out.
 
-    The only entry of the list ``rows`` belongs to the record: a collective has one per size."""
+    The only entry of the list ``rows`` belongs to the record: a collective has one per size.
+    """
     for name, value in document.items():
         if not prefix and name in _ABOUT_RUNS:
             continue

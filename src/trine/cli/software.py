@@ -12,7 +12,8 @@ from trine.cli.output import show, show_table, write_json
 def list_software(json: Json = None) -> None:
     """List the profiles of training software (for --software).
 
-    Example: trine software list"""
+    Example: trine software list
+    """
     from trine.software import known_software, load_software
 
     profiles = [load_software(name) for name in known_software()]
@@ -41,7 +42,8 @@ def show_software(
 ) -> None:
     """Show a software profile: every number and its source.
 
-    Example: trine software show nanotron-2024"""
+    Example: trine software show nanotron-2024
+    """
     from trine.software import load_software
     from trine.software.profile import software_file
 

@@ -24,7 +24,8 @@ _CLOSED = (EPIPE, EBADF)
 class Stream(io.TextIOWrapper):
     """A text stream to a file descriptor that silently drops all output after a failure.
 
-    failure: the first error. is_wanted: all output is needed (``--json -``), even if the reader closes the stream."""
+    failure: the first error. is_wanted: all output is needed (``--json -``), even if the reader closes the stream.
+    """
 
     failure: OSError | None = None
     is_wanted = False

@@ -32,7 +32,8 @@ def sweep(
 ) -> None:
     """Answer a question at every point of EXPERIMENT, in parallel; start it again to go on after a kill.
 
-    Example: trine sweep layouts.yaml"""
+    Example: trine sweep layouts.yaml
+    """
     from trine.experiments import Experiment
 
     if status or compact:
@@ -67,7 +68,8 @@ def run_watched(
 
     Returns the experiment, the points answered now and the failed ones, and False if Ctrl-C ended it early.
 
-    Raises KeyboardInterrupt before the first answer."""
+    Raises KeyboardInterrupt before the first answer.
+    """
     from trine.experiments import Experiment
     from trine.experiments import sweep as run
 
@@ -113,7 +115,8 @@ def plot(
 ) -> None:
     """Draw one result of EXPERIMENT against a field.
 
-    Example: trine plot layouts x=gpus y=tokens_per_s color=tp"""
+    Example: trine plot layouts x=gpus y=tokens_per_s color=tp
+    """
     from trine.experiments import Experiment
 
     chosen: dict[str, str] = {}

@@ -22,7 +22,8 @@ def inspect(
 ) -> None:
     """Summarise a trace: its content, missing parts and assumptions.
 
-    Example: trine trace inspect vgg13-h100-b128"""
+    Example: trine trace inspect vgg13-h100-b128
+    """
     from dataclasses import asdict
 
     from trine.workload import compare, describe, load
@@ -48,7 +49,8 @@ def convert(
 ) -> None:
     """Convert a trace to trine's own format, which keeps everything (trine help trace).
 
-    Example: trine trace convert vgg13-h100-b128 vgg13.trine.json"""
+    Example: trine trace convert vgg13-h100-b128 vgg13.trine.json
+    """
     from trine.workload import load, save
 
     workload = load(path)
@@ -73,7 +75,8 @@ def capture(
 ) -> None:
     """Record one training step of your function with PyTorch's profiler (needs trine[capture]).
 
-    Example: trine trace capture train.py:step --output my-trace"""
+    Example: trine trace capture train.py:step --output my-trace
+    """
     from dataclasses import asdict
 
     from trine.workload import capture_function, describe, load, load_function
@@ -91,7 +94,8 @@ def capture(
 def models(json: Json = None) -> None:
     """List the models for trace synthesize and model:NAME.
 
-    Example: trine trace models"""
+    Example: trine trace models
+    """
     from trine.workload import known_models
     from trine.workload.synthesis.spec import load_model, summary
 
@@ -134,7 +138,8 @@ def synthesize(
 ) -> None:
     """Write a training step of MODEL from its published shapes, with predicted times.
 
-    Example: trine trace synthesize llama-3-8b --output llama.trine.json"""
+    Example: trine trace synthesize llama-3-8b --output llama.trine.json
+    """
     from dataclasses import asdict
 
     from trine.compute import Calibration

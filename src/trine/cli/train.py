@@ -68,7 +68,8 @@ class RankOptions:
     def checked(self, plan: Plan) -> str:
         """Check the options and return the folding mode: ``on``, ``exact``, ``off`` or ``verify``.
 
-        Raises InputError for options that contradict each other, name unknown ranks, or have no effect."""
+        Raises InputError for options that contradict each other, name unknown ranks, or have no effect.
+        """
         self.stragglers()
         self._check_repeat(plan.num_ranks)
         self._check_shown(plan.num_ranks)
@@ -122,7 +123,8 @@ class RankOptions:
 class TrainAnswer:
     """The answer of ``trine train``: one run, ``--overlap range`` (which shows the modelled run), or an ensemble.
 
-    whole: the result with all its ranks."""
+    whole: the result with all its ranks.
+    """
 
     whole: Result
 
@@ -235,7 +237,8 @@ def train(
 ) -> None:  # fmt: skip
     """Predict the time of a training step of WORKLOAD on N GPUs, and explain it.
 
-    Example: trine train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100"""
+    Example: trine train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100
+    """
     from trine.engine.models import is_compiled
     from trine.folding.run import showing_few
 

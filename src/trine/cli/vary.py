@@ -21,7 +21,8 @@ def answer_varied(
 ) -> None:
     """Run a command at the points of ``--vary``, and print the table.
 
-    Raises InputError for unknown fields and contradictory options."""
+    Raises InputError for unknown fields and contradictory options.
+    """
     if "vary" not in vary:
         raise InputError(f"--{next(iter(vary))} needs --vary FIELD=VALUES")
     from trine.cli.record import option_name

@@ -59,7 +59,8 @@ def bisection_bytes_per_s(cluster: Cluster) -> int | None:
     """Return the bandwidth from the first to the second half of the GPUs, over any routes, in bytes/s.
 
     The halves follow the rank order: for uniform machines this is the bisection bandwidth, for others an upper bound.
-    Returns None for a single GPU, more than :data:`MAX_LINKS` links, or circuits."""
+    Returns None for a single GPU, more than :data:`MAX_LINKS` links, or circuits.
+    """
     gpus = cluster.gpus
     if len(gpus) < 2 or len(cluster.links) > MAX_LINKS or cluster.circuits is not None:
         return None

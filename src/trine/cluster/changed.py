@@ -32,7 +32,8 @@ def changed(
 
     ``names`` and ``fabric`` parse these fields as in a file without a base.
 
-    Raises SpecError: names file, field, value and the nearest valid name."""
+    Raises SpecError: names file, field, value and the nearest valid name.
+    """
     log: list[str] = []
     cluster = base
     if spec.devices or spec.links:

@@ -100,7 +100,8 @@ class Cluster(ClusterData):
     def scale_up_components(self) -> npt.NDArray[np.int64]:
         """Component number of each device, int64[devices]; scale-up links connect devices of one component.
 
-        Host links also connect two devices if neither has a scale-up link."""
+        Host links also connect two devices if neither has a scale-up link.
+        """
 
         return scale_up_components_of(self)
 
@@ -125,7 +126,8 @@ class Cluster(ClusterData):
         Static and deterministic, by the policy :attr:`routing`; see :mod:`trine.cluster.routing.router`.
 
         Raises SpecError if no path exists through forwarding devices (names both ends), or if the policy spreads
-        messages over several paths (use :meth:`paths`)."""
+        messages over several paths (use :meth:`paths`).
+        """
         paths = self.paths(source, target)
         if len(paths) > 1:
             raise SpecError(
@@ -140,7 +142,8 @@ class Cluster(ClusterData):
 
         Two GPUs that only a circuit joins have a route without links.
 
-        Raises SpecError if no path exists, as :meth:`route`."""
+        Raises SpecError if no path exists, as :meth:`route`.
+        """
         paths = self._known_paths.get((source, target)) or self._find_paths(source, target)
         if not paths and self.circuits is not None and self.devices[source].kind == self.devices[target].kind == GPU:
             return (((), 1.0),)
@@ -187,7 +190,8 @@ class Cluster(ClusterData):
 
         sources, targets: int64[m], devices. A device's route to itself has no links.
 
-        Raises SpecError: as :meth:`route`, for the first pair without a route."""
+        Raises SpecError: as :meth:`route`, for the first pair without a route.
+        """
         from trine.cluster.routing.batch_routing import many_routes
 
         return many_routes(
@@ -207,7 +211,8 @@ class Cluster(ClusterData):
     ) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
         """Return each GPU's host memory and the routes from it: (hosts int64[m], -1: none; routes as CSR).
 
-        gpus: int64[m], devices. The route of a GPU without a host has no links."""
+        gpus: int64[m], devices. The route of a GPU without a host has no links.
+        """
         hosts = self.hosts_of(gpus)
         return hosts, self.routes(np.where(hosts < 0, gpus, hosts), gpus)
 
@@ -227,7 +232,8 @@ class Cluster(ClusterData):
     def seen_by_messages(self, link: int) -> tuple[int, int]:
         """Return a link's bytes/s and latency (ps) for messages that carry their own headers: loads, stores, packets.
 
-        See :func:`trine.cluster.presets.seen_by_messages`."""
+        See :func:`trine.cluster.presets.seen_by_messages`.
+        """
         from trine.cluster.presets import seen_by_messages
 
         wire = self.links[link]
@@ -236,7 +242,8 @@ class Cluster(ClusterData):
     def host_of(self, gpu: int) -> int | None:
         """Return the index of the host memory nearest to a GPU (by route length), or None if it reaches none.
 
-        A host's memory may be a separate device that connects only to that host; its index is then returned."""
+        A host's memory may be a separate device that connects only to that host; its index is then returned.
+        """
         host = int(self.hosts_of(np.array([gpu]))[0])
         return None if host < 0 else host
 
@@ -262,7 +269,8 @@ class Cluster(ClusterData):
     def from_yaml(cls, path: str | os.PathLike[str]) -> Cluster:
         """Read a cluster file, YAML or JSON (docs/formats/cluster.md).
 
-        Raises SpecError with the file, field, value and nearest valid name."""
+        Raises SpecError with the file, field, value and nearest valid name.
+        """
         cluster: Cluster = FILES.get("read_yaml")(path)
         return cluster
 
@@ -301,7 +309,8 @@ class NodeClasses:
     def node_make(self) -> Int64 | None:
         """Class of each device's node, int64[devices]; nodes of a class have equal links. -1: a fabric's switch.
 
-        None if the cluster has no known layout of nodes."""
+        None if the cluster has no known layout of nodes.
+        """
         bulk = self.bulk
         if bulk is None:
             return None

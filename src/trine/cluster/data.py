@@ -50,7 +50,8 @@ class ClusterData(LinkedDevices):
     ``cut_from``: the original cluster with all links, and the removed links' numbers there. ``degraded_from``:
     functions that build this cluster with one slow or missing link fewer.
 
-    Raises SpecError for a cluster without devices, a repeated name, an unknown kind, or an invalid link."""
+    Raises SpecError for a cluster without devices, a repeated name, an unknown kind, or an invalid link.
+    """
 
     evidence: str = "assumed"
     sources: Mapping[str, str] = field(default_factory=dict)

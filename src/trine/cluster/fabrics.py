@@ -28,7 +28,8 @@ class FabricBuilder:
     ``end``: properties of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``, ``highs``,
     ``kinds``: the ends of each two-way wire, and the index of its properties in ``numbers``. ``clos``: the network's
     shape if it is a Clos network. ``most``: maximum number of links or switches of one kind. ``num_middles``: switches
-    that stand for the links of a group."""
+    that stand for the links of a group.
+    """
 
     first: int
     end: Link
@@ -121,7 +122,8 @@ def add_pods(
 ) -> None:
     """Add pods of ``per_pod`` leaves under ``aggregations`` switches; switch a of each pod joins core group a.
 
-    ``cores``: core switches per group. ``lanes``: of each link to a core."""
+    ``cores``: core switches per group. ``lanes``: of each link to a core.
+    """
     pods = chunks(leaves, per_pod)
     check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), builder.most)
     groups = [[builder.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
@@ -140,7 +142,8 @@ def add_clos(
 ) -> None:
     """Add the fewest spines of ``radix`` ports that carry the leaves' uplinks; three levels if a spine is too small.
 
-    The number of uplinks of a leaf is its number of ports divided by the oversubscription."""
+    The number of uplinks of a leaf is its number of ports divided by the oversubscription.
+    """
     if len(leaves) < 2:
         return
     uplinks = max(1, ceil(ports_per_leaf / oversubscription - 1e-9))
@@ -161,7 +164,8 @@ def add_dragonfly(
 
     Every pair of groups has the same number of global links; routers get them in turn.
 
-    Raises SpecError for more groups than global links can join."""
+    Raises SpecError for more groups than global links can join.
+    """
     groups = chunks(ports, routers * per_router)
     if len(groups) - 1 > routers * global_links:
         raise SpecError(
@@ -202,7 +206,8 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
     others over all its 544. A device ``groupN`` sits in the middle of each group's switches, ``global`` between groups.
     Two switches of one group are one hop apart, switches of different groups three.
 
-    Raises SpecError for more groups than 544 links can join."""
+    Raises SpecError for more groups than 544 links can join.
+    """
     routers = [builder.switch(f"router{number}") for number in range(ceil(len(ports) / SLINGSHOT_NICS))]
     for router, under in zip(routers, chunks(ports, SLINGSHOT_NICS), strict=True):
         builder.attach(under, router)

@@ -38,7 +38,8 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
 def check_readable(cluster: Cluster, file: object) -> None:
     """Check that trine can read the cluster file that it would write; ``file``: the cluster's source.
 
-    Raises SpecError: a name, medium or number that a cluster file does not allow; names it."""
+    Raises SpecError: a name, medium or number that a cluster file does not allow; names it.
+    """
     _without_base(str(file), to_dict(cluster), is_node=False)
 
 

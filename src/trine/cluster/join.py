@@ -32,7 +32,8 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     Device ``gpu0`` of the second node becomes ``node1.gpu0`` (``rack1.gpu0`` if a node spans several hosts). ``asked``:
     the user's text for this fabric, if requested explicitly; every part of it must have an effect.
 
-    Raises SpecError: nodes without NICs, or no fabric; the message names the remedy."""
+    Raises SpecError: nodes without NICs, or no fabric; the message names the remedy.
+    """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         total = sum(len(node.gpus) for node in nodes)
         raise SpecError(f"{total} GPUs: trine simulates at most {MAX_GPUS}")
@@ -214,7 +215,8 @@ def usual_text(node: Cluster) -> str:
 def with_usual_fabric(node: Cluster, text: str) -> Fabric:
     """Return the fabric named ``KIND[:OVERSUBSCRIPTION][@LINK]``; missing parts come from the node's usual fabric.
 
-    Raises SpecError: an unknown kind or link, or no link and no usual link."""
+    Raises SpecError: an unknown kind or link, or no link and no usual link.
+    """
     shape, _, link = text.partition("@")
     kind, _, over = shape.partition(":")
     if kind not in FABRICS:
@@ -251,7 +253,8 @@ def _oversubscription(text: str, kind: str, over: str) -> float:
 def with_joint_nics(node: Cluster, fabric: Fabric | None) -> tuple[Cluster, Fabric | None]:
     """Return a whole node and its fabric with the N NICs of each GPU merged into one NIC with N lanes.
 
-    Unchanged if GPUs have no dedicated NICs, or unequal numbers of NICs, or NICs with different links."""
+    Unchanged if GPUs have no dedicated NICs, or unequal numbers of NICs, or NICs with different links.
+    """
     heads = _heads(node)
     if fabric is None or not heads:
         return node, fabric

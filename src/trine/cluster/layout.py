@@ -89,7 +89,8 @@ def is_plain(node: LinkedDevices) -> bool:
 
 def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLayout:
     """Return the layout without some links. Nodes that lose links, or whose NICs lose their last link to the fabric,
-    become separate blocks; neighbours with the same losses share one."""
+    become separate blocks; neighbours with the same losses share one.
+    """
     down_links = np.array(sorted(down), np.int64)
     lost: dict[tuple[int, int], set[int]] = {}
     for number, block in enumerate(layout.blocks):

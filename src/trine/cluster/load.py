@@ -31,7 +31,8 @@ def scaled(
     ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
     ``gpus`` is also given and fits into that number of hosts.
 
-    Raises SpecError for too many GPUs, or GPUs that do not spread evenly."""
+    Raises SpecError for too many GPUs, or GPUs that do not spread evenly.
+    """
     for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
         if value is not None and value < 1:
             raise SpecError(f"{name} must be at least 1, got {value}")
@@ -198,7 +199,8 @@ def load_cluster(
     routing: the policy, see :mod:`trine.cluster.routing.router`.
     sharp: whether the fabric's switches reduce (SHARP); needs InfiniBand from HDR on, and several nodes.
 
-    Raises SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments."""
+    Raises SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
+    """
     if isinstance(name_or_path, str):
         name_or_path = as_known(name_or_path, known_clusters())
     cluster = _load(name_or_path)
@@ -219,7 +221,8 @@ SHARP_LINKS = {"ib-hdr": "Quantum", "ib-ndr": "Quantum-2", "ib-xdr": "Quantum-X8
 def with_sharp(cluster: Cluster, fabric: str | None) -> Cluster:
     """Return a node whose fabric, or ``fabric`` in place of it, has switches that reduce.
 
-    Raises SpecError for fabrics other than InfiniBand HDR, NDR and XDR, and for nodes that are joined already."""
+    Raises SpecError for fabrics other than InfiniBand HDR, NDR and XDR, and for nodes that are joined already.
+    """
     if joined_nodes(cluster):
         raise SpecError(
             f"the nodes of {cluster.name!r} are joined already: SHARP is 'reduces: true' of its switches in the file"
@@ -236,7 +239,8 @@ def with_sharp(cluster: Cluster, fabric: str | None) -> Cluster:
 def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cluster:
     """Return the cluster with fields of its links multiplied; the data sheet's bandwidth is at least the new one.
 
-    factors: link class -> field of :class:`Link` (``bytes_per_s`` or ``latency_ps``) -> factor."""
+    factors: link class -> field of :class:`Link` (``bytes_per_s`` or ``latency_ps``) -> factor.
+    """
 
     def change(link: Link) -> Link:
         values = {name: getattr(link, name) for name in factors.get(link.link_class, ())}
@@ -253,7 +257,8 @@ def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cl
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
     """Return ``cluster``, or the preset or file that it names, with messages spread over all parallel switches.
 
-    Raises InputError: neither a cluster nor a name. SpecError: as in :func:`load_cluster`."""
+    Raises InputError: neither a cluster nor a name. SpecError: as in :func:`load_cluster`.
+    """
     if isinstance(cluster, Cluster):
         return spread_over_planes(cluster)
     if not isinstance(cluster, str | os.PathLike):

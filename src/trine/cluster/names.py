@@ -57,7 +57,8 @@ class Lazy(Sequence[T]):
 class CopiedNames(Lazy[str]):
     """Names of ``count`` copies, one copy after the other: the pieces of each pattern around ``prefix`` and a number.
 
-    The pattern ``("", ".gpu0->", ".nic0")`` of copy 3 of ``node`` is ``node3.gpu0->node3.nic0``."""
+    The pattern ``("", ".gpu0->", ".nic0")`` of copy 3 of ``node`` is ``node3.gpu0->node3.nic0``.
+    """
 
     __slots__ = ("_count", "_first", "_patterns", "_prefix")
 

@@ -28,7 +28,8 @@ class Device:
 
     ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node``: the host that the device belongs to.
     ``forwards``: whether routes may pass through it. ``reduces``: whether a switch reduces and multicasts the traffic
-    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to."""
+    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
+    """
 
     name: str
     kind: str = GPU
@@ -79,7 +80,8 @@ class Fabric:
     ``oversubscription``: ratio of a leaf switch's downlink bandwidth to its uplink bandwidth; ``radix``: ports of a
     switch.
 
-    Raises SpecError for an unknown kind, or for ``oversubscription`` or ``radix`` on a fabric without leaves."""
+    Raises SpecError for an unknown kind, or for ``oversubscription`` or ``radix`` on a fabric without leaves.
+    """
 
     kind: str
     link: str
@@ -127,7 +129,8 @@ class Circuits:
 
     Source of the parameters: TrioSim (ISCA'25), section 7.1.
 
-    Raises SpecError if a number is out of range."""
+    Raises SpecError if a number is out of range.
+    """
 
     setup_ps: int
     ports: int

@@ -34,7 +34,8 @@ MIN_SHARED = 2
 class Planes:
     """Parallel planes: ``planes[k][i]`` is switch ``i`` of plane ``k``. ``gpus``: the GPUs that any of them joins.
 
-    ``idle``: switches of planes of another shape, which a fault left and nobody uses."""
+    ``idle``: switches of planes of another shape, which a fault left and nobody uses.
+    """
 
     planes: tuple[tuple[int, ...], ...]
     gpus: tuple[int, ...]
@@ -44,7 +45,8 @@ class Planes:
 def spread_over_planes(cluster: AnyCluster) -> AnyCluster:
     """Return the cluster with its planes as one switch and parallel links between two devices as one link.
 
-    The cluster itself if it has neither, or if somebody chose a routing policy that decides between them."""
+    The cluster itself if it has neither, or if somebody chose a routing policy that decides between them.
+    """
     return cluster if _is_chosen(cluster) else _spread(cluster)
 
 
@@ -186,7 +188,8 @@ def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
 def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return (colour, switch) of a network, in an order that is equal for networks of one shape.
 
-    A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches."""
+    A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches.
+    """
     near: dict[int, set[int]] = {switch: set() for switch in switches}
     for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
         for switch in switches:
@@ -225,7 +228,8 @@ def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.ND
     """Lower the bandwidth of GPUs to and from the joint ``switch`` to the most that a GPU can send or receive.
 
     If two faults meet, so that two GPUs share fewer planes than other pairs, the sender gets the bandwidth of this
-    pair."""
+    pair.
+    """
     down = pairs.max(axis=0)
     joint = np.minimum(pairs.max(axis=1)[:, None], down[None, :])
     np.fill_diagonal(joint, 0)
@@ -242,7 +246,8 @@ def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.ND
 def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
     """Return links by ends, with one joint switch for parallel planes; merge parallel scale-up links of a GPU or plane.
 
-    Other links that are parallel keep their places: their key ends in their number."""
+    Other links that are parallel keep their places: their key ends in their number.
+    """
     is_gpu, alike = machine.device_table.where(GPU), defaultdict[tuple[int, ...], list[Link]](list)
     for number, link in enumerate(machine.links):
         if link.source in idle or link.target in idle:

@@ -47,7 +47,8 @@ class GpuSpec(OneLine):
     ``power_w``: the vendor's maximum power, None if not published.
     ``nvlink``, ``pcie``: entries of the link catalogue, None if absent or unknown.
     ``step_slowdown``: operator time in a step over the tables' time, at the GPU's sustained clock.
-    ``sources`` maps each field to the source of its number."""
+    ``sources`` maps each field to the source of its number.
+    """
 
     name: str
     memory_bytes: Annotated[Size, Field(alias="memory")]
@@ -71,7 +72,8 @@ def known_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuSpec:
     """Return a GPU model by its name or its driver's name (``"NVIDIA H100 80GB HBM3"``), ignoring case.
 
-    Raises SpecError: unknown name; suggests the nearest."""
+    Raises SpecError: unknown name; suggests the nearest.
+    """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
     plain = _plain(name)
@@ -105,7 +107,8 @@ def _read_gpu(name: str) -> GpuSpec:
 class Crowding(Spec):
     """The decline of bandwidth with the number of nodes: bandwidth / (1 + per_doubling x log2(nodes / from_nodes)).
 
-    fitted, tested: the source for the fit, and a different source for the test."""
+    fitted, tested: the source for the fit, and a different source for the test.
+    """
 
     per_doubling: float = Field(gt=0, le=10)
     from_nodes: int = Field(ge=1)
@@ -133,7 +136,8 @@ class LinkType:
     ``bytes_per_s`` is the achieved bandwidth of large transfers, ``peak_bytes_per_s`` the data sheet's. ``latency_ps``:
     hardware only. ``hop_ps``: hardware latency between two switches. ``request_ps``: measured latency of one load or
     store, else ``latency_ps``; only the load-store level uses it. ``lanes``: usual number for a GPU or a port.
-    ``evidence`` and ``sources`` are keyed by number (``bandwidth``, ``latency``, ``peak``, ``request``)."""
+    ``evidence`` and ``sources`` are keyed by number (``bandwidth``, ``latency``, ``peak``, ``request``).
+    """
 
     name: str
     link_class: Annotated[LinkClass, Field(alias="class")]
@@ -191,7 +195,8 @@ def seen_by_messages(bytes_per_s: int, latency_ps: int, medium: str | None) -> t
     """Return a link's bytes/s and latency in picoseconds for messages that carry their own headers.
 
     A link of a catalogue type gets the data sheet's bandwidth, scaled by the link's bandwidth over the type's, and the
-    latency of a single request unless the link sets a different latency. Other links keep their numbers."""
+    latency of a single request unless the link sets a different latency. Other links keep their numbers.
+    """
     kind = None if medium is None else load_links().get(medium)
     if kind is None:
         return bytes_per_s, latency_ps

@@ -74,7 +74,8 @@ class JoiningLink(LinkFields, LinkEnds):
 class LinkSpec(JoiningLink):
     """Links of a file.
 
-    With ``pairs`` the first joins the first, and so on; the longer list is spread evenly over the shorter one."""
+    With ``pairs`` the first joins the first, and so on; the longer list is spread evenly over the shorter one.
+    """
 
     link_class: LinkClass | None = Field(default=None, alias="class")
     name: Name | None = None
@@ -146,7 +147,8 @@ class ClusterFile(Spec):
     """A whole cluster file: ``devices`` with ``links``, or ``topology`` with ``host``, or ``node`` or ``nodes``.
 
     ``fabric`` joins the nodes; without nodes it is the usual fabric between copies of this cluster. ``circuits`` join
-    GPUs without links."""
+    GPUs without links.
+    """
 
     name: str | None = None
     devices: list[Annotated[DeviceSpec, BeforeValidator(_device)]] | None = None

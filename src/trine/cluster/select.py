@@ -34,7 +34,8 @@ Fault = TypeVar("Fault")
 def first_gpus(cluster: Cluster, count: int) -> Cluster:
     """Return the cluster with its first ``count`` GPUs; other GPUs and their links are removed, everything else stays.
 
-    Raises SpecError if the cluster has fewer GPUs."""
+    Raises SpecError if the cluster has fewer GPUs.
+    """
     if not 1 <= count <= len(cluster.gpus):
         raise SpecError(f"{cluster.name!r} has {len(cluster.gpus)} GPUs, not {count}")
     if count == len(cluster.gpus):
@@ -60,7 +61,8 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
 
     A name stands for a link (``gpu0->nvswitch``: this direction) or two devices (``gpu0-nvswitch``: both directions).
 
-    Raises SpecError for an unknown link, a bandwidth above the link's, or a factor outside (0, 1]."""
+    Raises SpecError for an unknown link, a bandwidth above the link's, or a factor outside (0, 1].
+    """
     if not slow:
         return cluster
     links = cluster.link_table
@@ -99,7 +101,8 @@ def _factor(slowness: Slowness) -> float | None:
 def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     """Return the cluster without some links, named as in :func:`slow_down`; messages take the other links.
 
-    Raises SpecError for an unknown link, or for GPUs that can no longer reach each other; names some of them."""
+    Raises SpecError for an unknown link, or for GPUs that can no longer reach each other; names some of them.
+    """
     if not names:
         return cluster
     down = {index for name in names for index in find_links(cluster, name)}
@@ -140,7 +143,8 @@ def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
 def find_links(cluster: Cluster, name: str) -> list[int]:
     """Return the indices of the links ``name``: one direction for ``a->b``, both for ``a-b``, parallel links together.
 
-    Raises SpecError for an unknown link; suggests the nearest names."""
+    Raises SpecError for an unknown link; suggests the nearest names.
+    """
     if cluster.device_table.layout is not None:
         matches = links_named(cluster.device_table, cluster.link_table, name)
     else:
@@ -233,7 +237,8 @@ class Evened:
     """Two uniform machines. ``fast``: no link is slow. ``slow``: every place with slow links has the slowest's rate.
 
     links: int64[slow links], their numbers in ``fast``. num_slowed: number of slowed links in ``slow``. dead: int64,
-    the numbers of dead links in ``fast``; num_dead: number of links missing from ``slow``."""
+    the numbers of dead links in ``fast``; num_dead: number of links missing from ``slow``.
+    """
 
     fast: Cluster
     slow: Cluster

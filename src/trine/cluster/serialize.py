@@ -159,7 +159,8 @@ def exact_time(ps: int) -> str:
 def fingerprint(cluster: ClusterData) -> str:
     """Return the SHA-256 of the whole cluster; columns and tuples of the same devices and links hash equally.
 
-    Links named after their ends are hashed by their ends; other links are hashed with their names."""
+    Links named after their ends are hashed by their ends; other links are hashed with their names.
+    """
     digest = hashlib.sha256()
 
     def add(value: object) -> None:

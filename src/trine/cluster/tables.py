@@ -139,7 +139,8 @@ class LinkTable(_OnDemand[Link]):
         """Return the columns of links given as rows (source, target, link parameters).
 
         A link without a name, in itself and in ``names``, is named after its ends: ``a->b``, or ``a->b#2`` for a
-        parallel one. ``devices``: their names."""
+        parallel one. ``devices``: their names.
+        """
         numbers: dict[Link, int] = {}
         number_of: dict[int, tuple[int, Link]] = {}  # by identity: most rows share their links
         ends: list[tuple[int, int]] = []
@@ -271,7 +272,8 @@ class Clos:
     """Switches of a fabric, by their device numbers.
 
     One leaf; or leaves joined by ``spines``; or pods of ``per_pod`` leaves, with ``aggregations[pod][a]`` in each and
-    ``cores[a][c]`` above aggregation switch a of every pod."""
+    ``cores[a][c]`` above aggregation switch a of every pod.
+    """
 
     leaves: tuple[int, ...]
     spines: tuple[int, ...] = ()
@@ -286,7 +288,8 @@ class NodeBlock:
 
     Devices of ``node`` have their names inside the node. Hosts have the part after the node's number (``.tray3``, or an
     empty string if the node is one host). ``joined``: the NICs that lead to the fabric. ``first_gpu``, ``first_other``,
-    ``first_link``: machine-wide numbers of the first node's first GPU, other device and link."""
+    ``first_link``: machine-wide numbers of the first node's first GPU, other device and link.
+    """
 
     node: LinkedDevices
     joined: frozenset[int]
@@ -327,7 +330,8 @@ class NodeBlock:
 class NodeLayout:
     """Blocks in order; ``clos``: the fabric, or None for another shape or no fabric.
 
-    ``fabric_device``, ``fabric_link``: the fabric's first device and link. ``trimmed``: the fabric has lost links."""
+    ``fabric_device``, ``fabric_link``: the fabric's first device and link. ``trimmed``: the fabric has lost links.
+    """
 
     blocks: tuple[NodeBlock, ...]
     fabric_device: int

@@ -48,7 +48,8 @@ def build_topology(
     gpu: name of the GPU model, for its memory size and compute rate.
     medium: name of the links in the link catalogue, if they are of one kind.
 
-    Raises SpecError: an unknown name, or sizes that do not match ``num_gpus``. UnitError: a malformed quantity."""
+    Raises SpecError: an unknown name, or sizes that do not match ``num_gpus``. UnitError: a malformed quantity.
+    """
     if not isinstance(text, str):
         raise SpecError(f"must be the name of a topology, got {text!r:.80}", field="topology")
     bytes_per_s = parse_bandwidth(bandwidth, "the bandwidth", base=isinstance(bandwidth, int))
@@ -80,7 +81,8 @@ def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: i
     """Add one host memory, with links of ``bandwidth`` bytes/s both ways to each GPU.
 
     ``gpus_per_link`` > 1 puts this number of GPUs, in order, behind a PCIe switch with one shared link to the host.
-    Every link then has this bandwidth, and each of the two links half of ``latency_ps`` (the upper one rounded up)."""
+    Every link then has this bandwidth, and each of the two links half of ``latency_ps`` (the upper one rounded up).
+    """
     devices = [*cluster.devices, Device(name="host", kind=HOST)]
     host = len(devices) - 1
     rows = [(link.source, link.target, link.bare) for link in cluster.links]

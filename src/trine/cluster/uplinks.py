@@ -26,7 +26,8 @@ LOOKED_AT = 1024
 class Crowded:
     """An uplink (its link index) that carries ``times`` its even share among ``alike`` equivalent uplinks.
 
-    ``share``: of the bytes of all of them, 0..1."""
+    ``share``: of the bytes of all of them, 0..1.
+    """
 
     link: int
     times: float
@@ -48,7 +49,8 @@ class TierLoad:
 def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], tuple[TierLoad, ...]]:
     """Return the used links, busiest first (int64[...]), and the busiest link of each tier in the same order.
 
-    carried: int64[links], bytes."""
+    carried: int64[links], bytes.
+    """
     used = np.flatnonzero(carried)
     order = used[np.lexsort((used, -carried[used] / cluster.link_bytes_per_s[used]))]
     tiers = cluster.link_tiers
@@ -69,7 +71,8 @@ def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Cr
 
     carried: int64[links], bytes. Uplinks are equivalent if they start at one device, have the same properties, and
     lead to switches with the same switches below. An even share is at least the traffic of any link from below, which
-    may be a single message."""
+    may be a single message.
+    """
     crowded: list[Crowded] = []
     for link_class in (SCALE_OUT, SCALE_UP):
         class_links = np.flatnonzero(cluster.link_table.of_class(link_class))
@@ -169,7 +172,8 @@ def _sorted_by(ends: Int32, links: Int64) -> tuple[Int64, Int32]:
 def traffic_warnings(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[str]:
     """Return a sentence for crowded uplinks, for idle parallel switches and for idle NICs.
 
-    carried: int64[links], bytes."""
+    carried: int64[links], bytes.
+    """
     crowded, planes, nics = crowded_warning(cluster, carried), idle_planes(cluster), idle_nics(cluster, carried)
     return [f"{kind}: {text}" for kind, text in (("uplinks", crowded), ("planes", planes), ("NICs", nics)) if text]
 
@@ -177,7 +181,8 @@ def traffic_warnings(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[s
 def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     """Return a sentence if NICs of a node carry nothing although NICs of the same node carry messages, else "".
 
-    carried: int64[links], bytes."""
+    carried: int64[links], bytes.
+    """
     links, devices = cluster.link_table, cluster.device_table
     is_nic, outer = devices.where(NIC), links.of_class(SCALE_OUT)
     leaves = outer & is_nic[links.source]

@@ -32,7 +32,8 @@ MessageTime: TypeAlias = Callable[[int], int]
 def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int:
     """Return the time from the common entry to the end on the last rank, in ps.
 
-    Raises InputError: the schedule's kind and algorithm have no closed form."""
+    Raises InputError: the schedule's kind and algorithm have no closed form.
+    """
     rounds = critical_rounds(schedule, bytes_per_s, latency_ps)
     return sum(count * (latency_ps + transfer_ps(size, bytes_per_s)) for count, size in rounds)
 
@@ -43,7 +44,8 @@ def critical_rounds(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> Ro
     Bandwidth and latency matter only if paths of different kinds compete: halving-doubling of reduce_scatter and
     all_gather with a number of ranks that is not a power of two.
 
-    Raises InputError: the schedule's kind and algorithm have no closed form."""
+    Raises InputError: the schedule's kind and algorithm have no closed form.
+    """
     name = (schedule.kind, schedule.algorithm)
     if name not in _FORMS:
         text = " ".join(name)
@@ -110,7 +112,8 @@ def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
     """Return the rounds of the slowest rank in the exchanges of the P core ranks (reduce-scatter or all-gather).
 
     Powers of two take log2 N rounds with 1, 2, ..., N/2 parts. Otherwise ranks beyond the core make messages unequal,
-    and both ranks of an exchange continue when both messages have arrived."""
+    and both ranks of an exchange continue when both messages have arrived.
+    """
     num_ranks, part = schedule.num_ranks, schedule.chunk_bytes
     gather = schedule.kind == "all_gather"
     core = core_size(num_ranks)
@@ -212,7 +215,8 @@ def _nvls_one_way(schedule: Schedule, time: MessageTime) -> Rounds:
 def _nvls_all_reduce(schedule: Schedule, time: MessageTime) -> Rounds:
     """Return four rounds per chunk: read, deliver the sum, write, multicast; the next chunk follows a round later.
 
-    In one round a link carries the chunk being read (or multicast) and the shard of another chunk."""
+    In one round a link carries the chunk being read (or multicast) and the shard of another chunk.
+    """
     chunks, shard = _parameter(schedule, "chunks"), schedule.chunk_bytes
     chunk = schedule.num_ranks * shard
     rounds = []

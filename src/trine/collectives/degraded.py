@@ -24,7 +24,8 @@ def clusters_before(cluster: Cluster) -> list[Cluster]:
 def not_faster(worse: CollectiveTime, better: CollectiveTime, media: tuple[str, str] = ("", "")) -> CollectiveTime:
     """Return ``worse``, a degraded machine's time, raised to at least ``better``, the time on a better machine.
 
-    media: the kind of links of each machine."""
+    media: the kind of links of each machine.
+    """
     if worse.time_ps >= better.time_ps:
         return worse
     choice, better_choice = (

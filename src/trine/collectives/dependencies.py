@@ -133,7 +133,8 @@ def received_before(
     """Return pairs (use, arrival): uses of a slot at a step, and the earlier arrivals in the slot that still matter.
 
     Overwritten arrivals do not matter; the schedule orders them against the overwriting one, and the checker proves it.
-    ``previous_use``: for each use, the previous use that has already waited for the arrivals up to then, or -1."""
+    ``previous_use``: for each use, the previous use that has already waited for the arrivals up to then, or -1.
+    """
     num_steps = int(max(step.max(initial=0), arrival_step.max(initial=0))) + 1
     arrival = arrival_slot * num_steps + arrival_step
     order = stable_order(arrival)

@@ -38,7 +38,8 @@ def expand(schedule: Schedule) -> ExpandedSchedule:
     """List the transfers of ``schedule``, with their predecessors. The structure is cached; only sizes differ.
 
     Raises InputError if the schedule names a missing rank or chunk, a rank sends to itself, a switch sends data that it
-    never received, or the dependencies do not fit into memory."""
+    never received, or the dependencies do not fit into memory.
+    """
     expanded = (_cached_structure if schedule.num_ranks <= MANY_RANKS else _cached_large)(without_sizes(schedule))
     return dataclasses.replace(expanded, size_bytes=transfer_bytes(schedule, expanded.chunk, expanded.chunk_ranges))
 
@@ -141,7 +142,8 @@ def _expand_shifts(schedule: Schedule) -> ExpandedSchedule:
     """Return the structure from the sends of position 0, repeated for every other position.
 
     A transfer is (sender, its number among the sender's transfers). The predecessors at position p are the predecessors
-    at position 0 with p added to the sender."""
+    at position 0 with p added to the sender.
+    """
     num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
     sends = columns_of(schedule, range(1))
     k = len(sends.src)
@@ -196,7 +198,8 @@ def _repeat_rows(
 ) -> tuple[Int64, Int32]:
     """Return the CSR of position 0's pairs (row, (sender, number)), repeated with each position added to the sender.
 
-    ``shape``: rows per position, and positions. ``sends``: transfers per position, if different from the rows."""
+    ``shape``: rows per position, and positions. ``sends``: transfers per position, if different from the rows.
+    """
     num_rows, num_ranks = shape
     k = num_rows if sends is None else sends
     row_ptr, row_idx = csr(rows, senders * k + numbers, num_rows, max(1, k) * num_ranks)

@@ -68,7 +68,8 @@ class RegularFlows:
 
     inner: within a domain each rank sends to the next (``ring``), or to all others (``direct``). Each also sends to the
     rank with the same number in the next domain. strided: position p is in domain p modulo ``groups``, else in
-    p // ``size``. rooted: FROM_ROOT, TO_ROOT or "" (all ranks end together)."""
+    p // ``size``. rooted: FROM_ROOT, TO_ROOT or "" (all ranks end together).
+    """
 
     groups: int
     size: int
@@ -122,7 +123,8 @@ class RegularFlows:
 class ListedFlows:
     """Explicitly listed flows. rows: of each position; order: positions in the library's order; rooted: as above.
 
-    waits: whether all ranks synchronise before and after; otherwise each message waits only for its two ends."""
+    waits: whether all ranks synchronise before and after; otherwise each message waits only for its two ends.
+    """
 
     rows: tuple[tuple[Flow, ...], ...]
     order: tuple[int, ...]

@@ -40,7 +40,8 @@ class WaitPattern:
     src, dst, step, units, entry_src, entry_dst: one entry per send, by position, then in the position's order.
     ``units``: number of chunks in the send. ``chunk``: the first chunk if chunks are kinds of messages, else 0.
     user, sender, number: send ``user`` (a row of the above) waits for send ``number`` of position ``sender``.
-    end_*: the collective ends on position ``end_position`` after send ``end_number`` of position ``end_sender``."""
+    end_*: the collective ends on position ``end_position`` after send ``end_number`` of position ``end_sender``.
+    """
 
     src: Int64
     dst: Int64
@@ -60,7 +61,8 @@ class WaitPattern:
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPattern:
     """The sends of a position without their sizes; ``units``: int64[m], chunks per send; ``chunk``: int32[m], the kind
-    of message of each send, if chunks are kinds."""
+    of message of each send, if chunks are kinds.
+    """
 
     sends: RankSends
     units: Int64
@@ -72,7 +74,8 @@ class SendPatterns:
     """The patterns of all positions as CSR tables: rows ptr[p] to ptr[p + 1] belong to position or send p.
 
     sends: int32[m, 6]: receiver, step, chunks, entries (1 at the sender, 2 at the receiver), number of predecessors,
-    kind. waits: int32[e, 2] by send and ends: int32[c, 2] by position: sender (index into peers, -1 itself), number."""
+    kind. waits: int32[e, 2] by send and ends: int32[c, 2] by position: sender (index into peers, -1 itself), number.
+    """
 
     sends_ptr: Int64
     sends: Int32
@@ -154,7 +157,8 @@ def _pointers(rows: Int64, num_rows: int) -> Int64:
 def _number_peers(position: Int64, peer: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
     """Sort each position's peers by first use; return each entry's peer number (-1: itself), and the peers as CSR.
 
-    Entries are sorted by position, then by order of use."""
+    Entries are sorted by position, then by order of use.
+    """
     is_peer = np.flatnonzero(peer != position)
     pairs, first, inverse = np.unique(
         position[is_peer] * num_positions + peer[is_peer], return_index=True, return_inverse=True
@@ -203,7 +207,8 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
     """Return the waits of position 0, from its own sends and the sends that arrive there.
 
     Send k of a position goes to the receiver of position 0's send k, shifted by the position's digits. So exactly one
-    position's send k arrives at position 0: the position opposite to the receiver of position 0's send k."""
+    position's send k arrives at position 0: the position opposite to the receiver of position 0's send k.
+    """
     sends = columns_of(schedule, range(1))
     sender = opposite(sends.dst, symmetry)
     chunk, arrival, adds = _arrivals(schedule, sends, sender, symmetry)
@@ -304,7 +309,8 @@ class LocalStructures:
     """Sends and waits of all positions of a schedule, each distinct structure once.
 
     structure_of: int32[ranks and switches], index into ``structures``. structures: each with the peers of the first
-    position that has it; their keys are distinct. A symmetric schedule of equal chunks has one."""
+    position that has it; their keys are distinct. A symmetric schedule of equal chunks has one.
+    """
 
     structure_of: Int32
     structures: tuple[RankSends, ...]
@@ -313,7 +319,8 @@ class LocalStructures:
     def peers_of(self, positions: Positions) -> Int32:
         """Return int32[positions, roles]: peers of ``positions``, all of one structure, in the order of its ``peers``.
 
-        Raises InputError: an unknown position, or positions of several structures."""
+        Raises InputError: an unknown position, or positions of several structures.
+        """
         rows = np.asarray(positions, dtype=np.int64)
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.structure_of)):
             raise InputError(f"positions are from 0 to {len(self.structure_of) - 1}, got {rows.min()} to {rows.max()}")
@@ -327,7 +334,8 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
 
     With ``chunk_sizes`` each call reads all of them; :func:`local_structures` reads them once for all positions.
 
-    Raises InputError: an unknown position; and as :func:`trine.collectives.expand`."""
+    Raises InputError: an unknown position; and as :func:`trine.collectives.expand`.
+    """
     if not 0 <= position < schedule.num_ranks + schedule.num_switches:
         raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_switches - 1}, got {position}")
     base = _structures(schedule)
@@ -346,7 +354,8 @@ def local_structures(schedule: Schedule) -> LocalStructures:
 
     With ``chunk_sizes`` the sizes of sends also distinguish positions, so that all sends are listed.
 
-    Raises InputError: as :func:`trine.collectives.expand`."""
+    Raises InputError: as :func:`trine.collectives.expand`.
+    """
     base = _structures(schedule)
     if schedule.chunk_sizes is not None and schedule.chunk_caps is None:
         return _distinguish_sizes(schedule, base)

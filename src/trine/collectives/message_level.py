@@ -123,7 +123,8 @@ class MessageLevelRuns:
     def alternatives(self, op: str, size: int) -> list[CollectiveTime]:
         """Return the times of all schedules for ``op`` on this group, fastest first.
 
-        Skips schedules that do not fit the group and schedules with more than MAX_MESSAGES messages."""
+        Skips schedules that do not fit the group and schedules with more than MAX_MESSAGES messages.
+        """
         rows = []
         protocol = self._choice(op, size)[1]
         for algorithm in known_algorithms(op):

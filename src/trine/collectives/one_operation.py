@@ -105,7 +105,8 @@ def schedule_of(
 def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int) -> int:
     """Return the end of a chain along the ring at its last rank, with the fastest number of chunks.
 
-    The result never falls as ranks are added, because each number of chunks needs one more round for each rank more."""
+    The result never falls as ranks are added, because each number of chunks needs one more round for each rank more.
+    """
     from trine.collectives.closed_forms import uncontended_ps
 
     def time_ps(chunks: int) -> int:

@@ -29,7 +29,8 @@ class CollectiveOptions(OneLine):
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
     ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
     ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands it
-    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose."""
+    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose.
+    """
 
     library: str = option(AUTO, "Choose the collective library.")
     algorithm: str = option(AUTO, "Choose the algorithm: auto, ring, tree, ..., or a plan (JSON, XML).")
@@ -56,7 +57,8 @@ class CollectiveTime(OneLine):
     ``size_bytes``: the requested size; ``sent_bytes``: rounded as in nccl-tests to whole elements per rank. ``low_ps``
     and ``high_ps``: the band that should hold 80 % of measurements. ``channels``: 0 if not applicable. ``bus_factor``:
     busbw / algbw as nccl-tests defines it. ``evidence``: measured, interpolated, modelled or assumed. ``limit``: the
-    link or resource that bounds it at this size. ``notes``: effects that are not modelled, one per line."""
+    link or resource that bounds it at this size. ``notes``: effects that are not modelled, one per line.
+    """
 
     op: str
     size_bytes: int

@@ -49,7 +49,8 @@ def collective(
 ) -> CollectiveResult:
     """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
 
-    runner: simulates every message. Raises the same InputError."""
+    runner: simulates every message. Raises the same InputError.
+    """
     options = options or CollectiveOptions()
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
@@ -181,7 +182,8 @@ def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) ->
     """Return the bytes over each link: int64[links].
 
     The traffic of rings, trees and in-network reduction across domains is spread over all NICs of a domain.
-    The loads are 0 for direct collectives of more than MAX_PAIRS pairs of ranks."""
+    The loads are 0 for direct collectives of more than MAX_PAIRS pairs of ranks.
+    """
     gpus = [cluster.gpus[rank] for rank in group]
     load = np.zeros(len(cluster.links), np.int64)
     for source, target, count in _pairs(cluster, gpus, answer):
@@ -225,7 +227,8 @@ def _ring_pairs(cluster: Cluster, domains: Sequence[Sequence[int]], num_bytes: i
 
 def _domain_pairs(cluster: Cluster, domain: Sequence[int], num_bytes: int) -> Iterator[Pair]:
     """Yield ``num_bytes`` out of every GPU of a domain: over all its direct links in proportion to their rates (the
-    rings use them all), or to the next GPU without direct links."""
+    rings use them all), or to the next GPU without direct links.
+    """
     members = set(domain)
     for gpu, next_gpu in _neighbours(domain):
         direct = {

@@ -91,7 +91,8 @@ def make_schedule(
     root: position of the root in the group, -1 for collectives without a root.
     parameters: the algorithm's keyword-only parameters, such as ``channels=4``.
 
-    Raises InputError: unknown kind, algorithm or parameter, or a number out of range."""
+    Raises InputError: unknown kind, algorithm or parameter, or a number out of range.
+    """
     text = "" if algorithm is None else algorithm.partition(":")[2]
     name = known_name(kind, algorithm)
     if num_ranks < 1:
@@ -111,7 +112,8 @@ def make_schedule(
 def known_name(kind: str, algorithm: str | None) -> str:
     """Return ``kind/name`` of an algorithm, without its parameters; None takes the first.
 
-    Raises InputError: unknown kind or algorithm; names the nearest."""
+    Raises InputError: unknown kind or algorithm; names the nearest.
+    """
     if algorithm is not None and "," in algorithm:
         raise InputError(
             f"one algorithm at a time, got {algorithm!r:.80}: give one of them, or auto for the library's choice"

@@ -47,7 +47,8 @@ def _check_sizes(sizes: Sequence[int]) -> None:
 def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     """Draw time and bus bandwidth over the size, with the band; return the figure.
 
-    Raises InputError for fewer than two positive sizes."""
+    Raises InputError for fewer than two positive sizes.
+    """
     _check_sizes([row.size_bytes for row in answers])
     rows = [row for row in answers if row.size_bytes > 0]
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.4))
@@ -97,7 +98,8 @@ class CollectiveResult(Report):
     ``network``: None for the library model, else the sharing model of the step-by-step simulation. ``alternatives``:
     per row, the library's other candidates, the fastest first. ``crossovers``: (from this many bytes on, algorithm,
     protocol). ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each
-    tier. ``notes``: assumptions and effects that are not modelled."""
+    tier. ``notes``: assumptions and effects that are not modelled.
+    """
 
     SCHEMA: ClassVar[str] = "collective"
 

@@ -36,7 +36,8 @@ class MessageTotals:
 
     end_ps: end of the last rank. rank_end_ps: int64[ranks], end of each; 0 for a rank that neither sends nor receives.
     link_bytes: int64[links of the cluster], bytes over each; link_bytes_per_s: their bandwidth. num_messages:
-    transfers, and joins in place of transfers that are split over several paths."""
+    transfers, and joins in place of transfers that are split over several paths.
+    """
 
     end_ps: int
     rank_end_ps: Int64
@@ -58,7 +59,8 @@ class MessageTotals:
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ScheduleRun(MessageTotals):
     """Totals with every message. graph, records: transfers in the order of the expanded schedule (joins in place of
-    split transfers, with the parts at the end)."""
+    split transfers, with the parts at the end).
+    """
 
     graph: TaskGraph
     records: Records
@@ -112,7 +114,8 @@ def run_schedule(
     reducing_switches: the device index of each reducing switch, in the order of the positions after the ranks.
 
     Raises InputError for devices that do not match the schedule, a negative cost, or a factor below 1; SpecError if the
-    cluster has no route between two devices that exchange data."""
+    cluster has no route between two devices that exchange data.
+    """
     network = network_on(cluster, network)
     graph, expanded = schedule_graph(
         schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, reducing_switches=reducing_switches
@@ -298,7 +301,8 @@ def append_transfers(
     """Append the transfers of ``schedule`` among ``ranks``, in the order of the expanded schedule.
 
     entry_tasks: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: time before each
-    message. labels: purpose of the transfers."""
+    message. labels: purpose of the transfers.
+    """
     transfers = expand(schedule)
     count = transfers.num_transfers
     members = np.array(ranks, np.int32)

@@ -26,7 +26,8 @@ class Sends:
     channel: int32; a rank's sends on one channel run in sequence, channels are independent.
     count: int32, number of consecutive chunks from ``chunk`` on, wrapping from last to first; None: one each.
     message: int32; adjacent entries with the same number form one transfer and share step, peer and channel; None:
-    every entry is a separate transfer."""
+    every entry is a separate transfer.
+    """
 
     step: Int32
     peer: Int32
@@ -69,7 +70,8 @@ class Schedule:
     then kinds of messages, and equivalent positions send the same chunks.
     ``together``: messages of ``timed_step`` wait until all ranks have entered, and the collective ends on all ranks
     when the last one has arrived. Indirect waits between ranks then do not matter. Each rank has as many sends before
-    ``timed_step`` as after it."""
+    ``timed_step`` as after it.
+    """
 
     kind: str
     algorithm: str
@@ -95,7 +97,8 @@ class ChunkRanges:
     """Chunks of each transfer, for schedules whose transfers carry several.
 
     ptr: int64[m + 1], CSR over transfers. chunk, count: int32, consecutive chunks, wrapping from last to first.
-    reduce: bool, whether the receiver adds them."""
+    reduce: bool, whether the receiver adds them.
+    """
 
     ptr: Int64
     chunk: Int32
@@ -115,7 +118,8 @@ class ExpandedSchedule:
     predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must end first.
     completion_ptr, completion_idx: CSR over ranks: the transfers that must end before the collective ends on that rank.
     Empty for a rank that neither sends nor receives.
-    num_switches: participating switches; their positions follow the ranks."""
+    num_switches: participating switches; their positions follow the ranks.
+    """
 
     src: Int32
     dst: Int32
@@ -150,7 +154,8 @@ class RankSends:
     sender: index into ``peers``, or -1 for this position. predecessor_number: int32, the send's number at its sender.
     completion_who, completion_number: int32, likewise for the sends that must end before the collective ends on this
     position. Empty for a switch, and for a rank that neither sends nor receives.
-    structure_key: positions with equal keys, in one or several schedules, have equal arrays except ``peers``."""
+    structure_key: positions with equal keys, in one or several schedules, have equal arrays except ``peers``.
+    """
 
     peers: Int32
     receiver: Int32
@@ -178,7 +183,8 @@ def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
     """Return the radix of each digit, least significant first, or None if the schedule has no valid symmetry.
 
     Raises InputError if ``symmetry`` does not multiply to the number of ranks, has a radix below 1, or is combined
-    with switches or ``shift_symmetric``."""
+    with switches or ``shift_symmetric``.
+    """
     n, radices = schedule.num_ranks, schedule.symmetry
     if radices is not None:
         if schedule.shift_symmetric:

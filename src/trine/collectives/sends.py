@@ -31,7 +31,8 @@ def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | 
     m chunks take (stages - 1 + m) rounds of latency + size / (m x bandwidth) each. The minimum is near m = sqrt((stages
     - 1) x size / (latency x bandwidth)). A pipeline of one stage has one chunk.
 
-    Raises InputError: ``chunks`` is not positive."""
+    Raises InputError: ``chunks`` is not positive.
+    """
     if chunks is not None:
         return positive("chunks", chunks)
     optimum = (1 + isqrt(1 + 4 * max(0, stages - 1) * size_bytes // LATENCY_BYTES)) // 2

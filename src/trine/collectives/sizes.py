@@ -33,7 +33,8 @@ def parse_size(text: str, label: str = "--size") -> int:
 def parse_sizes(text: str, label: str = "--size") -> list[int]:
     """Parse ``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (steps), ascending.
 
-    Raises UnitError for invalid text, an empty or endless range, or more than MAX_SIZES sizes."""
+    Raises UnitError for invalid text, an empty or endless range, or more than MAX_SIZES sizes.
+    """
     sizes: list[int] = []
     for item in text.split(","):
         sizes.extend(_range(item, label) if ":" in item else [parse_size(item, label)])
@@ -79,7 +80,8 @@ def as_sizes(sizes: object) -> list[int]:
     """Return sizes in bytes; checks that ``sizes`` is a list or text before it converts any entry.
 
     Raises InputError for a single number, an empty list or a negative size (the message names the first one), and
-    UnitError for a text that is not a size."""
+    UnitError for a text that is not a size.
+    """
     if isinstance(sizes, str):
         return parse_sizes(sizes, "sizes")
     if isinstance(sizes, bytes) or not isinstance(sizes, Sized) or not isinstance(sizes, Iterable):
@@ -110,7 +112,8 @@ def format_size(size_bytes: int) -> str:
 def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
     """Read the bytes from each rank (line) to each rank (column), comma separated, in :func:`parse_size` format.
 
-    Raises InputError for a file above 16 MiB, not text, or not square; UnitError for an entry that is not a size."""
+    Raises InputError for a file above 16 MiB, not text, or not square; UnitError for an entry that is not a size.
+    """
     lines = read_text(path, MAX_MATRIX_BYTES, InputError).splitlines()
     rows = [
         tuple(parse_size(entry, f"{path}:{number}") for entry in line.split(","))
@@ -139,7 +142,8 @@ _PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather"
 def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
     """Return the bytes that nccl-tests sends for ``-b size``: whole float32 elements; equal parts of whole 16 bytes.
 
-    Raises InputError for a size below 0 or above 1 PiB."""
+    Raises InputError for a size below 0 or above 1 PiB.
+    """
     if not 0 <= size_bytes <= MAX_BYTES:
         raise InputError(f"a collective has 0 to {MAX_BYTES} bytes, got {size_bytes}", field="size")
     if op in _PARTS:

@@ -61,7 +61,8 @@ class Calibration(OneLine):
     """Operators of several traces of one GPU, in the order of the traces.
 
     ``gpu``: their GPU, None if no trace names one. ``resolution_ps``: the coarsest time step among the traces.
-    ``sources``: the traces' files."""
+    ``sources``: the traces' files.
+    """
 
     gpu: str | None
     resolution_ps: _Positive
@@ -93,7 +94,8 @@ def calibrate(workloads: Sequence[Workload], trace_gpu: str | None = None) -> Ca
     """Collect the operators of ``workloads``. ``trace_gpu``: the GPU of workloads that do not name one.
 
     Raises InputError for an empty list, for different GPUs or GPUs that only some name, and for predicted or CPU
-    times."""
+    times.
+    """
     if not workloads:
         raise InputError("a calibration needs at least one trace")
     for workload in workloads:
@@ -133,7 +135,8 @@ def signatures(workload: Workload) -> dict[int, str]:
 
     For example ``aten::conv2d forward (B,3,224,224) (64,3,3,3) -> (B,64,224,224) #1``. Two traces of one model at
     different batch sizes give the same signatures. A gradient has the shapes of its forward operator, because trace
-    formats list different shapes for gradients."""
+    formats list different shapes for gradients.
+    """
     by_id = {op.id: op for op in workload.operators}
     counts: dict[str, int] = {}
     names = {}

@@ -50,7 +50,8 @@ def conv(sizes: Resized) -> Cost:
     """Return the cost: x (N, C, *s), weight (out, C/groups, *k), y (N, out, *t): 2 N prod(t) prod(weight.shape) FLOPs.
 
     Transposed: 2 N prod(s) prod(weight.shape), weight (C, out/groups, *k). Backward: the same once for the weight
-    gradient and once for the input gradient, if they are needed."""
+    gradient and once for the input gradient, if they are needed.
+    """
     tensors = conv_tensors(sizes)
     if tensors is None:
         return memory(sizes)
@@ -82,7 +83,8 @@ def wants(sizes: Resized, tensor: Tensor) -> bool:
 
     An operator that computes one of two gradients states it in ``gradient_of``. Otherwise an output of the same shape
     shows it. Without such an output a convolution with outputs has no gradient, because it lists them all. Other
-    operators may not, so every tensor but the step's input data is assumed to have a gradient."""
+    operators may not, so every tensor but the step's input data is assumed to have a gradient.
+    """
     operand = sizes.operator.attributes.get("gradient_of")
     if operand in ("input", "weight"):
         return (operand == "weight") == (tensor.role == "weight")
@@ -176,7 +178,8 @@ class Work:
 def work(operator: Operator, workload: Workload, split: Split | None = None) -> Work:
     """Return the FLOPs and bytes of ``operator`` under ``split`` (default: as recorded).
 
-    Never fails for an unknown operator: it counts as moving its inputs and outputs. Raises what ``resized`` raises."""
+    Never fails for an unknown operator: it counts as moving its inputs and outputs. Raises what ``resized`` raises.
+    """
     return work_of(resized(operator, workload, split or Split(workload.batch)))
 
 
@@ -273,7 +276,8 @@ def uneven_notes(names: Collection[str]) -> tuple[str, ...]:
 class Sizing:
     """Sizes and work of one workload's operators under a split.
 
-    ``notes`` names operators whose dimensions did not divide evenly in any requested split."""
+    ``notes`` names operators whose dimensions did not divide evenly in any requested split.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload

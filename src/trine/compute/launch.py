@@ -32,7 +32,8 @@ class LaunchCosts:
     each operator (empty: one each). by_weight: whether its cost scales with the number of a rank's weights (empty:
     never). communication_ps: per collective. message_ps: per message. tensor_ps: extra per rank of a tensor-parallel
     group, for each of its collectives. synchronises, queue_limit: see :class:`trine.software.profile.LaunchStyle`.
-    merges: leave out launches that cannot delay anything."""
+    merges: leave out launches that cannot delay anything.
+    """
 
     cost_ps: tuple[int, ...]
     evidence: str
@@ -81,7 +82,8 @@ def software_launches(
     """Return launch costs of operators from ``software``: attributes ``kernels`` and ``cpu_us``, and a cost per layer.
 
     Operators that only rename memory launch no kernel. merges: see :class:`LaunchCosts`. crosses: messages of the
-    pipeline leave the node."""
+    pipeline leave the node.
+    """
     style, factor = software.launch, software.factors.cpu.value
     costs, kernels, by_weight = _launches(workload, style, factor)
     kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
@@ -105,7 +107,8 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
 
     Time between operators (Python, operators without kernels) belongs to the earlier operator. The usual time of the
     kind replaces an apparent wait for the GPU; kinds seen fewer than three times count the launch and at most a usual
-    gap. Without launch times in the trace each operator costs ``default_ps``."""
+    gap. Without launch times in the trace each operator costs ``default_ps``.
+    """
     spans = _spans(workload)
     if not spans:
         note = f"the trace has no CPU side: {format_time(default_ps)} of CPU time assumed per operator"
@@ -138,7 +141,8 @@ def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[s
     """Return the share of launches that is not the profiler's, and a note.
 
     The profiler slows the CPU alone. Its overhead in a CPU-bound step is known if the trace has the time of steps
-    without it; in GPU-bound steps it is unknown."""
+    without it; in GPU-bound steps it is unknown.
+    """
     traced, unprofiled = workload.metadata.get(TRACED_STEP, ""), workload.unprofiled_step_ps
     more_ps = int(traced) - unprofiled if traced.isdecimal() and unprofiled else 0
     if not 0 < more_ps < total_ps:

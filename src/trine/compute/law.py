@@ -104,7 +104,8 @@ def _robust(
     A residual is relative to the larger of recorded and predicted time, so an operator that does less than its tensors
     suggest (a dropout that passes its input on) pulls no harder than one that takes too long. The scatter comes from
     the samples that make up half of the time, because the law has to describe the operators that matter, however
-    numerous the small ones are. The rounds start from ``coefficients``."""
+    numerous the small ones are. The rounds start from ``coefficients``.
+    """
     problem, recorded = _Problem(columns, times), times[:num_samples]
     for _ in range(_ROUNDS):
         predicted = sum((c * column for c, column in zip(coefficients, columns, strict=True)), np.zeros(len(times)))
@@ -143,7 +144,8 @@ def median(values: Sequence[float]) -> float:
 class _Problem:
     """Minimisation of sum weight (time - columns . c)^2 over c >= 0, for several choices of weights.
 
-    ``columns``: float64[n] each; ``times``: float64[n]."""
+    ``columns``: float64[n] each; ``times``: float64[n].
+    """
 
     def __init__(self, columns: Sequence[Float64], times: Float64) -> None:
         # Columns in units of their largest value, so that the normal equations are well scaled.
@@ -259,7 +261,8 @@ def num_sizes(samples: Sequence[Sample]) -> int:
 class KindFit:
     """The law of one kind, and its relative errors |law / recorded - 1| (left out: None for pooled laws).
 
-    ``origin``: 'own' or 'pooled'. ``num_sizes``: operators of different work among ``num_operators``."""
+    ``origin``: 'own' or 'pooled'. ``num_sizes``: operators of different work among ``num_operators``.
+    """
 
     kind: str
     num_operators: int

@@ -47,7 +47,8 @@ _IN_HALF = ("linear", "matmul", "attention")
 class Transfer:
     """Scaling of a workload's operator times from ``source``, the recording GPU, to ``target``.
 
-    by: source of the ratios, as text."""
+    by: source of the ratios, as text.
+    """
 
     def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
         check_peaks(source)
@@ -67,7 +68,8 @@ class Transfer:
     def time(self, sizes: Resized, amount: Work, ps: int, fixed_ps: float) -> tuple[int, str]:
         """Return the time in ps on the target, and its evidence, for an operator that takes ``ps`` on the source.
 
-        amount: its work. fixed_ps: the part of ``ps`` that does not depend on size."""
+        amount: its work. fixed_ps: the part of ``ps`` that does not depend on size.
+        """
         precision = precision_of(sizes.operator, self._workload.tensors, self._tf32_products)
         if ps > 0 and precision in ("float16", "bfloat16") and family_of(kind_of(sizes.operator)) in _IN_HALF:
             halves = [times.time(sizes) for times in self._halves]
@@ -148,7 +150,8 @@ class Recorded:
 class Linear:
     """Compute model of recorded times at the trace's sizes, and of Li's model, anchored at them, at other sizes.
 
-    See :mod:`trine.compute.linear`. Laws are fitted on first use. Times are cached by (operator, split)."""
+    See :mod:`trine.compute.linear`. Laws are fitted on first use. Times are cached by (operator, split).
+    """
 
     def __init__(
         self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
@@ -191,7 +194,8 @@ ComputeMaker: TypeAlias = "Callable[[Workload, Transfer | None, Calibration | No
 
 def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
     """Make the model 'auto': recorded times at the trace's sizes, the linear model at other sizes. Times from a data
-    sheet or tables use that model at all sizes."""
+    sheet or tables use that model at all sizes.
+    """
     times = workload.metadata.get("times", "")
     if is_synthesised(workload) and times in FROM_SHAPES:
         return _of_target(times, workload, transfer, calibration)
@@ -224,7 +228,8 @@ def from_shapes(
 ) -> ComputeModel:
     """Make the model ``name`` of :data:`FROM_SHAPES` for the GPU ``target``, by default the trace's.
 
-    Raises InputError for a calibration, which these models cannot use, and if neither GPU is known."""
+    Raises InputError for a calibration, which these models cannot use, and if neither GPU is known.
+    """
     if calibration is not None:
         raise InputError(f"the model {name!r} uses no calibration; use 'auto' or 'linear'", field="compute")
     if target is None and workload.gpu is None:
@@ -245,7 +250,8 @@ def uses_recorded_times(name: str) -> bool:
 def meant(name: str, workload: Workload, gpu: str | None) -> str:
     """Return the name of the compute model for ``workload``: 'auto' becomes 'tables' for a trace without GPU times.
 
-    gpu: the GPU to predict times for. With None, 'auto' stays, which raises InputError for such a trace."""
+    gpu: the GPU to predict times for. With None, 'auto' stays, which raises InputError for such a trace.
+    """
     lacks_times = workload.format != SYNTHESISED and not workload.has_gpu_times
     return TABLES if name == "auto" and lacks_times and gpu is not None else name
 
@@ -274,7 +280,8 @@ def make_compute(
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
     'auto' uses recorded times at the trace's sizes and 'linear' at others; 'roofline' and 'tables' need no source.
     Raises InputError for an unknown name, a target without a source, an unused calibration, and a trace without GPU
-    times if the model rests on them."""
+    times if the model rests on them.
+    """
     if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
     if name in FROM_SHAPES:

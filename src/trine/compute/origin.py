@@ -38,7 +38,8 @@ def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
 def recorded_on(workload: Workload, name: str) -> Workload:
     """Return the workload as recorded on the GPU ``name``, if the trace names no GPU or one without a data sheet.
 
-    Raises InputError for an unknown name, and if the trace names another GPU or has no GPU times."""
+    Raises InputError for an unknown name, and if the trace names another GPU or has no GPU times.
+    """
     spec, traced = load_gpu(name), known_gpu(workload.gpu)
     if traced is not None and traced.name != spec.name:
         raise InputError(f"the trace was recorded on {workload.gpu!r:.90}, not on {name!r:.90}")
@@ -54,7 +55,8 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 def one_gpu(workloads: Sequence[Workload]) -> str | None:
     """Return the GPU of all these traces, or None if they name none.
 
-    Raises InputError for different GPUs, and if only some of the traces name theirs."""
+    Raises InputError for different GPUs, and if only some of the traces name theirs.
+    """
     by_name: dict[str, str] = {}
     for workload in workloads:
         if workload.gpu is not None:

@@ -87,7 +87,8 @@ def curve_of(gpu: GpuSpec | None) -> PowerCurve:
 class StepLoad:
     """The busy time of a step at the maximum clock by bound, in seconds, and its dynamic energy, in J.
 
-    clocked_j: energy that scales with V^2; steady_j: energy of the memory, whatever the clock."""
+    clocked_j: energy that scales with V^2; steady_j: energy of the memory, whatever the clock.
+    """
 
     compute_s: float
     memory_s: float
@@ -118,7 +119,8 @@ class StepLoad:
 class PowerCap:
     """The effect of a power cap. clock, base_clock: at the cap and at the default limit, as fractions of the maximum.
 
-    power_w: mean power of a busy GPU at the cap; slowdown: of compute-bound operators; range: its likely range."""
+    power_w: mean power of a busy GPU at the cap; slowdown: of compute-bound operators; range: its likely range.
+    """
 
     cap_w: int
     limit_w: int
@@ -229,7 +231,8 @@ def power_cap(
 
     batch: of a micro-batch, by default the workload's.
 
-    Raises InputError for a GPU without a published curve, and for a cap that needs a clock below the measured ones."""
+    Raises InputError for a GPU without a published curve, and for a cap that needs a clock below the measured ones.
+    """
     curve = curve_of(gpu)
     assert gpu is not None
     limit_w = gpu.power_w or cap_w

@@ -24,7 +24,8 @@ Dims = list[int | None]
 class Groups(NamedTuple):
     """Heads of an attention with fewer key/value heads than ranks, so that each rank has one whole key/value head.
 
-    queries, keys: number of heads of each; size: features of a head."""
+    queries, keys: number of heads of each; size: features of a head.
+    """
 
     queries: int
     keys: int
@@ -33,7 +34,8 @@ class Groups(NamedTuple):
     def part(self, tensor: Tensor, dim: int, ways: int) -> Fraction:
         """Return the part of dimension ``dim`` of a tensor, which counts heads or features, on one of ``ways`` ranks.
 
-        The size of the dimension tells whether it counts queries, keys, or queries, keys and values together."""
+        The size of the dimension tells whether it counts queries, keys, or queries, keys and values together.
+        """
         unit = 1 if len(tensor.shape) >= 4 else self.size
         if tensor.shape[dim] == self.keys * unit:
             return Fraction(1, self.keys)
@@ -48,7 +50,8 @@ def split_dims(
     """Return for each of ``tensors`` (inputs, then outputs) the dimension that is divided, or None.
 
     ``forward`` and ``sources``: the operator whose gradient it computes, and its tensors. A gradient is divided like
-    its tensor, which is recognised by its shape. Raises PlanError if ``mode`` does not fit the operator."""
+    its tensor, which is recognised by its shape. Raises PlanError if ``mode`` does not fit the operator.
+    """
     family = "experts" if is_expert_product(operator) else family_of(kind_of(operator))
     if mode == "embedding" and family != "embedding":
         raise PlanError(f"operator {operator.id} ({operator.name}) is not an embedding and cannot be split as one")
@@ -147,7 +150,8 @@ def vocabulary_dim(tensor: Tensor, rows: int) -> int | None:
 def sequence_length(workload: Workload) -> int | None:
     """Return the tokens of a sample, if the workload has ``metadata["sequence"]``, as synthesised transformers do.
 
-    If an encoder and a decoder read different numbers, return ``metadata["tokens"]``, which divides both."""
+    If an encoder and a decoder read different numbers, return ``metadata["tokens"]``, which divides both.
+    """
     return whole_number(workload.metadata.get("tokens", workload.metadata.get("sequence", "")), 2)
 
 
@@ -155,7 +159,8 @@ def sequence_dim(tensor: Tensor, length: int) -> int | None:
     """Return the dimension of an activation or input that scales with the tokens of a sample, or None.
 
     It follows the batch, (batch, tokens, ...), or the heads, (batch, heads, tokens, size). A dimension of several
-    times ``length`` counts tokens copied to their experts."""
+    times ``length`` counts tokens copied to their experts.
+    """
     if tensor.batch_dims != (0,):
         return None
     dim = 2 if len(tensor.shape) == 4 else 1
@@ -180,7 +185,8 @@ class Split:
     ``keys``: for attention, the relative number of tokens whose keys and values it reads, None for the same.
     ``experts``: ways to divide the experts of a grouped GEMM. ``groups``: heads of queries and keys, for an operator
     on divided queries, keys and values, if there are fewer key heads than ``ways``. ``vocabulary``: rows of an
-    embedding's table, before and after padding for the division. Raises PlanError if a value is out of range."""
+    embedding's table, before and after padding for the division. Raises PlanError if a value is out of range.
+    """
 
     batch: int
     ways: int = 1
@@ -217,7 +223,8 @@ class Resized:
     """The tensors of an operator under a split.
 
     ``forward``: the resized forward operator whose gradient it computes. ``uneven``: a dimension did not divide and was
-    rounded up, so the time is the time of the GPU with the largest part. ``share``: see :class:`Split`."""
+    rounded up, so the time is the time of the GPU with the largest part. ``share``: see :class:`Split`.
+    """
 
     operator: Operator
     inputs: tuple[Tensor, ...]
@@ -232,7 +239,8 @@ def resized(operator: Operator, workload: Workload, split: Split, forward: Opera
 
     ``forward``: the operator of ``forward_id`` if the caller has it; else it is looked up. Dimensions in
     ``Tensor.batch_dims`` scale by split.batch / workload.batch and weight dimensions by the tensor-parallel split, both
-    exactly or rounded up. Raises PlanError if the split is impossible, InputError if a tensor id is unknown."""
+    exactly or rounded up. Raises PlanError if the split is impossible, InputError if a tensor id is unknown.
+    """
     if forward is None and operator.forward_id is not None:
         forward = next((op for op in workload.operators if op.id == operator.forward_id), None)
     before = None if forward is None else _resized(forward, workload, split, None)
@@ -280,7 +288,8 @@ _Part = tuple[int, Fraction]
 def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, split: Split) -> Sequence[_Part | None]:
     """Return for each tensor the dimension with fewer (or more) tokens, or fewer experts, and its new fraction.
 
-    Raises PlanError if tokens are divided and the workload has no number of tokens per sample."""
+    Raises PlanError if tokens are divided and the workload has no number of tokens per sample.
+    """
     if split.tokens == 1 and split.keys in (None, 1) and split.experts == 1:
         return (None,) * len(tensors)
     length = sequence_length(workload)

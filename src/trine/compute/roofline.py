@@ -184,7 +184,8 @@ class Shares:
     matmul, attention, conv: shares of the peak FLOP/s at their precision (float32 convolutions run in TF32). Causal
     attention counts half of its products. memory: share of the memory bandwidth. fixed_us: microseconds per operator.
     Defaults are round numbers near the medians of public measurements on A100, H100, H200 and L40S
-    (docs/background/roofline.md). Raises InputError for a share that is not above 0 and at most 1."""
+    (docs/background/roofline.md). Raises InputError for a share that is not above 0 and at most 1.
+    """
 
     matmul: float = 0.75
     attention: float = 0.45

@@ -33,7 +33,8 @@ def run_hop(
 ) -> HopRun:  # fmt: skip
     """Simulate the protocol until its choices settle.
 
-    Raises PlanError if the graph cannot run the protocol; exceptions of ``simulate`` propagate."""
+    Raises PlanError if the graph cannot run the protocol; exceptions of ``simulate`` propagate.
+    """
     protocol.check(graph)
     choices = safe = plain(graph, protocol)
     max_settled = graph.num_workers * protocol.iterations * (1 + max(map(len, graph.out))) + 1

@@ -111,7 +111,8 @@ def hop(
 ) -> None:
     """Simulate decentralised training of WORKLOAD with Hop: waiting, and the cost of late neighbours.
 
-    Example: trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1"""
+    Example: trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1
+    """
     from trine.decentralised.study import hop as simulate_hop
     from trine.decentralised.study import load_for
     from trine.engine.models import is_compiled

@@ -29,7 +29,8 @@ class WorkerGraph:
     """Directed graph of updates: ``out[i]`` are the out-neighbours of worker i, ascending, without i itself.
 
     Raises PlanError for fewer than two workers, a self-loop, an edge to an unknown worker, a repeated edge, or a worker
-    whose updates never reach another worker."""
+    whose updates never reach another worker.
+    """
 
     name: str
     out: tuple[tuple[int, ...], ...]
@@ -87,7 +88,8 @@ def worker_graph(name: str, num_workers: int) -> WorkerGraph:
     ISCA'25, figure 16; an even number of workers). ``double-ring``: two ring-based graphs of half the workers, joined
     node to node. ``full``: all pairs of workers.
 
-    Raises PlanError for an unknown name, or an unsupported number of workers."""
+    Raises PlanError for an unknown name, or an unsupported number of workers.
+    """
     if name not in GRAPHS:
         raise PlanError(f"unknown graph {name!r}{nearest(name, GRAPHS)}")
     n = num_workers
@@ -141,7 +143,8 @@ class HopProtocol(OneLine):
     order: ``parallel`` sends the parameters when an iteration starts, alongside the gradients; ``serial`` at its end.
     drop_late: drop an update if its receiver can no longer use it when its turn to be sent comes.
 
-    Raises PlanError for numbers that are out of range or have no effect."""
+    Raises PlanError for numbers that are out of range or have no effect.
+    """
 
     iterations: int = option(50, "Run N iterations of each worker.")
     backup: int = option(0, "Allow N neighbours to be late.")

@@ -106,7 +106,8 @@ class HopNumbers:
     def staleness(self) -> dict[int, int]:
         """Age in iterations -> number of updates averaged; age 0 is the same iteration's update.
 
-        With a staleness of 0 only the same iteration's update counts, otherwise the newest arrived update."""
+        With a staleness of 0 only the same iteration's update counts, otherwise the newest arrived update.
+        """
         return dict(sorted((age, count) for age, count in self._ages.items() if age is not None))
 
     @cached_property
@@ -197,7 +198,8 @@ def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per:
     ``per``: ``link`` draws a factor for each pair of linked devices, the same in both directions; ``gpu`` draws one for
     each GPU, and a link has the larger factor of its two ends.
 
-    Raises InputError for factors below 1 or in the wrong order, or another ``per``."""
+    Raises InputError for factors below 1 or in the wrong order, or another ``per``.
+    """
     low, high = factors
     if not 1 <= low <= high < 1e6:
         raise InputError(f"factors are at least 1, the smaller first; got {low:g}:{high:g}", field="slow_by")
@@ -422,7 +424,8 @@ def hop(
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
 
-    Raises InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish."""
+    Raises InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish.
+    """
     from trine.engine import run
 
     began = time.perf_counter()

@@ -27,7 +27,8 @@ MAX_TASKS = 5_000_000
 class Visit(NamedTuple):
     """One stop of a worker on its way through the iterations.
 
-    ``trains``: it computes and sends; otherwise it only takes the updates of the iteration before its jump target."""
+    ``trains``: it computes and sends; otherwise it only takes the updates of the iteration before its jump target.
+    """
 
     iteration: int
     trains: bool = True

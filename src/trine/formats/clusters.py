@@ -209,7 +209,8 @@ def read_any(
     links, links_from, gpu: link numbers and GPU model for files that lack them; see the readers.
     annotations, merge_switches: InfraGraph only.
 
-    Raises SpecError: the format is unknown or does not support an option, or its reader rejects the file."""
+    Raises SpecError: the format is unknown or does not support an option, or its reader rejects the file.
+    """
     options = {"links": links, "links_from": links_from, "gpu": gpu}
     more = {"annotations": annotations, "merge_switches": merge_switches}
     with _no_collector():
@@ -246,7 +247,8 @@ def detect(file: str, format: str | None = None) -> tuple[str, object]:
 
     A mapping with fields like a trine cluster file's counts as one; trine's reader then reports its errors.
 
-    Raises SpecError for an unknown format name, an unreadable file, or content that no reader recognises."""
+    Raises SpecError for an unknown format name, an unreadable file, or content that no reader recognises.
+    """
     if format is not None and format not in READERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, READERS.names())}", field="format")
     text = read_text(file)
@@ -358,7 +360,8 @@ def write_cluster(
     source: the cluster's original file, which error messages name instead of ``path``.
 
     Raises SpecError as :func:`export_text`, for another format's ending, and for YAML that trine could not read back;
-    InputError if the file cannot be written."""
+    InputError if the file cannot be written.
+    """
     check_ending(path, format)
     if format == "yaml":
         check_readable(cluster, source or path)

@@ -37,7 +37,8 @@ def edge_list_cluster(
     links: numbers for rows without, by the row's ``medium``: a catalogue entry or ``"BANDWIDTH, LATENCY"``.
     links_from: ``"catalogue"``: a row without numbers gets them from the catalogue entry of its medium.
 
-    Raises SpecError: an unknown column, a row that cannot be read; names the line."""
+    Raises SpecError: an unknown column, a row that cannot be read; names the line.
+    """
     check_links_from(links_from)
     gpu = gpu_named(gpu)
     reader = _RowReader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
@@ -176,7 +177,8 @@ def _classed(wire: Cable, draft: TopologyBuilder) -> Link:
 def edge_list_text(cluster: Cluster) -> str:
     """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
 
-    Raises SpecError: a cluster with circuits."""
+    Raises SpecError: a cluster with circuits.
+    """
     refuse_circuits(cluster, "a list of links")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

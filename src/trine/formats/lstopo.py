@@ -45,7 +45,8 @@ def lstopo_cluster(
         ``"nvlink3*4"``; else it names the entry whose lanes carry the file's bandwidths.
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises SpecError: not an lstopo file, hwloc 1, no GPU, links without numbers."""
+    Raises SpecError: not an lstopo file, hwloc 1, no GPU, links without numbers.
+    """
     check_links_from(links_from)
     root = parse_xml(text, file)
     if root.tag != "topology":
@@ -250,7 +251,8 @@ def _host(number: int) -> Device:
 def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, str], int]]:
     """Yield the matrices of hwloc's distances of a kind of link: MB/s by the two objects' numbers, without zeros.
 
-    Raises SpecError: a matrix of another size than its objects, or an entry that is no number."""
+    Raises SpecError: a matrix of another size than its objects, or an entry that is no number.
+    """
     for element in root.children:
         if not element.tag.startswith("distances2") or element.get("name").lower() != f"{kind}bandwidth":
             continue

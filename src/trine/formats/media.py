@@ -111,7 +111,8 @@ class Media:
         """Return a link of the kind ``name`` with ``lanes`` lanes (None: the usual number).
 
         ``implied`` is the catalogue entry that the file implies, and ``why`` the text that implies it. A kind without
-        an entry is recorded for :meth:`check` to report."""
+        an entry is recorded for :meth:`check` to report.
+        """
         choice = self.chosen(name)
         if choice is not None and (choice.entry is None or choice.lanes is not None):
             return choice.rates(SCALE_UP if name in SCALE_UP_NAMES else HOST_LINK)
@@ -189,7 +190,8 @@ class LinkChoice:
     def rates(self, link_class: str, share: int = 1, *, hop: bool = False) -> Link:
         """Return one link in bytes/s and ps. Unless lanes were given, ``share`` links share the usual lanes.
 
-        ``hop``: the link joins two switches; for some kinds such a hop has a lower latency than one from a NIC."""
+        ``hop``: the link joins two switches; for some kinds such a hop has a lower latency than one from a NIC.
+        """
         if self.entry is None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
@@ -207,7 +209,8 @@ class LinkChoice:
 def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
     """Read ``nvlink4``, ``nvlink4*2`` (two lanes, ``18/4`` and ``4.5`` work too) or ``50 GB/s, 1 us``.
 
-    Raises SpecError for an unknown catalogue entry or no lanes, UnitError for an unreadable bandwidth or latency."""
+    Raises SpecError for an unknown catalogue entry or no lanes, UnitError for an unreadable bandwidth or latency.
+    """
     if "," in text:
         bandwidth, _, latency = text.partition(",")
         return LinkChoice(
@@ -234,7 +237,8 @@ class LinkChoices:
 
     ``given`` maps the name of a link in the file, or ``device.link``, to an argument of :func:`parse_choice`.
     ``from_catalogue`` allows guessing the entry from the link's name and description. Each use is recorded in ``used``
-    (link: origin of its numbers), so that the cluster can report it."""
+    (link: origin of its numbers), so that the cluster can report it.
+    """
 
     given: Mapping[str, str] = field(default_factory=dict)
     from_catalogue: bool = False

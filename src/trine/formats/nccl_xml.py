@@ -49,7 +49,8 @@ def nccl_xml_cluster(
         implied by the file's SM version, speeds and processor vendor.
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises SpecError: another kind of file, an unknown element, a link to a missing device, links without rates."""
+    Raises SpecError: another kind of file, an unknown element, a link to a missing device, links without rates.
+    """
     check_links_from(links_from)
     root = parse_xml(text, file)
     if root.tag != "system":

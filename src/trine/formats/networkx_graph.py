@@ -44,7 +44,8 @@ def from_networkx(
 
     links, links_from: as for InfraGraph, for edges without numbers, by their ``medium`` or ``link``.
 
-    Raises SpecError: an unknown attribute or kind, links without numbers."""
+    Raises SpecError: an unknown attribute or kind, links without numbers.
+    """
     nodes = [(str(node), dict(attributes)) for node, attributes in graph.nodes(data=True)]
     edges = [(str(a), str(b), dict(attributes)) for a, b, attributes in graph.edges(data=True)]
     label = name or str(graph.graph.get("name") or "graph")
@@ -231,7 +232,8 @@ def to_networkx(cluster: Cluster) -> Any:
     (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are omitted.
     The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
 
-    Raises InputError if networkx is not installed, SpecError for a cluster with circuits."""
+    Raises InputError if networkx is not installed, SpecError for a cluster with circuits.
+    """
     refuse_circuits(cluster, "a graph")
     networkx = _networkx()
     graph = networkx.MultiDiGraph(name=cluster.name)

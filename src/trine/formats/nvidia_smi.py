@@ -40,7 +40,8 @@ MAX_COLUMNS = 1024
 class Matrix:
     """Device names, the code of each pair (``"NV4"``, ``"PIX"``), and each GPU's CPU affinity.
 
-    ``leaves_out_nvlinks``: ``topo -mp`` wrote it, whose legend does not explain ``NV#``."""
+    ``leaves_out_nvlinks``: ``topo -mp`` wrote it, whose legend does not explain ``NV#``.
+    """
 
     names: tuple[str, ...]
     codes: Mapping[tuple[str, str], str]
@@ -63,7 +64,8 @@ def nvidia_smi_cluster(
         or ``"BANDWIDTH, LATENCY"`` (of the whole link).
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers."""
+    Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
+    """
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
     return build_machine(matrix, Path(file).stem, gpu, LinkChoices(given=links or {}), file)
@@ -72,7 +74,8 @@ def nvidia_smi_cluster(
 def parse_matrix(text: str, file: str) -> Matrix:
     """Return the matrix in a text, which may have other text before it, wrapped lines, and colours.
 
-    Raises SpecError: no matrix, an unknown code, a truncated or missing row, or a pair with two different codes."""
+    Raises SpecError: no matrix, an unknown code, a truncated or missing row, or a pair with two different codes.
+    """
     text = _ESCAPES.sub("", text)
     if label := _LABEL.search(text):
         text = "\n".join(line.removeprefix(label[1]) for line in text.split("\n"))
@@ -149,7 +152,8 @@ NODE = "node0"
 def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str) -> Cluster:
     """Return a cluster of one node from the matrix.
 
-    Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers."""
+    Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
+    """
     gpu = gpu_named(gpu)
     machine = _Machine(matrix, gpu, Media(choices, file), file)
     machine.build()
@@ -298,7 +302,8 @@ class _Machine:
     def sockets(self) -> list[tuple[str, ...]]:
         """Group devices by NUMA node: joined by a code nearer than SYS, or GPUs of equal CPU affinity.
 
-        A virtual machine with one visible NUMA node shows the same affinity everywhere; then only the codes count."""
+        A virtual machine with one visible NUMA node shows the same affinity everywhere; then only the codes count.
+        """
         groups = self.grouped(self.matrix.names, lambda a, b: self.is_near(a, b) or self.has_same_affinity(a, b))
         if self.contradiction(groups) is not None:
             groups = self.grouped(self.matrix.names, self.is_near)

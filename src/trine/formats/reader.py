@@ -48,7 +48,8 @@ def parse_xml(text: str, file: object) -> Element:
 
     A DOCTYPE that only names an external DTD (hwloc writes one) is skipped; the DTD is never read.
 
-    Raises SpecError: not well formed, contains entities or declarations, too large or too deep; names the line."""
+    Raises SpecError: not well formed, contains entities or declarations, too large or too deep; names the line.
+    """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise SpecError(f"is larger than {MAX_BYTES} bytes", file=file)
     return _Builder(file).run(text)
@@ -119,7 +120,8 @@ MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
 class Cable(NamedTuple):
     """A two-way link between two device indices; ``back`` is the link from ``b`` to ``a`` if it differs.
 
-    With ``one_way``, only the direction from ``a`` to ``b`` exists."""
+    With ``one_way``, only the direction from ``a`` to ``b`` exists.
+    """
 
     a: int
     b: int
@@ -144,7 +146,8 @@ def assemble(
 
     ``says_who_forwards``: the file states which devices forward, as trine's own files do.
 
-    Raises SpecError, with the file, for no GPU, a repeated name, or an invalid :class:`Cluster`."""
+    Raises SpecError, with the file, for no GPU, a repeated name, or an invalid :class:`Cluster`.
+    """
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)
     devices, notes = list(devices), list(notes)
@@ -195,7 +198,8 @@ def class_between(a: Device, b: Device) -> str:
     """Return the class of a link from the devices it joins, for files that do not state it.
 
     Between nodes, or outside all nodes: scale-up with a GPU at either end, else scale-out. Within a node: scale-up for
-    GPU to GPU and GPU to switch, else host (PCIe and the like)."""
+    GPU to GPU and GPU to switch, else host (PCIe and the like).
+    """
     if a.node != b.node or a.node is None:
         return SCALE_UP if a.kind == GPU or b.kind == GPU else SCALE_OUT
     kinds = {a.kind, b.kind}
@@ -207,7 +211,8 @@ def class_between(a: Device, b: Device) -> str:
 def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
     """Merge switches that join the same GPUs of a node by equal links into one, and add up their bandwidths.
 
-    Returns devices, wires, and the number of removed switches. Cables between merged switches are removed too."""
+    Returns devices, wires, and the number of removed switches. Cables between merged switches are removed too.
+    """
     around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
         for end, other_end in ((wire.a, wire.b), (wire.b, wire.a)):

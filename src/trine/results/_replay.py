@@ -27,7 +27,8 @@ class Changes(NamedTuple):
     """Memory changes, in order: int64[n].
 
     size: bytes, negative if freed. block, stream: numbers from 0; block -1 for none. time: of an allocation, or the end
-    of the hold of a freed block (0: none)."""
+    of the hold of a freed block (0: none).
+    """
 
     size: Int64
     block: Int64
@@ -200,7 +201,8 @@ def _advance(state: State, now: Int) -> None:
 def replay(changes: Changes, state: State, sizes: SegmentSizes) -> Int:
     """Apply all changes, and note the peak and its index; return whether the pieces were enough.
 
-    Bytes of no block add to the peak."""
+    Bytes of no block add to the peak.
+    """
     counts, loose = state.counts, 0
     counts[PEAK], counts[INDEX] = counts[ALLOCATED], -1
     for i in range(len(changes.size)):

@@ -30,7 +30,8 @@ RESIDENT = 2**60
 class Piece:
     """Consecutive bytes of a segment: address, size, segment number, and the block that occupies them (-1: free).
 
-    free: size, address and piece of each free piece that its block's stream may reuse, sorted."""
+    free: size, address and piece of each free piece that its block's stream may reuse, sorted.
+    """
 
     address: int
     size: int
@@ -195,7 +196,8 @@ def peak_of(
     first step, from the blocks free by then; the step is then replayed once more. Bytes outside any block (-1, such as
     offloaded activations) add to the allocated bytes; reserved then equals allocated.
     times: one per change, if collectives hold blocks: the time of an allocation, or the end of the hold of a freed
-    block."""
+    block.
+    """
     rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):
         first = size - late.size_bytes if late is not None and late.category == i else size

@@ -137,7 +137,8 @@ def cite(result: Report) -> Citations:
     """Return the works to cite for a result: trine, and the works behind its numbers.
 
     They follow from the type of the result, its evidence, its notes, and the sources of its inputs. Data sheets appear
-    only in ``result.evidence``. Raises InputError if ``result`` is not a trine result."""
+    only in ``result.evidence``. Raises InputError if ``result`` is not a trine result.
+    """
     if not isinstance(result, Report):
         raise InputError(f"needs a result of trine, got {type(result).__name__}", field="result")
     return Citations(tuple(dict.fromkeys((_TRINE, *_works(result)))))

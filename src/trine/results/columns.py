@@ -27,7 +27,8 @@ def column(key: str = "", *, none: object = None) -> Mapping[str, object]:
 def to_row(thing: Any, keys: str = "") -> Row:
     """Return the attributes of ``thing`` with these keys, separated by spaces; by default all fields of a dataclass.
 
-    Tuples become lists. Raises AttributeError for an unknown key."""
+    Tuples become lists. Raises AttributeError for an unknown key.
+    """
     row: Row = {}
     kind: Any = type(thing)  # mypy rejects type[Any] as a cache key
     for key, name, divisor, absent in _columns(kind, keys):

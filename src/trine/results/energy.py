@@ -29,7 +29,8 @@ class Energy:
 
     joules: of all ranks; by_state: for each of STATES. mean_w: over all ranks; peak_rank_w: the largest mean power of
     one rank. num_ranks: of the job; num_counted: ranks that represent all in the numbers. states_w: power of a rank's
-    GPU in each state, if all GPUs are equal."""
+    GPU in each state, if all GPUs are equal.
+    """
 
     joules: float = field(metadata=column("step_j"))
     by_state: dict[str, float] = field(metadata=column("by_state_j"))
@@ -67,7 +68,8 @@ def energy(
     """Return the energy of a step.
 
     times: of some ranks, whose GPUs draw at most power_w; weight: ranks that each one represents, float64[ranks].
-    num_counted, num_ranks: for the answer. state_w: power in each of STATES, in place of fractions of power_w."""
+    num_counted, num_ranks: for the answer. state_w: power in each of STATES, in place of fractions of power_w.
+    """
     shares = power_shares()
     power = np.array(power_w, np.float64)
     parts = [getattr(shares, state) for state in STATES]

@@ -29,7 +29,8 @@ def to_npz(table: RecordTable, path: str | Path) -> None:
 def to_csv(tables: Mapping[str, Table], path: str | Path) -> None:
     """Write one file a table into the folder ``path``, which is made if need be.
 
-    Where ``path`` ends in ``.csv``, write the first table to it."""
+    Where ``path`` ends in ``.csv``, write the first table to it.
+    """
     if Path(path).suffix.lower() == ".csv":
         with open_output(path) as file:
             _write_csv(next(iter(tables.values())), file)

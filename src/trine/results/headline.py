@@ -84,7 +84,8 @@ class StepWork(OneLine):
 class StepBand(OneLine):
     """80 % prediction interval of a step's time, as factors, and the published steps it comes from.
 
-    fit_error: error of a fitted profile, if it sets the width of the band. reason: replaces the usual description."""
+    fit_error: error of a fitted profile, if it sets the width of the band. reason: replaces the usual description.
+    """
 
     low: float
     high: float
@@ -124,7 +125,8 @@ class CommunicationBand(OneLine):
     """Spread among GPUs of one model, and range factors of a library's small and large collectives.
 
     library: None without one. is_recorded: True if all operators keep their recorded times; resized operators are
-    modelled, without a band. gpus: number of synchronised GPUs."""
+    modelled, without a band. gpus: number of synchronised GPUs.
+    """
 
     library: str | None
     small: tuple[float, float]
@@ -188,7 +190,8 @@ Band = StepBand | CommunicationBand | WidenedBand
 def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
     """Return the band of the nearest level with enough rows, or None without such a level.
 
-    is_fitted: use the levels for predictions with factors fitted on steps of the same software and GPU."""
+    is_fitted: use the levels for predictions with factors fitted on steps of the same software and GPU.
+    """
     return nearest_in(_bands(), gpu, software, nodes, is_fitted)
 
 

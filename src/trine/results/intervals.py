@@ -24,7 +24,8 @@ def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
 
     Each start and end becomes one integer, (group, time, is_end), so one sort of plain integers orders all groups. This
     is several times faster than a sort by two keys. If a key would exceed 63 bits, times are replaced by their rank
-    among all times, which preserves their order."""
+    among all times, which preserves their order.
+    """
     keep = end_ps > start_ps
     if not keep.any():
         none = np.empty(0, np.int64)
@@ -53,7 +54,8 @@ def _codes(times: Int64, num_groups: int) -> tuple[Int64, int, Int64 | None]:
     """Return numbers in the order of ``times`` that fit into 62 bits together with a group.
 
     Returns the numbers, their upper bound, and the table from number to time. The table is usually absent (None),
-    and the numbers are the times since the first one."""
+    and the numbers are the times since the first one.
+    """
     origin = int(times.min())
     span = int(times.max()) - origin + 1
     if num_groups * span < _KEY_LIMIT:
@@ -91,7 +93,8 @@ def gaps(intervals: Intervals, num_groups: int, start_ps: int, end_ps: int) -> I
 def first_at(intervals: Intervals, group: Int64, time_ps: Int64, items: Int64) -> Int64:
     """Return for each interval the lowest of ``items`` whose group and time equal its group and end, or -1.
 
-    ``group``, ``time_ps`` and ``items`` have one entry per item; ``items`` is ascending."""
+    ``group``, ``time_ps`` and ``items`` have one entry per item; ``items`` is ascending.
+    """
     first_items = np.full(len(intervals.group), -1, np.int64)
     if not len(first_items) or not len(items):
         return first_items

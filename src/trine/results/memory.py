@@ -25,7 +25,8 @@ class MemoryTimeline:
     """Memory of all ranks after each change, sorted by rank and then by time.
 
     rank_ptr: int64[ranks + 1]; changes of rank r are entries rank_ptr[r]:rank_ptr[r+1]. time_ps, total_bytes (bytes in
-    use after the change), delta_bytes, category: int64[changes]. resident_bytes: int64[ranks, categories]."""
+    use after the change), delta_bytes, category: int64[changes]. resident_bytes: int64[ranks, categories].
+    """
 
     rank_ptr: Int64
     time_ps: Int64
@@ -62,7 +63,8 @@ class MemoryFacts:
     outside_bytes: memory outside the allocator (CUDA context, communicators). fragmentation: extra reserved memory, as
     a fraction of the modelled allocator's. error: deviation of measured from modelled memory, 90th percentile.
     software: the profile's name, or empty. state_blocks: number of blocks for the optimizer state that is allocated
-    after the first step (the fraction ``late_states`` of all state); 0: all state is allocated before it."""
+    after the first step (the fraction ``late_states`` of all state); 0: all state is allocated before it.
+    """
 
     rounding_bytes: int = ROUNDING
     fragmentation: float = 0.0
@@ -88,7 +90,8 @@ class MemoryUse:
 
     allocated_bytes: peak of tensors and workspaces, as ``torch.cuda.max_memory_allocated`` counts it. reserved_bytes:
     peak of the allocator's reserved memory. outside_bytes: context and communicators. low_bytes, high_bytes: range with
-    the model's error, from the allocated minimum to the reserved maximum. capacity_bytes: of the GPU, 0 if unknown."""
+    the model's error, from the allocated minimum to the reserved maximum. capacity_bytes: of the GPU, 0 if unknown.
+    """
 
     allocated_bytes: int
     reserved_bytes: int
@@ -126,7 +129,8 @@ class MemoryUse:
 def least_headroom(uses: Sequence[MemoryUse]) -> int:
     """Return the index of the rank closest to its GPU's capacity: by verdict, then by free bytes.
 
-    Ranks of unknown capacity come last, by bytes needed. The first rank wins a tie."""
+    Ranks of unknown capacity come last, by bytes needed. The first rank wins a tie.
+    """
 
     def order(index: int) -> tuple[int, int, int]:
         use = uses[index]
@@ -152,7 +156,8 @@ def memory_uses(
 ) -> tuple[MemoryUse, ...]:
     """Return the memory use of each rank: replay its memory changes through the allocator, in program order.
 
-    records: times, for blocks held until a collective ends."""
+    records: times, for blocks held until a collective ends.
+    """
     uses: list[MemoryUse] = []
     peaks_by_key: dict[object, ReplayedPeak] = {}  # many ranks have identical changes
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
@@ -188,7 +193,8 @@ def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
 
     At one instant, changes at the ends of tasks that began earlier come first, so a task that starts then can use the
     memory they free. Next come changes of tasks that start at this instant (and of tasks of zero duration), in task
-    order, start before end; ties keep their input order."""
+    order, start before end; ties keep their input order.
+    """
     task, at_end = memory.task.astype(np.int64), memory.at_end != 0
     start, end = records.start_ps[task], records.end_ps[task]
     time = np.where(at_end, end, start)

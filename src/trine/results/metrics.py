@@ -37,7 +37,8 @@ class RankTimes(OneLine):
     (:func:`trine.results.waits.bubble_gaps`). idle: the rest, so that compute + exposed + bubble + idle = window.
     input_copy: copies of inputs from the host; these overlap any of the above. offload: copies to or from host memory
     for offload, or CPU work for it; these overlap too.
-    waits: int64[ranks, RANK_REASONS], time without compute by wait reason."""
+    waits: int64[ranks, RANK_REASONS], time without compute by wait reason.
+    """
 
     window: Window
     compute: Int64
@@ -70,7 +71,8 @@ def busy_times(graph: TaskGraph, records: Records, window: Window) -> BusyTimes:
 def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.NDArray[np.int8]) -> RankTimes:
     """Split the window of each rank into compute, exposed communication, bubble and idle time, exactly.
 
-    ``reasons``: each task's wait reason (:func:`trine.results.waits.wait_reasons`)."""
+    ``reasons``: each task's wait reason (:func:`trine.results.waits.wait_reasons`).
+    """
     num_ranks = len(graph.rank_names)
     compute = compute_activity(graph, records, window, computing(graph))
     transfers = transfer_activity(graph, records, window, communicating(graph))
@@ -132,7 +134,8 @@ def shares(
 
     ``label`` indexes ``names``; repeated names count as one. Each time is the length of the union of the tasks'
     intervals on a rank, maximised over the ranks; input copies count as communication. Names without time are
-    dropped."""
+    dropped.
+    """
     unique = {name: number for number, name in enumerate(dict.fromkeys(names))}
     code = np.array([unique[name] for name in names] + [-1], np.int64)[label]
     run = Window(0, _FOREVER, 0)

@@ -111,7 +111,8 @@ def descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b""
 def interned(events: Iterable[tuple[int, str]], arguments: Mapping[str, int], strings: Mapping[str, int]) -> bytes:
     """Return the first packet of a trace: the numbered names of events, arguments and values that slices refer to.
 
-    events: number and name of each; two may have the same name."""
+    events: number and name of each; two may have the same name.
+    """
     entries = [message(EVENT_NAMES, integer(1, iid) + text(2, name)) for iid, name in events]
     for kind, table in ((ANNOTATION_NAMES, arguments), (ANNOTATION_STRINGS, strings)):
         entries += [message(kind, integer(1, iid) + text(2, name)) for name, iid in table.items()]

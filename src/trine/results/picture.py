@@ -52,5 +52,6 @@ def log_scale(axes: Any) -> None:
 def save(figure: Any, path: str | Path) -> None:
     """Write the picture without a date, so that equal results give equal bytes.
 
-    Raises InputError if the file cannot be written."""
+    Raises InputError if the file cannot be written.
+    """
     save_figure(figure, path, dpi=150)

@@ -60,7 +60,8 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     One row per rank and stream, coloured by phase, and one row per rank for its transfers. ``ranks`` chooses and orders
     the ranks; without it, one rank represents all identical ones among the first 16.
 
-    Raises InputError for a rank that does not exist, MissingExtraError without matplotlib."""
+    Raises InputError for a rank that does not exist, MissingExtraError without matplotlib.
+    """
     repeats, result = result.repeats, result.excerpt
     names = result.graph.rank_names
     shown_ranks = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)

@@ -25,7 +25,8 @@ class Ends(NamedTuple):
     """The actual ranks of each task, for a graph that shows only some ranks; int64[tasks] each.
 
     rank, peer: as in the TaskGraph, but rank numbers, including hidden ranks. is_copy: bool, joins of hidden ranks that
-    a shown rank waits for; they are not rows of the table."""
+    a shown rank waits for; they are not rows of the table.
+    """
 
     rank: npt.NDArray[np.int64]
     peer: npt.NDArray[np.int64]
@@ -53,7 +54,8 @@ def record_table(
     """Return a run's table. reasons: from :func:`trine.results.waits.wait_reasons`; ends: the tasks' actual ranks.
 
     ``rank`` and ``peer`` are numbers; ``stream`` is the stream of a compute task; ``collective`` the number of the
-    collective operation."""
+    collective operation.
+    """
     labels = graph.labels
     names, categories = task_names(graph)
     columns: dict[str, Column] = {
@@ -96,7 +98,8 @@ def task_names(graph: TaskGraph) -> tuple[Column, tuple[str, ...]]:
     """Return a name for each task as codes and words: int64[tasks] and the words.
 
     The task's name if the graph has names; otherwise its operator, its collective's kind, or "compute", "transfer",
-    "input copy", "offload" or "join"."""
+    "input copy", "offload" or "join".
+    """
     if graph.task_names:
         return np.arange(graph.num_tasks), graph.task_names
     kinds = tuple(dict.fromkeys(label.kind for label in graph.collectives))

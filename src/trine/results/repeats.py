@@ -35,7 +35,8 @@ class Repeats:
 
     A window's time counts ``count + 1`` times. In *stretched* times each instant t is replaced by the integral of these
     counts up to t: order and equality of times remain, and any length of time is the sum over all its repetitions. So
-    metrics of stretched records are exactly the longer run's."""
+    metrics of stretched records are exactly the longer run's.
+    """
 
     windows: tuple[Repeat, ...]
     count: int
@@ -103,7 +104,8 @@ class Repeats:
     def shown(self, records: Records) -> Records:
         """Return stretched records at their times in the longer run: its further tasks leave a gap.
 
-        Each task keeps its duration; ready and end move with its start."""
+        Each task keeps its duration; ready and end move with its start.
+        """
         simulated = self.unstretched(records)
         skipped = self.later_ps(simulated.start_ps)
         return self._mapped(simulated, lambda times_ps: times_ps + skipped)
@@ -122,7 +124,8 @@ class Repeats:
     def weights(self, microbatch: npt.NDArray[np.integer], phase: npt.NDArray[np.integer]) -> Int64:
         """Return how many tasks of the longer run each task stands for, by its micro-batch (-1: none) and phase.
 
-        The simulated run copies the inputs of all micro-batches."""
+        The simulated run copies the inputs of all micro-batches.
+        """
         is_repeated: npt.NDArray[np.bool_] = np.isin(microbatch, self.repeated) & (phase != Phase.INPUT)
         return 1 + self.count * is_repeated.astype(np.int64)
 
@@ -160,7 +163,8 @@ def grows(memory: MemoryEvents, records: Records, repeats: Repeats) -> bool:
 def repeated_changes(memory: MemoryEvents, records: Records, repeats: Repeats) -> tuple[MemoryEvents, Records]:
     """Return the memory changes of the longer run over time, without blocks, and records of their tasks.
 
-    records: simulated times. Tasks are numbered in program order."""
+    records: simulated times. Tasks are numbered in program order.
+    """
     start = records.start_ps[memory.task]
     period_ps, copies = np.zeros((2, len(start)), np.int64)
     is_later = np.zeros(len(start), np.bool_)
@@ -187,7 +191,8 @@ def repeated_memory(
 ) -> tuple[MemoryEvents, Records]:
     """Return the memory changes of the longer run in program order, with blocks, and records with a task for each.
 
-    The changes of the repeated micro-batches, in each direction, occur again behind them. records: times as shown."""
+    The changes of the repeated micro-batches, in each direction, occur again behind them. records: times as shown.
+    """
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
     task, rank = memory.task[order], memory.rank[order].astype(np.int64)
     phase = labels.phase[task]

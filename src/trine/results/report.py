@@ -106,7 +106,8 @@ class Report(ABC):
     def to_csv(self, path: str | Path) -> None:
         """Write the main table to a ``.csv`` file, or all tables into a folder, which is created if needed.
 
-        Raises InputError if the result has no table or a file cannot be written."""
+        Raises InputError if the result has no table or a file cannot be written.
+        """
         frames.to_csv(self._tables(), path)
 
     def to_parquet(self, directory: str | Path) -> None:
@@ -116,14 +117,16 @@ class Report(ABC):
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return a table, by default the main one, as a pandas data frame.
 
-        Raises InputError for an unknown table, MissingExtraError without pandas."""
+        Raises InputError for an unknown table, MissingExtraError without pandas.
+        """
         tables = self._tables()
         return frames.to_frame(tables[_output_name("table", table, tables, self)])
 
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline for https://ui.perfetto.dev, compressed if ``path`` ends in ``.gz``.
 
-        Return notes on omitted events. Raises InputError if the result has no timeline."""
+        Return notes on omitted events. Raises InputError if the result has no timeline.
+        """
         timeline = self.timeline()
         if timeline is None:
             raise InputError(f"{type(self).__name__} has no timeline", file=path)
@@ -137,7 +140,8 @@ class Report(ABC):
 
         Raises
         ------
-        InputError: unknown picture or file ending. MissingExtraError: no matplotlib."""
+        InputError: unknown picture or file ending. MissingExtraError: no matplotlib.
+        """
         pictures = self.pictures()
         if path is None and what is not None and what not in pictures and Path(what).suffix:
             what, path = None, what
@@ -172,7 +176,8 @@ class Report(ABC):
 def envelope(document: Mapping[str, object], schema: str, command: str | None) -> Row:
     """Return the result's keys together with the keys of ENVELOPE.
 
-    schema: name of the schema. command: the CLI command (``cluster show``), None for a call from Python."""
+    schema: name of the schema. command: the CLI command (``cluster show``), None for a call from Python.
+    """
     return {"schema": f"trine/{schema}/1", "version": __version__, "command": command, **document}
 
 

@@ -34,14 +34,16 @@ class Result(TaskRun, Report):
     def rank(self, rank: int) -> Result:
         """Return a result that shows only this rank, which may be any rank of the job.
 
-        Raises InputError if the job does not have the rank."""
+        Raises InputError if the job does not have the rank.
+        """
         return self.of_ranks([rank])
 
     def of_ranks(self, ranks: Sequence[int]) -> Result:
         """Return a result that shows the given ranks, in this order; its times are exactly theirs.
 
         Raises InputError for a rank that the job does not have or that is named twice, and, in an unfolded run, for a
-        rank that this result does not show."""
+        rank that this result does not show.
+        """
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
                 raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")
@@ -129,7 +131,8 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
     """Return the part of ``result`` on ``ranks``.
 
     A transfer between a shown and a hidden rank belongs to the shown rank. Raises InputError for a rank that ``result``
-    does not show itself."""
+    does not show itself.
+    """
     graph, records = result.graph, result.records
     rows = _rows(result, ranks)
     row_of = np.full(len(graph.rank_names) + 1, -1, np.int64)  # the last entry serves rank -1

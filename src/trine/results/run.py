@@ -27,7 +27,8 @@ from trine.results.repeats import Repeats, grows, repeated_changes, repeated_mem
 @dataclass(frozen=True, slots=True)
 class FoldStage:
     """A stage of a folded run: its start (ps), classes of ranks and links, simulated tasks, events, and the ranks with
-    work left."""
+    work left.
+    """
 
     begins_ps: int
     num_classes: int = field(metadata=column("classes"))
@@ -42,7 +43,8 @@ class Part:
     """Some ranks of a job. ranks: the rank of each row of the graph; num_ranks: number of ranks of the job.
 
     ends: the ranks of each task, hidden ranks too. step_ends_ps: int64[steps], end of each step over all ranks of the
-    job. reasons: returns each task's wait reason, int8[tasks], if the graph does not show it."""
+    job. reasons: returns each task's wait reason, int8[tasks], if the graph does not show it.
+    """
 
     ranks: tuple[int, ...]
     num_ranks: int
@@ -62,7 +64,8 @@ class Scope:
     class_size: the number of ranks in it. program_of: the program of a rank, and the number of ranks that run it.
     spread: a result of a few ranks that represent all, and how many ranks each one represents: float64[rows].
     step_ends_ps: int64[steps], end of each step over all ranks. estimate_ps: for an estimate, the step time without
-    slow or dead links, and with all links of their places slow or dead."""
+    slow or dead links, and with all links of their places slow or dead.
+    """
 
     ranks: tuple[int, ...]
     num_ranks: int
@@ -109,7 +112,8 @@ class TaskRun:
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
     memory_facts: memory settings besides the tensors. repeats: windows that stand for a longer run; records are
-    then stretched. inputs: the resolved inputs of the run, plain data by group."""
+    then stretched. inputs: the resolved inputs of the run, plain data by group.
+    """
 
     graph: TaskGraph
     records: Records
@@ -396,7 +400,8 @@ class TaskRun:
         """Energy and power of all GPUs in the step, an assumption; None if the power of a GPU is not known.
 
         In a folded result each row counts for the ranks of its class. If some classes have no rows, a sample spread
-        over all ranks is used instead."""
+        over all ranks is used instead.
+        """
         if not self.power_w or not all(self.power_w):
             return None
         sample: TaskRun = self

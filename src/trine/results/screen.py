@@ -34,7 +34,8 @@ class Screen:
 
     question: the request, in one line. numbers: name, value, and its likely range or verdict. listings: the most
     important first. warning_label: the word before each warning. closing: label and sentence, such as ``rests on`` and
-    ``next``."""
+    ``next``.
+    """
 
     question: str
     numbers: Sequence[tuple[str, str, str]]
@@ -59,7 +60,8 @@ class Screen:
         """Return at most ``lines`` lines of :func:`trine.results.text.width` columns.
 
         Rows of listings and whole warnings except the first give way. On narrow terminals some closing lines and the
-        second listing give way before a listing has less than three rows. ``--details`` has all of them."""
+        second listing give way before a listing has less than three rows. ``--details`` has all of them.
+        """
         screens = self._variants() if width() < WIDE else [self]
         fitting = [each for each in (screen._laid_out(lines) for screen in screens) if len(each[0]) <= lines]
         fitting = fitting or [replace(screens[-1], listings=())._laid_out(lines)]

@@ -39,7 +39,8 @@ BUBBLE, WAIT = "bubble", "wait"
 class StepTerms(NamedTuple):
     """Parts of a rank's step in ps; all values together are the step.
 
-    compute: by phase. exposed: communication without compute, by axis. idle: by cause."""
+    compute: by phase. exposed: communication without compute, by axis. idle: by cause.
+    """
 
     compute: dict[str, int]
     exposed: dict[str, int]

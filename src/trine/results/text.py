@@ -82,7 +82,8 @@ def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[
 def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = (), margin: int = 0) -> list[str]:
     """Return lines of a table whose first column is as wide as its longest cell.
 
-    spare: columns to leave out, in this order, while lines are wider than the terminal less ``margin`` columns."""
+    spare: columns to leave out, in this order, while lines are wider than the terminal less ``margin`` columns.
+    """
     lines = aligned(rows, 0) if rows else []
     if not spare or max(map(len, lines), default=0) <= width() - margin:
         return lines
@@ -95,7 +96,8 @@ def unused_options(options: Mapping[str, object], same_without: Callable[[str], 
     """Yield a sentence for each option that changes no time.
 
     options: option -> its value, None if not set. same_without: whether a run without this option takes the same time.
-    scope: the range that the sentence names, such as ``at these sizes``."""
+    scope: the range that the sentence names, such as ``at these sizes``.
+    """
     for name, value in options.items():
         if value is not None and same_without(name):
             yield f"{name} {value} changes no time {scope}: without it the time is the same"

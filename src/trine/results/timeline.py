@@ -81,7 +81,8 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
     """Yield the tracks of each rank's sends (``end`` is "rank") or receives ("peer").
 
     All sends come before all receives in the file: if two slices begin at one instant, Perfetto starts the flow at the
-    first of them in the file."""
+    first of them in the file.
+    """
     sends = end == "rank"
     transfers = np.flatnonzero(table.columns["kind"] == TRANSFER)
     ranks = table.columns[end][transfers]
@@ -133,7 +134,8 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
     """Yield the slices of a track: for each, its begin packet and its end packet.
 
     All numbers that differ between slices have a fixed width. So the length of a packet depends only on the length of
-    its arguments, and the bytes around the numbers are built once for each such length."""
+    its arguments, and the bytes around the numbers are built once for each such length.
+    """
     size_key, duration_key = (integer(pb.KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
     rows = [table.columns[name][track.tasks].astype(np.int64) for name in ("start_ps", "end_ps", "size_bytes")]
     start, end, size = rows

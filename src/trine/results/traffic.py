@@ -24,7 +24,8 @@ class CollectiveUse:
     size_bytes: payload of one collective as a rank sees it (nccl-tests' convention). count: collectives per rank (the
     maximum, if ranks differ). total: collectives in the whole system. time_ps: sum of their durations, from the first
     start to the last end of a transfer, on the rank with the largest sum. waiting_ps: part of it before the last rank
-    entered, when early ranks wait for late ones."""
+    entered, when early ranks wait for late ones.
+    """
 
     kind: str
     size_bytes: int = field(metadata=column("bytes"))
@@ -46,7 +47,8 @@ class CollectiveUse:
 class LinkUse:
     """Traffic of one link in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
 
-    ``tier``: group of links with the same role, such as ``gpu-nvswitch`` or ``leaf-spine``; "" if unknown."""
+    ``tier``: group of links with the same role, such as ``gpu-nvswitch`` or ``leaf-spine``; "" if unknown.
+    """
 
     link: int
     name: str = field(metadata=column("link"))
@@ -71,7 +73,8 @@ def collective_uses(
 
     Messages between two ranks outside collectives (between pipeline stages, DataParallel's outputs and their gradients)
     are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not. weights: int64[tasks], how
-    often each task counts (None: once)."""
+    often each task counts (None: once).
+    """
     weights = np.ones(graph.num_tasks, np.int64) if weights is None else weights
     durations_ps, waiting_ps = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}

@@ -22,7 +22,8 @@ RANK_REASONS = (*REASONS, "end")
 def releasers(graph: TaskGraph, records: Records) -> Int64:
     """Return each task's releasing predecessor, or -1: int64[tasks].
 
-    It is the first of the predecessors that ended at the instant at which the task became ready."""
+    It is the first of the predecessors that ended at the instant at which the task became ready.
+    """
     owner = row_of(graph.predecessor_ptr)
     hit = np.flatnonzero(records.end_ps[graph.predecessor_idx] == records.ready_ps[owner])[::-1]
     released_by = np.full(graph.num_tasks, -1, np.int64)
@@ -59,7 +60,8 @@ def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int
     """Return each rank's time without computation, by reason: int64[ranks, RANK_REASONS], ps.
 
     ``pauses`` are the gaps between intervals of ``compute``; each belongs to the reason of the compute task that ends
-    it. A row plus the rank's compute time is the length of the window."""
+    it. A row plus the rank's compute time is the length of the window.
+    """
     ender = first_at(pauses, compute.rank, compute.start_ps, compute.task)
     reason = np.append(reasons, len(RANK_REASONS) - 1)[ender]  # ender -1 takes the last entry: "end"
     cell = pauses.group * len(RANK_REASONS) + reason.astype(np.int64)
@@ -73,7 +75,8 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
     With fewer than two stages all are False. Otherwise a rank that neither computes nor communicates is in the bubble,
     from the fill at the start of the step to the drain at its end. Exceptions are intervals that end with a task
     released by a launch, an input copy or offload, or with a collective of another axis than ``pp`` (its group was
-    late)."""
+    late).
+    """
     if graph.labels.stage.max(initial=-1) < 1:
         return np.zeros(len(pauses.group), np.bool_)
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
@@ -90,7 +93,8 @@ def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> lis
     """Return the tasks on the critical path, last first.
 
     It starts at the first of the tasks that end last. Each step goes to the previous task on the stream if the task
-    waited for its stream, else to the predecessor that released it. The path includes joins."""
+    waited for its stream, else to the predecessor that released it. The path includes joins.
+    """
     if not graph.num_tasks:
         return []
     before = _previous_on_stream(graph)
@@ -107,7 +111,8 @@ def path_times(graph: TaskGraph, records: Records, path: list[int], window: Wind
     """Return how the window's time splits over the critical path, by kind of task.
 
     compute, communication, offload, input copy, launch, wait: ps, summing to the window. ``wait`` is time on the path
-    that no task covers, such as a network that serves transfers in turn."""
+    that no task covers, such as a network that serves transfers in turn.
+    """
     tasks = np.array(path, np.int64)
     start = np.maximum(records.start_ps[tasks], window.start_ps)
     spent = np.maximum(np.minimum(records.end_ps[tasks], window.end_ps) - start, 0)

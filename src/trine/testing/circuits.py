@@ -94,7 +94,8 @@ def require_lawful_circuits(
     graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, case: str
 ) -> None:
     """Check that every task ends, after its predecessors; that circuits fit into the ports and are torn down only when
-    unused; that lines send one transfer at a time, at their bandwidth; and that receive buffers do not overflow."""
+    unused; that lines send one transfer at a time, at their bandwidth; and that receive buffers do not overflow.
+    """
     require(int(records.end_ps.min(initial=0)) >= 0, f"{case}: task {records.end_ps.argmin()} never ends")
     for task in range(graph.num_tasks):
         require_order(graph, records, task, case)

@@ -47,7 +47,8 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
 
     ``work_conserving``: require that every flow crosses a full link, so that no usable bandwidth is wasted, or that a
     link with messages is never idle. Max-min fairness and store-and-forward are work-conserving; TrioSim's equal split
-    is not."""
+    is not.
+    """
     instance: object = model() if callable(model) else model
     try:
         checked = network_model(instance)  # type: ignore[arg-type]

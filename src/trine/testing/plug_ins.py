@@ -48,7 +48,8 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     The proof covers 1 to 9 ranks (send_recv: 2), every root and several sizes. ``ranks`` overrides the rank counts, for
     example for algorithms that need a power of two. Every rank must end with the right data, each contribution once, in
     any order that the dependencies allow. Chunks must add up to the payload. A schedule must repeat its arguments, be
-    the same on every call, and declare ``shift_symmetric`` and ``symmetry`` only if they hold."""
+    the same on every call, and declare ``shift_symmetric`` and ``symmetry`` only if they hold.
+    """
     require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
     for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
         proven: set[tuple[int, int]] = set()
@@ -113,7 +114,8 @@ def check_compute_model(model: ComputeModel, workload: Workload, *, anchored: bo
     picoseconds, not negative, and must not fall as the batch grows. The evidence must be one of trine's words. A second
     pass in another order must give equal results. ``anchored`` False is for models that also predict the trace's own
     sizes: only times they call 'measured' must equal the recorded ones. ``slack``: the fraction by which a larger batch
-    may be faster, for models that follow measurements, since a larger batch may fill a GPU better."""
+    may be faster, for models that follow measurements, since a larger batch may fill a GPU better.
+    """
     require(isinstance(model.name, str) and model.name != "", f"a compute model has a name, {model!r} has not")
     case = f"compute model {model.name!r}"
     recorded = workload.batch
@@ -178,7 +180,8 @@ def check_reader(reader: TraceReader, path: str | Path) -> None:
     """Check that ``reader`` finds and reads the trace at ``path``, and ignores an empty folder.
 
     The workload must be non-empty, consistent, the same on every read, and unchanged by a round trip through trine's
-    own format. For an empty folder ``find`` must return None, so that trine tries the next reader."""
+    own format. For an empty folder ``find`` must return None, so that trine tries the next reader.
+    """
     case = f"trace reader {reader.name!r}"
     require(bool(reader.name) and bool(reader.looks_for), f"{case}: needs a name and a text looks_for")
     with TemporaryDirectory() as folder:

@@ -28,7 +28,8 @@ def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, Pipe
     backward pass: each rank runs each micro-batch once forward through each chunk that holds it, and once backward
     after that; a split backward pass runs its input part before its weight part. The order must be reproducible, and
     all ranks together must finish without deadlock. ``in_flight`` returns, for (rank, shape), the most passes whose
-    activations the schedule promises to hold at a time; without it there is no bound."""
+    activations the schedule promises to hold at a time; without it there is no bound.
+    """
     shapes = [shape for shape in _shapes() if _is_taken(schedule, shape)]
     require(any(shape.backward for shape in shapes), "every shape with a backward pass is refused")
     for shape in shapes:

@@ -50,7 +50,8 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
     correct if every rank has heard from every other rank, directly or through others.
 
     Raises InputError for an unknown kind, a number of chunks that does not fit the kind, a dependency cycle, wrong data
-    at the end, or a declared symmetry that does not hold."""
+    at the end, or a declared symmetry that does not hold.
+    """
     if schedule.kind not in KINDS:
         raise InputError(f"cannot check a {schedule.kind!r}{nearest(schedule.kind, KINDS)}")
     _check_chunks(schedule)
@@ -203,7 +204,8 @@ class _Memory:
 def _run(memory: _Memory, order: random.Random | None) -> None:
     """Run the transfers, each after its predecessors; ``order`` None ends them first come, first served.
 
-    The entry of rank p counts as event -1 - p, under way from the start."""
+    The entry of rank p counts as event -1 - p, under way from the start.
+    """
     expanded = memory.expanded
     waiting = np.diff(expanded.predecessor_ptr) + expanded.entry_src + expanded.entry_dst
     followers_ptr, followers = _followers(expanded)
@@ -287,7 +289,8 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
     """Compare :func:`rank_sends` of every position, and its structure, with all transfers in ``expanded``.
 
     Raises InputError if the sends or dependencies of a position differ. ``expanded`` assumes no symmetry, so a
-    difference means that the declared symmetry is wrong."""
+    difference means that the declared symmetry is wrong.
+    """
     title = f"{schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks"
     num_positions = schedule.num_ranks + schedule.num_switches
     base = np.searchsorted(expanded.src, np.arange(num_positions + 1)).astype(np.int64)

@@ -98,7 +98,8 @@ def read_json(path: Path, *, strict: bool = False) -> object:
     ``strict``, for trine's own files: fractions are floats, and a repeated key, NaN or Infinity is an error. Otherwise
     fractions are Decimal, exact to the last digit, and NaN and Infinity, which the PyTorch profiler writes into fields
     that trine does not use, become Decimal values that no time or size check accepts. Raises TraceError for anything
-    that is not JSON within bounds."""
+    that is not JSON within bounds.
+    """
     text = read_text(path)
     try:
         return json.loads(

@@ -35,7 +35,8 @@ class TraceDescription:
 
     ``launches`` counts operators with a CPU launch time; ``unlinked`` backward operators without a forward operator.
     ``recorded_on`` names the machine that recorded the times. ``collectives`` are the recorded job's. ``scaling`` lists
-    each pattern of batch dimensions, such as "[B, 3, 224, 224]", with its number of tensors."""
+    each pattern of batch dimensions, such as "[B, 3, 224, 224]", with its number of tensors.
+    """
 
     name: str
     source: str
@@ -141,7 +142,8 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
     """List the differences of two traces of one model, whatever their batch sizes.
 
     Compared: the sequence of operators, phases, forward links, layers; roles, batch dimensions and shapes (with B for
-    the batch) of inputs and outputs, absent tensors left out; parameters. Times are not compared."""
+    the batch) of inputs and outputs, absent tensors left out; parameters. Times are not compared.
+    """
     differences: list[Difference] = []
     if len(first.operators) != len(second.operators):
         differences.append(_difference(None, "operators", "count", len(first.operators), len(second.operators)))

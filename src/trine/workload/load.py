@@ -30,7 +30,8 @@ def load(
     kineto, execution_trace: the two halves of a PyTorch pair, in place of ``path``.
     batch: the batch size of the traced step, where dimension 0 of the first input is not it.
 
-    Raises TraceError, naming the file and the line or event, for anything that is not a well-formed trace."""
+    Raises TraceError, naming the file and the line or event, for anything that is not a well-formed trace.
+    """
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise TraceError(f"must be a positive whole number, got {batch!r}", field="batch")
     if kineto is not None or execution_trace is not None:

@@ -144,7 +144,8 @@ def save(workload: Workload, path: str | PathLike[str]) -> None:
     """Write ``workload`` to ``path``, which must end in ``.trine.json`` or ``.trine.json.gz``.
 
     The same workload always gives the same bytes. Raises TraceError for another suffix, for a value that JSON cannot
-    hold, or if the file cannot be written."""
+    hold, or if the file cannot be written.
+    """
     place = Path(path)
     if not place.name.endswith(SUFFIXES):
         raise TraceError(f"must end in {' or '.join(SUFFIXES)}", file=place)

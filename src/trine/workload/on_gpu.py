@@ -22,7 +22,8 @@ _TENSORS, _BLOCKS, _BLOCK_ELEMENTS = (110, 64, 48, 36, 30), 320, 65536
 def on_gpu(workload: Workload, software: Software | None) -> Workload:
     """Return ``workload`` with the operators that ``software`` runs on a GPU; unchanged if it has GPU times.
 
-    Drop calls without kernels and merge per-tensor optimizer steps. The changes are listed as assumptions."""
+    Drop calls without kernels and merge per-tensor optimizer steps. The changes are listed as assumptions.
+    """
     if workload.format == SYNTHESISED or workload.has_gpu_times:
         return workload
     differentiated = {op.forward_id for op in workload.operators if not _is_idle(op)}

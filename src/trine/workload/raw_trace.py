@@ -13,7 +13,8 @@ from trine.graph.workload import Operator, RecordedCollective
 class RawTensor:
     """A tensor without its role. ``storage`` names one allocation: reused memory gets a new number.
 
-    ``hint`` is the role if the trace itself names it ("weight", "buffer", "input"), else ""."""
+    ``hint`` is the role if the trace itself names it ("weight", "buffer", "input"), else "".
+    """
 
     id: int
     shape: tuple[int, ...]
@@ -30,7 +31,8 @@ class RawCall:
     ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position
     in the signature, None for an absent one. ``operator`` indexes the operator that contains the call (None: it
     ran no kernel). ``inner`` is true for a call inside another call, ``in_place`` for one that writes its first input.
-    ``values`` holds the other arguments by name."""
+    ``values`` holds the other arguments by name.
+    """
 
     kind: str
     inputs: tuple[int | None, ...]
@@ -47,7 +49,8 @@ class RawTrace:
     """A trace as read. Its operators have no ``layer`` yet, and ``forward_id`` only if the trace records it.
 
     ``accumulated`` lists the inputs of autograd's AccumulateGrad nodes, in order, if known: the incoming tensor, and
-    the tensor that the weight keeps as its gradient."""
+    the tensor that the weight keeps as its gradient.
+    """
 
     name: str
     source: str
@@ -71,7 +74,8 @@ _BACKWARD = re.compile(r"(?:torch::autograd::)?(?:Compiled)?([A-Za-z0-9_:]+?)Bac
 def call_kind(name: str) -> str:
     """Return ``relu`` for ``aten::relu_``, ``softmax`` for ``aten::_softmax``, ``Addmm'`` for node AddmmBackward0.
 
-    An autograd node gets the name of its forward operator with an apostrophe, for the derivative."""
+    An autograd node gets the name of its forward operator with an apostrophe, for the derivative.
+    """
     if name.startswith(AUTOGRAD):
         name = name[len(AUTOGRAD) :]
     match = _BACKWARD.fullmatch(name)

@@ -17,7 +17,8 @@ class TraceReader:
     """One format. ``find`` returns the files of the format at a path, by role, or None if they are not there.
 
     ``read`` takes what ``find`` returned and the batch size that overrides the inferred one. ``looks_for``
-    describes the files of the format, for errors."""
+    describes the files of the format, for errors.
+    """
 
     name: str
     looks_for: str

@@ -223,7 +223,8 @@ def _allocations(operators: list[Operator], tensors: dict[int, RawTensor]) -> di
 
     PyTorch reuses freed memory, and with it the storage id, for later tensors. An output is a new allocation if no
     input of its operator has its storage. An input without a producer is a view of its storage's contents, unless the
-    number of bytes differs: then an operator outside the file made it."""
+    number of bytes differs: then an operator outside the file made it.
+    """
     allocation: dict[int, int] = {}
     holder: dict[int, tuple[int, int]] = {}  # storage id -> (allocation, bytes of its first tensor)
     count = 0

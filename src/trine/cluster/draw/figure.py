@@ -41,7 +41,8 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
     identical hosts, and many switches in a row, only some are drawn; the rest are counted.
 
     Raises MissingExtraError: matplotlib is not installed. InputError: matplotlib does not know the file ending, or the
-    file cannot be written."""
+    file cannot be written.
+    """
     figures = _matplotlib()
     picture = lay_out(cluster)
     left, right, bottom, top = _extent(picture)

@@ -291,7 +291,8 @@ def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence
 def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x: dict[int, float]) -> int:
     """Draw a row of the switches that lead to drawn devices; one mark replaces the rest, or all but two identical ones.
 
-    Return the mark at the right end."""
+    Return the mark at the right end.
+    """
     pulls = {device: _pull(cluster, device, x) for device in row}
     drawn = [device for device in row if pulls[device] is not None][:MAX_ROW] or row[:MAX_ROW]
     joined = {frozenset((link.target, link.bytes_per_s) for link in cluster.links_from(device)) for device in row}

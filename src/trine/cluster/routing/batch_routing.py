@@ -52,7 +52,8 @@ class BatchRoutes:
     def routes(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32, Int64]:
         """Return (ptr int64[m + 1], links int32[...], unrouted int64[...]); this class cannot route the last pairs.
 
-        ``sources``, ``targets``: int64[m], devices."""
+        ``sources``, ``targets``: int64[m], devices.
+        """
         parts = [
             self._chunk(sources[first : first + CHUNK], targets[first : first + CHUNK])
             for first in range(0, len(sources), CHUNK)
@@ -313,7 +314,8 @@ _UNKNOWN, _EACH = -1, -2
 class NodeRoutes:
     """Routes between the devices of a node, as links of the node; row i is ``links[start[i]:][:length[i]]``.
 
-    Each node has separate rows for equal routes if the policy chooses by device numbers or names."""
+    Each node has separate rows for equal routes if the policy chooses by device numbers or names.
+    """
 
     def __init__(self, block: NodeBlock, policy: str, routing: str, names: Sequence[str], detour_ps: int) -> None:
         """Set up the tables. ``names``: the machine's devices. ``detour_ps``: least latency to leave and return."""

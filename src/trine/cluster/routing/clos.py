@@ -69,7 +69,8 @@ class ClosRoutes:
     def routes(self, source_ports: Int64, target_ports: Int64, choice: PathChoice) -> tuple[Int64, Int64]:
         """Return (links int64[m, LONGEST], -1 after the last; their number int64[m], -1 if this finds no route).
 
-        ``source_ports``, ``target_ports``: int64[m], ports, of the messages of ``choice`` in order."""
+        ``source_ports``, ``target_ports``: int64[m], ports, of the messages of ``choice`` in order.
+        """
         links = np.full((len(source_ports), LONGEST), -1, np.int64)
         count = np.full(len(source_ports), -1, np.int64)
         up, down = self.up[source_ports], self.down[target_ports]
@@ -124,7 +125,8 @@ class ClosRoutes:
     def is_odd(self, leaf: Int64, number: npt.NDArray[np.int32]) -> Bool:
         """Return bool, shaped like ``leaf``: whether links above it or its pod are missing or differ from the others.
 
-        ``number``: int32[links], equal for links of equal bandwidth and latency."""
+        ``number``: int32[links], equal for links of equal bandwidth and latency.
+        """
         leaves = _unlike(self._rise, self._fall, number)
         pods = _unlike(self._rise2, self._fall2, number)
         odd: Bool = leaves[leaf] | pods[leaf // self._per_pod]

@@ -255,7 +255,8 @@ class Router:
     def has_equal_uplinks(self) -> bool:
         """Return whether messages to some device have several equally near ways through switches.
 
-        Checks the scale-out fabric and the scale-up network from a few GPUs or NICs, evenly spread."""
+        Checks the scale-out fabric and the scale-up network from a few GPUs or NICs, evenly spread.
+        """
         switches, gpus = self._devices.where("switch").tolist(), self._gpus
         tiers = [(self.scale_up, gpus)]
         if self._has_scale_out:
@@ -291,7 +292,8 @@ def usual_routing(cluster: ClusterData) -> tuple[str, str]:
     """Return (policy, reason) for a cluster whose file lists its links and names no policy.
 
     ``shortest`` would send all messages over the first of several equally near uplinks, which no fabric does.
-    GPUs use their parallel switches at the same time, so these are not alternatives."""
+    GPUs use their parallel switches at the same time, so these are not alternatives.
+    """
     from trine.cluster.planes import spread_over_planes
 
     router = Router(spread_over_planes(cluster), SHORTEST)

@@ -27,7 +27,8 @@ class ShortestRoutes:
     """Shortest routes by (latency, links, lowest link indices); only forwarding devices carry transit traffic.
 
     A source's search stops at the requested targets and skips non-forwarding devices. Routes between neighbours on a
-    ring of a thousand GPUs, or between GPUs under one switch, are therefore cheap."""
+    ring of a thousand GPUs, or between GPUs under one switch, are therefore cheap.
+    """
 
     def __init__(
         self, forwards: Sequence[bool], links: Sequence[tuple[int, int, int, int]], sees_ports: bool = False
@@ -35,7 +36,8 @@ class ShortestRoutes:
         """Create the router. ``forwards``: one flag per device. ``links``: (index, source, target, latency in ps).
 
         ``sees_ports``: treat a device that forwards between exactly two others as a port of the switch behind it;
-        :meth:`port_of` then counts the devices below that switch."""
+        :meth:`port_of` then counts the devices below that switch.
+        """
         self._sees_ports = sees_ports
         self._wires: dict[tuple[int, int], tuple[int, int]] = {}
         self._twins: dict[tuple[int, int], list[int]] = {}
@@ -116,7 +118,8 @@ class ShortestRoutes:
         """Return the position of a device among the non-forwarding devices below its switch.
 
         The switch is the first neighbour, or the device behind it if that is a port (see :meth:`__init__`). ``other``:
-        the result for a forwarding device."""
+        the result for a forwarding device.
+        """
         neighbours = self._into[target]
         if not neighbours:
             return 0
@@ -142,7 +145,8 @@ class ShortestRoutes:
     def has_equal_ways(self, source: int, among: Sequence[bool]) -> bool:
         """Return True if ``source`` has equal shortest routes through a device of ``among`` (one flag per device).
 
-        Routes that differ in the last link count if this link leads to or from such a device."""
+        Routes that differ in the last link count if this link leads to or from such a device.
+        """
         self._nearest(source, ())
         settled = self._searches[source].settled
         for target, neighbours in enumerate(self._into):
@@ -174,7 +178,8 @@ class ShortestRoutes:
     def split(self, source: int, target: int, at_most: int) -> tuple[tuple[tuple[int, ...], float], ...]:
         """Return all shortest routes with their fractions of the bytes; every device splits evenly.
 
-        Raises SpecError: more than ``at_most`` routes."""
+        Raises SpecError: more than ``at_most`` routes.
+        """
         if source == target:
             return (((), 1.0),)
         if self._path(source, target) is None:

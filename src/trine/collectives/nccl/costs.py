@@ -130,7 +130,8 @@ def _peak(tier: Tier | None, rate: float, share: float) -> float:
     """Return the bytes/us that ``share`` of a tier's links carry; infinite without the tier.
 
     Fitted ring efficiencies exceed 1 on some media because they are fitted together with ``extra_steps``. Without
-    those bytes a link would carry more than its rate."""
+    those bytes a link would carry more than its rate.
+    """
     return _rate(tier, rate, 1.0, share)
 
 
@@ -437,7 +438,8 @@ def channels_between(topology: CommTopology) -> int | None:
     """Return the channels of a group that spans several domains, or None for a group in one domain.
 
     One ring uses each NIC of the ranks of a domain: eight H100 with eight 400 Gb/s NICs get 16 channels, two of them
-    8 (NCCL's log in github.com/NVIDIA/nccl/issues/1189), one of them 4."""
+    8 (NCCL's log in github.com/NVIDIA/nccl/issues/1189), one of them 4.
+    """
     tier = topology.between
     if tier is None:
         return None

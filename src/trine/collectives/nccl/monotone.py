@@ -29,7 +29,8 @@ def monotone_in_bandwidth(
     """Return the fastest candidate at a lower bandwidth as (cost, candidate, share of the bandwidth).
 
     ``cost(candidate, share)``: trine's cost with a share of the bandwidth; ``choice(share)``: the library's candidate
-    there. Returns None if no other candidate that the library chooses at some share is faster than ``chosen``."""
+    there. Returns None if no other candidate that the library chooses at some share is faster than ``chosen``.
+    """
     best: tuple[Cost, Candidate, float] | None = None
     limit_us = chosen_us = cost(chosen, 1.0).total_us
     for candidate in candidates:

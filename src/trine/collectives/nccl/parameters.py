@@ -27,7 +27,8 @@ class Medium:
     ``step_us``, ``efficiency``: rings and trees, by protocol. ``ramp``: mutual delay of steps and bytes, by protocol.
     ``p2p_step_us``, ``p2p_efficiency``, ``p2p_base_us``: messages to one peer (all-to-all, send/recv). ``nvls_us``,
     ``nvls_efficiency``: in-network reduction. ``channels``: channels of a ring collective. ``evidence``: of these
-    numbers."""
+    numbers.
+    """
 
     name: str
     step_us: Mapping[str, float]
@@ -50,7 +51,8 @@ class Library:
     """One library. ``launch_us``: by launch convention, times ``launch_factor`` of the GPU's generation.
 
     ``extra_steps``: per collective, unhidden bytes of a ring, in steps. ``tree_efficiency``: throughput of a tree
-    relative to a ring. ``bands``: (largest size, low, high) factors."""
+    relative to a ring. ``bands``: (largest size, low, high) factors.
+    """
 
     name: str
     version: str

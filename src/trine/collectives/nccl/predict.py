@@ -81,7 +81,8 @@ class Collectives:
     options: library, algorithm, protocol and limits.
     library: costs to use instead of the library's. context: costs and links to use instead (:func:`with_context`).
 
-    Raises InputError: unknown option value, or one that does not fit the cluster."""
+    Raises InputError: unknown option value, or one that does not fit the cluster.
+    """
 
     def __init__(
         self, cluster: Cluster, group: Sequence[int] | None = None, options: CollectiveOptions | None = None,
@@ -213,7 +214,8 @@ class Collectives:
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
         """Predict one collective's time for ``size_bytes``, as nccl-tests counts; one fault less never makes it longer.
 
-        Raises InputError: an unknown op, or a size below 0 or above 1 PiB."""
+        Raises InputError: an unknown op, or a size below 0 or above 1 PiB.
+        """
         answer = self._unbounded_answer(op, size_bytes)
         for machine in self._repairs:
             media = self.topology.slowest_medium, machine.topology.slowest_medium
@@ -274,7 +276,8 @@ class Collectives:
         """Return the longest time of any power of two below ``size`` on a degraded machine, and on the way to it.
 
         The floor of a segment may fall with the bandwidth: it is the time at the size at which the library switches,
-        and this size differs on a slower link."""
+        and this size differs on a slower link.
+        """
         longest = self._longest.setdefault(op, [0.0])
         octaves = (size - 1).bit_length() if size > 1 else 0
         for octave in range(len(longest) - 1, octaves):
@@ -317,7 +320,8 @@ class Collectives:
     def _faster_with_less(self, op: str, size: int, choice: Candidate) -> tuple[Cost, Candidate, float] | None:
         """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.
 
-        Applies to hand-described links only (:mod:`monotone`): on catalogue links the choice is measured."""
+        Applies to hand-described links only (:mod:`monotone`): on catalogue links the choice is measured.
+        """
         pairs = self.candidates(op)
         if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
             return None

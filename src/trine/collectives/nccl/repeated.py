@@ -49,7 +49,8 @@ def collective_time(
 
     Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
 
-    Raises InputError: an unknown op, a group outside the cluster, or an option that does not fit."""
+    Raises InputError: an unknown op, a group outside the cluster, or an option that does not fit.
+    """
     size = _size(nbytes)
     ranks = _ranks(group)
     if isinstance(cluster, str):

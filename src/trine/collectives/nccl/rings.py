@@ -40,7 +40,8 @@ class RingRates:
     ``ring``, ``path``: total over all closed rings, over all open paths through the GPUs. ``fan_out``: out of one GPU
     during an all-to-all exchange. ``shift``: from each GPU directly to the next. ``root``: between one GPU and all
     others while only that GPU sends or receives. ``link``: the bottleneck. ``latency_ps``: average of a hop from one
-    GPU to the next; ``shift_latency_ps``: the longest hop; ``far_latency_ps``: the longest way between two GPUs."""
+    GPU to the next; ``shift_latency_ps``: the longest hop; ``far_latency_ps``: the longest way between two GPUs.
+    """
 
     ring: float
     path: float
@@ -112,7 +113,8 @@ class Use(NamedTuple):
 
 class PairTable:
     """Routes between the GPUs of a domain: the direct link; else the cluster's route if it uses only such links; else a
-    relay through one GPU, as libraries do if GPUs do not forward; else hosts."""
+    relay through one GPU, as libraries do if GPUs do not forward; else hosts.
+    """
 
     def __init__(self, cluster: Cluster, domain: Sequence[int], rates: Lanes) -> None:
         self.cluster, self.domain, self.rates = cluster, domain, rates
@@ -190,7 +192,8 @@ def _link_rate(cluster: Cluster, link: int) -> float:
 def _exchange_rate(size: int, use_of: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:
     """Return the rate of each pair of ``size`` ranks in an all-to-all exchange.
 
-    Up to MAX_PAIRS pairs run together; else the rate is the mean over sequential shifts by sampled distances."""
+    Up to MAX_PAIRS pairs run together; else the rate is the mean over sequential shifts by sampled distances.
+    """
     if size * (size - 1) <= MAX_PAIRS:
         return use_of([(i, j) for i in range(size) for j in range(size) if i != j])
     number = max(2, MAX_PAIRS // size)
@@ -264,7 +267,8 @@ def _relay(lanes: Lanes, source: int, target: int) -> int | None:
 def _take_ring(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
     """Use up a lane each way between neighbours of a ring; return the pairs of GPUs, or None if lanes run out.
 
-    A ring with detours through other GPUs may need a lane twice; the search does not check that."""
+    A ring with detours through other GPUs may need a lane twice; the search does not check that.
+    """
     ring_hops: list[tuple[int, int]] = []
     for source, target in zip(order, [*order[1:], order[0]], strict=True):
         hops = _take_lanes(lanes, source, target)
@@ -343,7 +347,8 @@ class Load(NamedTuple):
 def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, list[int]]:
     """Return the crossings of each link if each source sends to its target once, and each message's latency in ps.
 
-    A message spread over several routes crosses each route in part; the longest route sets its latency."""
+    A message spread over several routes crosses each route in part; the longest route sets its latency.
+    """
     if cluster.routing == SPLIT:
         return _parts_of_crossings(cluster, sources, targets)
     ptr, route_links = cluster.routes(np.array(sources), np.array(targets))

@@ -61,7 +61,8 @@ class StepCosts:
     """Algorithms and software costs for one cluster.
 
     factors: multiply the library's durations, first between domains, second inside one, as far as the links allow.
-    ``slowest_ratio``: the largest ratio so far of a bare schedule's time to the library's time."""
+    ``slowest_ratio``: the largest ratio so far of a bare schedule's time to the library's time.
+    """
 
     def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
         for name, factor in zip(("communication", "scale_up"), factors, strict=True):
@@ -114,7 +115,8 @@ class StepCosts:
     def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> Answer:
         """Return the algorithm (by default one that uses all links) and the latency to add to each message, in ps.
 
-        ranks: the group, as positions in ``cluster.gpus``."""
+        ranks: the group, as positions in ``cluster.gpus``.
+        """
         group = tuple(ranks)
         if len(group) < 2 or SAME.get(kind, kind) not in OPS:
             return algorithm, 0
@@ -142,7 +144,8 @@ class StepCosts:
     ) -> tuple[npt.NDArray[np.int32], list[Answer]]:
         """Return (class: int32[groups], the result of :meth:`__call__` for each class).
 
-        groups: int64[groups, ranks], positions in ``cluster.gpus``."""
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
         if groups.shape[1] < 2 or SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
         class_of, examples, names = self._classes_of(groups)
@@ -158,7 +161,8 @@ class StepCosts:
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
         """Return the library's prediction for each class of groups; empty if the library lacks this kind.
 
-        groups: int64[groups, ranks], positions in ``cluster.gpus``."""
+        groups: int64[groups, ranks], positions in ``cluster.gpus``.
+        """
         kind = SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
@@ -220,7 +224,8 @@ class StepCosts:
     def _chain(self, size: int, group: tuple[int, ...]) -> Answer:
         """Return one operation with the time of a chain from rank to rank over bare links.
 
-        Circuits are set up in turn, which no formula covers; they get the default schedule."""
+        Circuits are set up in turn, which no formula covers; they get the default schedule.
+        """
         if self.cluster.circuits is not None:
             return None, 0
         return self._as_one(group, chain_ps(len(group), size, *self._hop(group)), None)
@@ -252,7 +257,8 @@ class StepCosts:
     def _short_schedules(self, kind: str, collectives: Collectives, algorithm: str | None) -> list[str]:
         """Return schedules whose step count grows with the logarithm of the group size, like a library's trees.
 
-        They move the same bytes as rings, and all ranks do the same work, unlike the ranks of a tree."""
+        They move the same bytes as rings, and all ranks do the same work, unlike the ranks of a tree.
+        """
         num_ranks, num_domains = collectives.topology.num_ranks, collectives.topology.num_domains
         if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
             return []
@@ -267,7 +273,8 @@ class StepCosts:
     def _bare_times(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
         """Return the schedule's time in ps on otherwise idle links, and its time with 1 us more per message.
 
-        Groups above ``MAX_SIMULATED`` use the closed form."""
+        Groups above ``MAX_SIMULATED`` use the closed form.
+        """
         if len(group) > MAX_SIMULATED:
             rate, latency_ps = self._hop(group)
             times = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
@@ -363,7 +370,8 @@ class FlowCosts(StepCosts):
     """Costs for one cluster, like :class:`StepCosts`, with collectives as flows on the links that the library uses.
 
     Collectives with a requested algorithm are simulated message by message, as in :class:`StepCosts`. In-network
-    reductions stay flows, because ranks alone cannot send the messages of switches."""
+    reductions stay flows, because ranks alone cannot send the messages of switches.
+    """
 
     def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
         super().__init__(cluster, factors)
@@ -410,7 +418,8 @@ class EquivalenceClasses:
 
     Two groups are equivalent if renaming nodes, leaf switches and pods maps one to the other, rank by rank. Their nodes
     then have one class (links, link numbers, NICs), each rank uses the same GPU of its node, the GPUs have the same
-    order, and the routes share equally many links. The time of a class is computed once."""
+    order, and the routes share equally many links. The time of a class is computed once.
+    """
 
     cluster: Cluster
 
@@ -420,7 +429,8 @@ class EquivalenceClasses:
         The name depends only on the size and the class of a group, not on the other groups of the call.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``. A group gets a separate class if the cluster has no
-        known node structure, or if the group uses a fabric link that differs from the others."""
+        known node structure, or if the group uses a fabric link that differs from the others.
+        """
         gpus = self._gpus[groups]
         numbers: dict[bytes, int] = {}
         class_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in self._rows(gpus)], np.int32)

@@ -69,7 +69,8 @@ class Tier:
     others. ``lanes``: number of separate paths (rings found; NICs). ``latency_ps``: mean one-way hardware latency from
     one rank to the next. ``shift_latency_ps``: the longest of these. ``far_latency_ps``: the longest between any two
     ranks. ``limit``: name of the bottleneck link. ``headroom``: data-sheet peak of the links divided by the rate, 1 if
-    unknown."""
+    unknown.
+    """
 
     medium: str
     ring_bytes_per_s: float
@@ -93,7 +94,8 @@ class CommTopology:
     None for domains of one rank, ``between`` for a single domain. ``multicast``: the GPUs of a domain share switches
     that reduce. ``sharp``: the domains do. ``pair_bytes_per_s``: upper bound per pair of ranks in an all-to-all;
     ``root_pair_bytes_per_s``: the same if only the first rank exchanges with all others. ``far_latency_ps``: the
-    longest between ranks of different domains, 0 if unknown. ``same_gpus``: all have one compute capability."""
+    longest between ranks of different domains, 0 if unknown. ``same_gpus``: all have one compute capability.
+    """
 
     num_ranks: int
     num_domains: int
@@ -158,7 +160,8 @@ def slowed(topology: CommTopology, part: float) -> CommTopology:
 def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopology | None:
     """Return ``worse`` with its rates and latencies interpolated from ``better`` (part 0) to ``worse`` (part 1).
 
-    Returns None if the two differ in their media or tiers."""
+    Returns None if the two differ in their media or tiers.
+    """
 
     tiers = [(better.inside, worse.inside), (better.between, worse.between)]
     if any((tier and tier.medium) != (target and target.medium) for tier, target in tiers):
@@ -177,7 +180,8 @@ def _interpolate(start: object, end: object, part: float) -> dict[str, Any]:
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     """Return a library's view of the ranks ``group`` of ``cluster``.
 
-    Raises InputError for fewer than two ranks, duplicate or unknown ranks, and clusters with circuits."""
+    Raises InputError for fewer than two ranks, duplicate or unknown ranks, and clusters with circuits.
+    """
     _check_group(cluster, group)
     if cluster.circuits is not None:
         raise InputError(f"libraries know links only, and GPUs of {cluster.name!r} are joined by circuits")
@@ -344,7 +348,8 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
 
     Messages follow the cluster's routes; the busiest link, at its peak rate, sets the bound. Messages between domains
     count, and messages inside domains without scale-up links, because they cross the same links. With too many pairs
-    to examine, a bound is infinite and its latency is 0."""
+    to examine, a bound is infinite and its latency is 0.
+    """
     home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
     gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
     ranks = np.arange(size)

@@ -98,7 +98,8 @@ def _graph_rate(context: CostContext, algorithm: str) -> float:
     """Return the total rate of NCCL's channels in bytes/us.
 
     On two nodes NCCL rates trees by their links inside a node. Each NIC carries half the data of those links, and the
-    search for trees raises the inner rate to at most twice the NICs' rate."""
+    search for trees raises the inner rate to at most twice the NICs' rate.
+    """
     topology = context.topology
     inner = (
         topology.inside.ring_bytes_per_s if topology.inside and topology.between is None else topology.path_bytes_per_s

@@ -29,7 +29,8 @@ def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
 def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
     """Return the sends: in round k to the rank 2**k further on, the held blocks with bit k in their distance.
 
-    A block from rank s to s + r travels by the bits of r, the lowest first."""
+    A block from rank s to s + r travels by the bits of r, the lowest first.
+    """
     sends = SendList()
     distances = np.arange(1, num_ranks)
     for k in range(log2_ceil(num_ranks)):
@@ -43,7 +44,8 @@ def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
 class PatSends:
     """Sends of PAT. A part goes from its rank to the one x further on by the bits of x, the highest first.
 
-    A reduce-scatter uses the same trees in reverse, and in the opposite order."""
+    A reduce-scatter uses the same trees in reverse, and in the opposite order.
+    """
 
     kind: str
 

@@ -112,7 +112,8 @@ class BlockLevelSends:
 def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
     """Return the checked ``shape`` (groups, ranks of a group); by default the shape nearest to a square.
 
-    Raises InputError: the shape is not two positive numbers whose product is the number of ranks."""
+    Raises InputError: the shape is not two positive numbers whose product is the number of ranks.
+    """
     if shape is None:
         size = next(d for d in range(isqrt(num_ranks), 0, -1) if num_ranks % d == 0)
         return size, num_ranks // size

@@ -33,7 +33,8 @@ class NvlsSends:
     """Sends of NVLS: in round r a rank offers its shards of chunk r to readers, and writes its shard of sum r - 2.
 
     The switch delivers the summed shards of chunk r - 1, and multicasts the written ones of chunk r - 3. A
-    reduce-scatter does only the first half of this, an all-gather only the second, from round 0 on."""
+    reduce-scatter does only the first half of this, an all-gather only the second, from round 0 on.
+    """
 
     kind: str
     chunks: int

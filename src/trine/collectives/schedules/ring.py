@@ -22,7 +22,8 @@ class RingSends:
 
     A rank's part has ``channels`` chunks, one per channel. On an even channel a reduce-scatter sends part p - 1 - s in
     step s, so that the sum of part p reaches rank p in the last of N - 1 steps. An all-gather sends part p - s: first
-    part p, then the part of the previous step. An all-reduce does both in sequence, in 2(N - 1) steps."""
+    part p, then the part of the previous step. An all-reduce does both in sequence, in 2(N - 1) steps.
+    """
 
     kind: str
     channels: int

@@ -55,7 +55,8 @@ def binary_tree(num_ranks: int, root: int = 0) -> Tree:
 def _in_order_parents(num_ranks: int) -> list[int]:
     """Return the parents of an in-order tree under rank 0: a rank with k trailing zero bits has height k (odd: leaves).
 
-    The parent of rank r is its neighbour at distance 2**k with more trailing zeros: the higher one if it exists."""
+    The parent of rank r is its neighbour at distance 2**k with more trailing zeros: the higher one if it exists.
+    """
     parent = [-1]
     for rank in range(1, num_ranks):
         bit = rank & -rank
@@ -70,7 +71,8 @@ def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
 
     The second tree is the mirrored first one (shifted by one for an odd number of ranks), as in NCCL. Its leaves are
     then rotated so that no two ranks are neighbours in both trees, and no link between two GPUs is used twice. This is
-    impossible up to 6 ranks: then both halves use the first tree."""
+    impossible up to 6 ranks: then both halves use the first tree.
+    """
     first = _in_order_parents(num_ranks)
     relabel = [(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in range(num_ranks)]
     second = [-1] * num_ranks

@@ -130,7 +130,8 @@ class Fp32Surface:
     def us(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Return the times of ``shapes`` (n x columns) in us, launch included, and their distances to a measurement.
 
-        A measured shape has its measured time."""
+        A measured shape has its measured time.
+        """
         variables, base = self._variables(shapes)
         residual, distance = self._nearby.at(variables)
         times = np.exp(base + residual)
@@ -382,7 +383,8 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
     the ratio of NeuSight's tables at that shape (3 x 3, stride 1) or of the rooflines. TF32, and 16 bits on a GPU with
     TF32, scale the H100's TF32 by the ratio of the rooflines. On the H100 float32 takes at least the time of TF32.
 
-    Raises InputError: a dtype without a peak on the GPU, or an unknown direction."""
+    Raises InputError: a dtype without a peak on the GPU, or an unknown direction.
+    """
     if direction not in (FORWARD, INPUT, WEIGHT):
         raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")
     peak(gpu, dtype)

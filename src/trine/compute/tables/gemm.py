@@ -205,7 +205,8 @@ class InStep:
 
     points: log2 of (m, n, k) of the measured GEMMs; logs: logarithms of their ratios; both for each of three products.
     groups: ratios of a grouped GEMM to the same number of single GEMMs. blocks, forward, backward: attention ratios by
-    log2 of query blocks per compute unit: in-step time over the table's time, and backward over forward."""
+    log2 of query blocks per compute unit: in-step time over the table's time, and backward over forward.
+    """
 
     gpu: str
     points: tuple[Float64, ...]

@@ -30,7 +30,8 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
     """Return the estimate for each query.
 
     points: (queries, neighbours, dimensions), in units of the correlation length; values: (queries, neighbours);
-    queries: (queries, dimensions). Returns (queries,), to a millionth."""
+    queries: (queries, dimensions). Returns (queries,), to a millionth.
+    """
     count = points.shape[1]
     distances = np.sqrt(((points[:, :, None] - points[:, None]) ** 2).sum(-1))
     covariance = np.exp(-distances) + nugget * np.eye(count)
@@ -45,7 +46,8 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
 def nearest_few(distances: Float64, count: int) -> Int64:
     """Return the positions of the ``count`` smallest of each row of ``distances`` (rows, columns), in column order.
 
-    Among values equal to a thousand-millionth, the first ones win."""
+    Among values equal to a thousand-millionth, the first ones win.
+    """
     rows, columns = distances.shape
     if columns <= count:
         return np.broadcast_to(np.arange(columns), distances.shape)
@@ -65,7 +67,8 @@ def in_chunks(count: int, answer: Callable[[slice], Float64]) -> Float64:
 class Nearby:
     """Points (n x d, units such that a distance of 1 matters alike in each), and the value at each.
 
-    nugget: the part of the variance that belongs to each measurement alone: noise, which is averaged out."""
+    nugget: the part of the variance that belongs to each measurement alone: noise, which is averaged out.
+    """
 
     def __init__(self, points: Float64, values: Float64, *, nearest: int = 24, nugget: float = 0.05) -> None:
         self._points = np.ascontiguousarray(points.T / _LENGTH)

@@ -123,7 +123,8 @@ class Machine:
     flop_per_s: sustained by one tile of a large GEMM on all compute units; bytes_per_s: of the memory. tiled: warps
     compute GEMM tiles independently (mma; everything but data-centre Hopper and Blackwell, whose persistent kernels
     even out the last wave). cache_bytes, cache_bytes_per_s: size and rate of the cache that held the weights; 0 if all
-    came from memory."""
+    came from memory.
+    """
 
     flop_per_s: float
     bytes_per_s: float

@@ -317,7 +317,8 @@ class OperatorTables:
         """Correction for the power limit between two cards of one chip, if the chip runs at its top clock.
 
         The A100 PCIe card was measured only inside steps, the A100 module only alone. The module is assumed to reach
-        the same share of its peak inside a step as the card."""
+        the same share of its peak inside a step as the card.
+        """
         measured = self._in_step.gpu
         if measured == self.gpu.name or generation_of(self.gpu.name) in POWER_LIMITED:
             return 1.0

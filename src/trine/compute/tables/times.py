@@ -65,7 +65,8 @@ class SizedTimes:
     """Times of operators in a step on one GPU.
 
     fused: products accumulate their float32 gradients themselves, without a separate operator.
-    ``slow_rows``: row length that is not a multiple of 8 -> largest slowdown of a product with it so far."""
+    ``slow_rows``: row length that is not a multiple of 8 -> largest slowdown of a product with it so far.
+    """
 
     def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
         self._gpu = gpu
@@ -157,7 +158,8 @@ class SizedTimes:
         """Return whether a 16-bit product of two activations has rows that tensor cores cannot load.
 
         On A100 cuBLAS then uses kernels without tensor cores (pytorch/pytorch#146817, #106469). Other GPUs are not
-        measured."""
+        measured.
+        """
         aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
         is_half = dtype in ("bfloat16", "float16")
         return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
@@ -191,7 +193,8 @@ class SizedTimes:
 def _is_unfused(sizes: Resized) -> bool:
     """Return whether an operator, or its forward operator, runs as elementwise kernels and plain reductions.
 
-    More than one of ``passes`` indicates this. The norm and softmax curves come from fused kernels."""
+    More than one of ``passes`` indicates this. The norm and softmax curves come from fused kernels.
+    """
     forward = () if sizes.forward is None else (sizes.forward.operator,)
     return any(passes_of(operator) > 1 for operator in (sizes.operator, *forward))
 
@@ -247,7 +250,8 @@ def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) ->
     """Return the time of an operator from the tables of ``gpu``, or None if they lack its kind.
 
     amount: its work. precision: of its arithmetic, named as in data sheets. Products have tables in float32 only,
-    convolutions also in TF32, float16 and bfloat16. Memory-bound operators take their bytes' time in any precision."""
+    convolutions also in TF32, float16 and bfloat16. Memory-bound operators take their bytes' time in any precision.
+    """
     family = family_of(kind_of(sizes.operator))
     if family == "conv":
         return _convolution(gpu, sizes, precision) if table_of(gpu) is not None else None
@@ -264,7 +268,8 @@ def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) ->
 def convolution_of(sizes: Resized) -> Convolution | None:
     """Return the convolution of an operator or its forward operator, or None if it is not two-dimensional.
 
-    Stride and padding are guessed from the sizes of input, filter and output."""
+    Stride and padding are guessed from the sizes of input, filter and output.
+    """
     tensors = conv_tensors(sizes)
     source = (sizes.forward or sizes).operator
     if tensors is None or source.attributes.get("transposed") or any(len(t.shape) != 4 for t in tensors):

@@ -26,7 +26,8 @@ def grid_axes(num_ranks: int, groups: Iterable[Sequence[int]]) -> Axes | None:
     """Return the coarsest grid, fastest axis first, whose axes, or joined axes, include every group, or None.
 
     A group along one axis is a run of ranks at one stride; along several axes it is runs of runs. Strides and sizes of
-    all groups must then divide each other in a chain."""
+    all groups must then divide each other in a chain.
+    """
     cuts = {1, num_ranks}
     for group in groups:
         factors = _factors(group)
@@ -80,7 +81,8 @@ def group_axis(grid: RankGrid, group: Sequence[int]) -> str | None:
 def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
     """Return the job of the traces, or None with the reason if programs by axes cannot express it.
 
-    The groups must be axes of one rank grid, or several joined."""
+    The groups must be axes of one rank grid, or several joined.
+    """
     axes = _axes(trace)
     if axes is None:
         return None, "the groups are not axes of one rank grid"
@@ -160,7 +162,8 @@ class _Rewriter:
 def description(trace: ChakraTrace) -> dict[str, Any]:
     """Count nodes over all ranks, groups, and ranks that share a program.
 
-    ``kinds``: node kind -> count, bytes (of a collective the payload, on each of its ranks), and seconds."""
+    ``kinds``: node kind -> count, bytes (of a collective the payload, on each of its ranks), and seconds.
+    """
     counts, sizes, times = Counter[str](), Counter[str](), Counter[str]()
     uses = Counter(trace.program_of)
     for number, program in enumerate(trace.programs):

@@ -118,7 +118,8 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
 
     ``known`` caches nodes by their bytes across files: identical ranks share most nodes.
 
-    Raises TraceError: names the file and the node."""
+    Raises TraceError: names the file and the node.
+    """
     parts = _messages(read_bytes(path) if content is None else content, path)
     head = classes().metadata()
     first = next(parts, None)
@@ -209,7 +210,8 @@ def read_groups(path: Path, num_ranks: int) -> dict[str, tuple[int, ...]]:
 def node_groups(node: RawNode, num_ranks: int, path: Path) -> dict[str, tuple[int, ...]]:
     """Return the groups that a metadata node defines; empty for any other node.
 
-    PyTorch's list follows two characters (``['`` or ``[[``) and precedes two. A group without ranks holds all ranks."""
+    PyTorch's list follows two characters (``['`` or ``[[``) and precedes two. A group without ranks holds all ranks.
+    """
     if node.name != GROUPS_NODE or not node.values:
         return {}
     try:

@@ -34,7 +34,8 @@ from trine.graph.program import (
 def in_order(file: TraceFile) -> list[RawNode]:
     """Return nodes in topological order; among ready nodes, the smallest id comes first.
 
-    Raises TraceError: a dependency on a missing node, or a cycle; names the nodes."""
+    Raises TraceError: a dependency on a missing node, or a cycle; names the nodes.
+    """
     by_id = {node.id: node for node in file.nodes}
     waits: dict[int, int] = {}
     followers: dict[int, list[int]] = {}
@@ -81,7 +82,8 @@ _MAX_RANK = 2**31 - 1
 class NodeRoofline:
     """Peak and memory bandwidth of every GPU. Compute nodes take the longer of the times for both.
 
-    Raises InputError unless both are positive."""
+    Raises InputError unless both are positive.
+    """
 
     flop_per_s: int
     memory_bytes_per_s: int
@@ -100,7 +102,8 @@ class Program(NamedTuple):
 
     ``groups``: the ranks of each named group -> the first node that names it. ``owners``: ranks that messages name
     as their local end -> the first such node; then only one rank can run the program. ``tensor_bytes``: of each step,
-    ``tensor_size`` of compute nodes of the GPU, else 0."""
+    ``tensor_size`` of compute nodes of the GPU, else 0.
+    """
 
     steps: tuple[Step, ...]
     nodes: tuple[int, ...]
@@ -139,7 +142,8 @@ def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own
     known: groups from outside the trace, by name; the trace's metadata nodes add to them.
     own: whether trine wrote it, so that trine's exact attributes count.
 
-    Raises TraceError: names file and node: a dependency on a missing node, a cycle, or a wrong attribute."""
+    Raises TraceError: names file and node: a dependency on a missing node, a cycle, or a wrong attribute.
+    """
     for node in file.nodes:
         if node.type == schema.METADATA:
             known = messages.merged(known, messages.node_groups(node, tables.num_ranks, file.path), file.path)

@@ -53,7 +53,8 @@ def read_chakra(
 
     Raises InputError for an algorithm of a collective that no trace has. Raises TraceError, naming file and node, for a
     file or node that cannot be read, a missing or circular dependency, an unknown group or one without the rank, a
-    message that is never received, or ranks that disagree on a collective."""
+    message that is never received, or ranks that disagree on a collective.
+    """
     text = os.fspath(prefix)
     files = _files(text)
     known_groups: Groups = {}

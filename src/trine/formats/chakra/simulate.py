@@ -53,7 +53,8 @@ def simulate_chakra(
         returns the algorithm to simulate and the ps of software before each message.
 
     Raises InputError for an unknown option; PlanError for fewer GPUs than ranks, memory nodes on a cluster without a
-    host, or more tasks than fit into memory; DeadlockError for nodes that wait for each other."""
+    host, or more tasks than fit into memory; DeadlockError for nodes that wait for each other.
+    """
     began = time.perf_counter()
     cluster = as_cluster(cluster)
     network = network_on(cluster, network)
@@ -140,7 +141,8 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
 
     ``costs``: a library's software time per message; None: no software time.
 
-    Raises PlanError: a missing host, a schedule that needs switches that reduce, or more tasks than fit into memory."""
+    Raises PlanError: a missing host, a schedule that needs switches that reduce, or more tasks than fit into memory.
+    """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
     tasks = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
     tasks.ranks()

@@ -16,7 +16,8 @@ class ChakraTrace:
     programs: distinct contents of files; ``program_of`` has one entry per rank. groups: name used as a collective's
     axis -> ranks. operator_names, layer_names: indexed by labels. axes: the rank grid, fastest axis first, if trine
     wrote the traces and recorded it; empty otherwise. notes: assumptions, one sentence each.
-    roofline: the model that timed compute nodes; None: their recorded durations."""
+    roofline: the model that timed compute nodes; None: their recorded durations.
+    """
 
     prefix: str
     files: tuple[Path, ...]

@@ -44,7 +44,8 @@ _SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broad
 def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
     """Return sentences about differences between the target and trine.
 
-    Raises PlanError for the first feature that the target cannot express, with the remedy."""
+    Raises PlanError for the first feature that the target cannot express, with the remedy.
+    """
     steps = [step for program in job.programs for step in program.steps]
     _check_schema(steps)
     if target == "chakra":
@@ -111,7 +112,8 @@ _HOLE_BYTES = 64
 class ChakraFiles:
     """Written files: ``<prefix>.<rank>.et``, and the file of process groups if the job has any.
 
-    ``notes``: differences between the target simulator and trine, one sentence each."""
+    ``notes``: differences between the target simulator and trine, one sentence each.
+    """
 
     prefix: str
     num_ranks: int
@@ -133,7 +135,8 @@ def write_chakra(
     max_bytes: limit on the total size.
 
     Raises InputError for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not
-    have; PlanError for a feature that the target cannot express, or more than ``max_bytes``."""
+    have; PlanError for a feature that the target cannot express, or more than ``max_bytes``.
+    """
     text = os.fspath(prefix)
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}{nearest(target, TARGETS)}", field="target")

@@ -31,7 +31,8 @@ Named = TypeVar("Named", DeviceFile, LinkFile, InstanceFile, ComponentFile)
 class Node(NamedTuple):
     """A part of a device type: its path below the instance, its choice, and its enclosing types, outermost first.
 
-    ``owners``: (path, device type) of each enclosing device, the instance itself with path ""."""
+    ``owners``: (path, device type) of each enclosing device, the instance itself with path "".
+    """
 
     path: str
     choice: str
@@ -82,7 +83,8 @@ def expand(spec: InfrastructureFile, file: str) -> Expanded:
     """Expand an infrastructure.
 
     Raises SpecError: an unknown device, component, instance or link (names the nearest), an index outside its count,
-    unequal ends of a one2one edge, devices inside themselves, or more than MAX_DEVICES nodes or MAX_WIRES edges."""
+    unequal ends of a one2one edge, devices inside themselves, or more than MAX_DEVICES nodes or MAX_WIRES edges.
+    """
     return _Expander(spec, file).run()
 
 

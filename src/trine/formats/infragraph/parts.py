@@ -72,7 +72,8 @@ def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | Non
 def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | None]]:
     """Return each distinct node's kind, whether it forwards, and the path of its host within the instance.
 
-    The key is the node's identity: the instances of a device type share its nodes."""
+    The key is the node's identity: the instances of a device type share its nodes.
+    """
     distinct = {id(node): node for node in nodes}
     choices_by_path: dict[tuple[str, str], set[str]] = {}
     for node in distinct.values():

@@ -38,7 +38,8 @@ def infragraph_cluster(
     gpu: the GPU model of all ``xpu`` components.
     merge_switches: merge switches that join the same GPUs into one.
 
-    Raises SpecError: not the format; an unknown name or index; links without numbers (with the options for them)."""
+    Raises SpecError: not the format; an unknown name or index; links without numbers (with the options for them).
+    """
     from trine.formats.infragraph.expand import expand
     from trine.formats.infragraph.schema import OwnFile
 
@@ -153,7 +154,8 @@ def apply_annotations(
 ) -> tuple[list[Device], list[Cable], list[str]]:
     """Sort the GPUs by their ``rank``; return devices, wires and a note on each unused attribute.
 
-    Raises SpecError: an annotation of a missing node, or ranks that do not number all GPUs from 0."""
+    Raises SpecError: an annotation of a missing node, or ranks that do not number all GPUs from 0.
+    """
     index = {name: i for i, name in enumerate(expanded.names)}
     ranks: dict[int, int] = {}
     for number, note in enumerate(spec.nodes):

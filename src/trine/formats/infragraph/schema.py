@@ -189,7 +189,8 @@ class OwnFile(Spec):
     """Data that trine's exporter adds to the infrastructure: the cluster's facts beyond the file's parts and edges.
 
     ``devices``: ``gpus first``, or each device's position in the file; ``links``: the same for each direction of an
-    edge. Absent if the order equals the file's. ``link_names``: names other than ``source->target``, by position."""
+    edge. Absent if the order equals the file's. ``link_names``: names other than ``source->target``, by position.
+    """
 
     evidence: str = "assumed"
     sources: dict[str, str] = Field(default_factory=dict)

@@ -36,7 +36,8 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
 
     lossy: links whose two directions differ get the slower numbers both ways; the notes count them.
 
-    Raises SpecError: such links without ``lossy``; a cluster with circuits."""
+    Raises SpecError: such links without ``lossy``; a cluster with circuits.
+    """
     refuse_circuits(cluster, "InfraGraph")
     wires = two_way_wires(cluster, lossy=lossy)
     missing = lost(cluster, wires) if lossy else 0
@@ -311,7 +312,8 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
     ``lossy``: opposite links that differ become one wire with the slower numbers, and a link without an opposite link
     becomes a two-way wire.
 
-    Raises SpecError: such links, without ``lossy``; names one."""
+    Raises SpecError: such links, without ``lossy``; names one.
+    """
     open_links: dict[tuple[int, int, Link], list[int]] = {}
     wires: list[Cable | None] = []
     unpaired: dict[int, Link] = {}

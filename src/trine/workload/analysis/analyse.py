@@ -102,7 +102,8 @@ class Layouts:
     def _lay_out_new(self, call: RawCall) -> None:
         """Give new memory the layout of an input with its shape, or the batch at the one dimension of that size.
 
-        The second case covers the zeros of a recurrent network's first state."""
+        The second case covers the zeros of a recurrent network's first state.
+        """
         like = [self._layouts[i] for i in call.inputs if i is not None and i in self._layouts]
         for tensor in call.outputs:
             if tensor is None or (tensor in self._layouts and tensor not in self._weak):
@@ -163,7 +164,8 @@ def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) 
 
     The order comes from the optimizer's lists, which hold the parameters as the model registered them; weights that no
     optimizer operator lists follow in the order of first use. An optimizer operator with several lists of one length
-    pairs each weight with its gradient."""
+    pairs each weight with its gradient.
+    """
     weights = _weights(raw, roles)
     gradients = _paired(raw, weights)
     by_operator = _from_operators(raw, weights, links)
@@ -186,7 +188,8 @@ def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) 
 def _without_tables(raw: RawTrace, roles: Roles, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
     """Remove embedding tables that each rank of the recorded job has for itself, and mark their storages.
 
-    Such a job exchanges rows (all-to-all), and its all-reduces are too small for the tables' gradients."""
+    Such a job exchanges rows (all-to-all), and its all-reduces are too small for the tables' gradients.
+    """
     exchanges = any(each.operation == "all_to_all" for each in raw.collectives)
     reduced = [each.size_bytes for each in raw.collectives if each.operation in ("all_reduce", "reduce_scatter")]
     rows = {
@@ -261,7 +264,8 @@ def _from_operators(
 ) -> dict[int, tuple[int | None, int | None]]:
     """Return weight -> (gradient, operator): outputs of backward operators whose forward operators read the weight.
 
-    Outputs pair with the forward operator's weights of the same shape in the order of both."""
+    Outputs pair with the forward operator's weights of the same shape in the order of both.
+    """
     by_storage = {raw.tensors[w].storage: w for w in weights}
     accumulated = {raw.tensors[incoming].storage: gradient for incoming, gradient in raw.accumulated}
     pairs: dict[int, tuple[int | None, int | None]] = {}
@@ -324,7 +328,8 @@ def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
 
     Candidates are forward operators of the right kind not yet matched by this kind of backward operator. The candidate
     with most shared storages wins (its weight, its saved output); among equals the latest, as backward runs in reverse
-    order. A backward operator whose name fits no forward operator goes to one that it shares a storage with."""
+    order. A backward operator whose name fits no forward operator goes to one that it shares a storage with.
+    """
     operators = raw.operators
     kinds = [call_kind(op.name) for op in operators]
     storages = [frozenset(raw.tensors[i].storage for i in (*op.inputs, *op.outputs)) for op in operators]
@@ -355,7 +360,8 @@ def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
 def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
     """Return the workload that ``raw`` records. ``batch`` overrides the inferred batch size.
 
-    Raises TraceError if ``batch`` does not fit the trace's input data."""
+    Raises TraceError if ``batch`` does not fit the trace's input data.
+    """
     links = forward_links(raw)
     roles = find_roles(raw, batch)
     size, seeds, assumed = find_batch(raw, roles, batch)

@@ -41,7 +41,8 @@ def find_roles(raw: RawTrace, batch: int | None) -> Roles:
     """Assign every storage its role, except gradients (see :mod:`trine.workload.analysis.analyse`).
 
     A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the
-    optimizer touches is a weight; otherwise its position in its consumer's signature decides."""
+    optimizer touches is a weight; otherwise its position in its consumer's signature decides.
+    """
     sources = _sources(raw)
     roles = Roles(bytes_of_source={storage: raw.tensors[i].size_bytes for storage, i in sources.items()})
     touched = _storages(raw, (OPTIMIZER,))
@@ -110,7 +111,8 @@ def _sources(raw: RawTrace) -> dict[int, int]:
 def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
     """Return the storages that an outermost call and its inner calls create: outputs that no input of the call shares.
 
-    Callers only test the set for membership; nothing depends on its order."""
+    Callers only test the set for membership; nothing depends on its order.
+    """
     created: set[int] = set()
     for call in group:
         input_storages = {raw.tensors[i].storage for i in call.inputs if i is not None}
@@ -180,7 +182,8 @@ def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int 
 def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:
     """Return the batch size, the batch dimension of each data tensor, and the assumptions behind them.
 
-    Raises TraceError if ``batch`` was given and no data tensor has such a dimension."""
+    Raises TraceError if ``batch`` was given and no data tensor has such a dimension.
+    """
     assumed: list[str] = []
     if not roles.data:
         if batch is not None:

@@ -169,7 +169,8 @@ def operands(top: TopCall, table: TensorTable) -> Operands:
 
     An autograd node lists no tensors itself. If one call inside it computes, its tensors count, by position. If several
     do (two products and a sum for a linear layer), inputs are the tensors from outside, and outputs are the last tensor
-    on each allocation made inside."""
+    on each allocation made inside.
+    """
     outermost = top.calls[-1]
     if any(i is not None for i in (*outermost.inputs, *outermost.outputs)):
         return Operands(_present(outermost.inputs), _present(outermost.outputs), outermost.values)

@@ -69,7 +69,8 @@ def is_exchange(name: str) -> bool:
 def layout_copies(name: str, parent: str = "") -> str | None:
     """Return the owner of the copies that a call inside ``parent`` makes; None for a call outside the layout.
 
-    Autograd only adds gradients; a scaling inside ``AccumulateGrad`` is DDP's reducer, unnamed in older PyTorch."""
+    Autograd only adds gradients; a scaling inside ``AccumulateGrad`` is DDP's reducer, unnamed in older PyTorch.
+    """
     if name in _SCALING and parent.endswith("AccumulateGrad"):
         return _COPIES[0][0]
     return next((owner for owner, pattern in _COPIES if pattern.fullmatch(name)), None)
@@ -130,7 +131,8 @@ def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollecti
 def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T], T]) -> list[T]:
     """Return ``value(index, value of its parent)`` of each call; ``root`` stands for the parent of an outermost one.
 
-    Calls are in no order, so each is reached by climbing to the first ancestor that is known."""
+    Calls are in no order, so each is reached by climbing to the first ancestor that is known.
+    """
     values: dict[int, T] = {}
     for start in range(len(parents)):
         path: list[int] = []

@@ -63,7 +63,8 @@ class CpuOp:
 class KernelEvent:
     """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None if unknown.
 
-    ``is_launched``: whether the trace has the launch, by any call; True if the kernel names no launch."""
+    ``is_launched``: whether the trace has the launch, by any call; True if the kernel names no launch.
+    """
 
     event: int
     name: str
@@ -82,7 +83,8 @@ class Kineto:
 
     ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
     ``machine``: device of a trace without kernels, None for a CPU. ``waits``: start and length, by start, of the
-    launching threads' waits: for the GPU while a collective ran on it, and for room in its queue."""
+    launching threads' waits: for the GPU while a collective ran on it, and for room in its queue.
+    """
 
     path: Path
     ops: list[CpuOp]
@@ -198,7 +200,8 @@ def _of_one_device(
 ) -> Kineto:
     """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time.
 
-    A communication kernel hides no other kernel: kernels beside it keep all of their time."""
+    A communication kernel hides no other kernel: kernels beside it keep all of their time.
+    """
     counts = Counter(kernel.device for kernel in kernels)
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
     is_communicating = from_parents(

@@ -42,7 +42,8 @@ _RARE, _MAX_PER_NAME, _VOTES = 50, 20, 5000
 def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, int], str]:
     """Return node id -> index of its profiler call, and the method of matching; ``path``: the execution trace.
 
-    Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common."""
+    Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common.
+    """
     by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
     calls = [node for node in nodes if node.rf_id and not node.name.startswith("[pytorch|profiler|")]
     matches, method = (_by_record(kineto, nodes, by_record, path), "record function ids") if by_record else ({}, "")
@@ -83,7 +84,8 @@ def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int],
 def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]) -> dict[int, int]:
     """Return node id -> call for calls of one name whose numbers in ``field`` differ by one constant.
 
-    The constant is 0 if the files cover the same steps, and another number if they cover different ones."""
+    The constant is 0 if the files cover the same steps, and another number if they cover different ones.
+    """
     calls: dict[tuple[str, int], list[int]] = {}
     by_name: dict[str, list[int]] = {}
     for index, op in enumerate(kineto.ops):
@@ -161,7 +163,8 @@ def _align(expected: Sequence[str], names: Sequence[str]) -> list[tuple[int, int
     """Return places of equal names in both sequences, in order; calls missing from one sequence are skipped.
 
     After a difference, matching resumes at the nearest pair of places with a few agreeing calls in a row. It stops
-    after too many differences: such sequences come from different runs."""
+    after too many differences: such sequences come from different runs.
+    """
     pairs: list[tuple[int, int]] = []
     a = b = 0
     patience = 8 + len(expected) // 10
@@ -227,7 +230,8 @@ def find_pair(path: Path) -> dict[str, Path] | None:
     """Return the pair at ``path``: a folder with both halves, or one half, whose other half trine finds.
 
     The other half is in the same folder or, as TrioSim's tracer writes them, in sibling folders ``profiler/`` and
-    ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half."""
+    ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half.
+    """
     if path.is_dir():
         halves = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
         if not halves.get(KINETO):
@@ -384,7 +388,8 @@ def _forward_of(
 ) -> dict[int, int]:
     """Return outermost backward call -> index of the operator that it differentiates, by autograd's sequence numbers.
 
-    A number belongs to the last forward call that shows it; earlier calls without gradients show the same number."""
+    A number belongs to the last forward call that shows it; earlier calls without gradients show the same number.
+    """
     maker: dict[int, int] = {}
     result: dict[int, int] = {}
     for i in step.tops:

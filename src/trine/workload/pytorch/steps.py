@@ -30,7 +30,8 @@ class TracedStep:
 class OperatorRow:
     """An operator under construction: its outermost call (None for kernels without a call), kernels, and phase.
 
-    ``launches``: kernels that a GPU would run for a call recorded without kernels; None if known or 1."""
+    ``launches``: kernels that a GPU would run for a call recorded without kernels; None if known or 1.
+    """
 
     call: int | None
     kernels: list[int]
@@ -52,7 +53,8 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     """Return the last complete ProfilerStep, else the whole trace.
 
     A step is complete if it holds a call that launched a kernel (if the trace has kernels) and, with ``joined``, a call
-    that is in the execution trace. Raises TraceError if the trace has no call."""
+    that is in the execution trace. Raises TraceError if the trace has no call.
+    """
     ops = kineto.ops
     marks = [op for op in ops if op.annotation and op.name.startswith("ProfilerStep#")]
     marks.sort(key=lambda op: op.start_ps)
@@ -89,7 +91,8 @@ _ALIKE = 0.8
 def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str]) -> tuple[int, int]:
     """Return the last step of a trace without marks: the part between optimizer steps that repeats.
 
-    Alternating optimizers (a generator's and its critic's) make one step together. Without repetition, all is one."""
+    Alternating optimizers (a generator's and its critic's) make one step together. Without repetition, all is one.
+    """
     marks = [op for op in ops if op.annotation and op.name.startswith("Optimizer.step") and start <= op.start_ps < end]
     ends = [start, *sorted(op.end_ps for op in marks)]
     parts = [Counter[str]() for _ in ends[1:]]
@@ -149,7 +152,8 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
     """Return outermost call -> kernels that a GPU would run for it: its innermost computing calls.
 
     An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or returns a view.
-    On meta tensors, a call that PyTorch computes in ``prims`` counts as one."""
+    On meta tensors, a call that PyTorch computes in ``prims`` counts as one.
+    """
     tops, outer, references = outermost(ops), set[int | None](), _inside_references(ops)
     computing = [
         i
@@ -223,7 +227,8 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
     """Return the recorded job's collectives in the step, by operation.
 
     A collective is an outermost communicating call with its kernels, or a kernel without a known call. Calls without a
-    kernel and without an operation's name (waits) are skipped."""
+    kernel and without an operation's name (waits) are skipped.
+    """
     ops, tops = kineto.ops, outermost(kineto.ops)
 
     def value(index: int, above: int | None) -> int | None:
@@ -276,7 +281,8 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
     """Return the phase of each outermost call.
 
     Optimizer: inside an ``Optimizer.step`` annotation, or on the main thread after backward (clipping, unscaling).
-    Backward: autograd nodes, and calls between them on their thread. Else forward."""
+    Backward: autograd nodes, and calls between them on their thread. Else forward.
+    """
     engine = [i for i in tops if ops[i].name.startswith(AUTOGRAD)]
     first: dict[str, int] = {}
     last: dict[str, int] = {}

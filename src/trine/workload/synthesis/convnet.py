@@ -27,7 +27,8 @@ def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: S
     """Return the forward, backward and Adam step on ``batch`` images, with the operators of ``software``.
 
     precision: '': float32, with only convolutions in TF32, as in PyTorch. float32: nothing in TF32. tfloat32:
-    convolutions and products in TF32. amp: see above."""
+    convolutions and products in TF32. amp: see above.
+    """
     mixed = precision == "amp"
     attributes: Attributes = {"precision": precision} if precision and not mixed else NONE
     dtype = "float16" if mixed else "float32"

@@ -39,7 +39,8 @@ REPLICATED: Attributes = {"replicated": True}
 def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None) -> Graph:
     """Return the forward, backward and Adam step of pre-training on ``batch`` samples of ``sequence`` tokens.
 
-    Logits cover all tokens, as in Hugging Face's BertForPreTraining and Megatron-LM."""
+    Logits cover all tokens, as in Hugging Face's BertForPreTraining and Megatron-LM.
+    """
     graph = Graph(dtype, accumulates=True, software=software)
     tokens, segments, targets = (graph.tensor((batch, sequence), role="input", dtype="int64") for _ in range(3))
     table = graph.weight(spec.vocab, spec.hidden)
@@ -107,7 +108,8 @@ def encoder_decoder(
 ) -> Graph:  # fmt: skip
     """Return the forward, backward and Adam step on ``batch`` samples; ``lengths``: tokens of encoder and decoder.
 
-    layers: maximum number of encoder layers, and of decoder layers; None for all."""
+    layers: maximum number of encoder layers, and of decoder layers; None for all.
+    """
     graph = Graph(dtype, accumulates=True, software=software)
     sources, targets, labels = (
         graph.tensor((batch, length), role="input", dtype="int64") for length in (*lengths, lengths[1])

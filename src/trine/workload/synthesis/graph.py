@@ -28,7 +28,8 @@ class Graph:
 
     dtype: of weights and activations; weight_dtype: of weights, if different (mixed precision). accumulates: whether
     the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and GEMMs.
-    software: the profile that sets each operator's kernels and passes; None: fused, with one launch each."""
+    software: the profile that sets each operator's kernels and passes; None: fused, with one launch each.
+    """
 
     def __init__(
         self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE,
@@ -135,7 +136,8 @@ class Graph:
     ) -> Tensor:  # fmt: skip
         """Return ``out`` of operator ``forward``, whose backward operator ``name`` makes the gradient of ``x``.
 
-        It reads the gradient of ``out`` and the tensors ``saved``, and adds to the gradients of ``weights``."""
+        It reads the gradient of ``out`` and the tensors ``saved``, and adds to the gradients of ``weights``.
+        """
 
         def backward() -> None:
             dy, dx = self.gradient(out), self.like(x)

@@ -245,7 +245,8 @@ def synthesize(
     dropout: ``yes`` or ``no``; default: as in the software profile.
 
     Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
-    unknown model, GPU or value, and for an option that does not apply to the model."""
+    unknown model, GPU or value, and for an option that does not apply to the model.
+    """
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
@@ -259,7 +260,8 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     """Return the workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
 
     gpu, software: defaults for a text without them (software None: the single-GPU profile). Raises InputError like
-    :func:`synthesize`, and for unknown options."""
+    :func:`synthesize`, and for unknown options.
+    """
     name, *parts = text.removeprefix(PREFIX).split(",")
     names = [f.name for f in fields(Synthesis) if f.name != "shares"]
     values: dict[str, object] = {} if gpu is None else {"gpu": gpu}
@@ -304,7 +306,8 @@ MOST_WRITTEN = 4
 class ModelRecipe:
     """Model, synthesis options and software profile from which a workload is written.
 
-    is_said: whether the user chose the software; has_gpu: whether the user chose the GPU."""
+    is_said: whether the user chose the software; has_gpu: whether the user chose the GPU.
+    """
 
     spec: ModelSpec
     asked: Synthesis

@@ -38,7 +38,8 @@ class Bert:
     """BERT in pre-training (Devlin et al., 2019): norms after the additions, learned positions, two losses.
 
     sequence: default tokens per sample. max_positions, token_types: rows of the position and segment tables.
-    next_sentence: whether a head on the pooled first token predicts if two sentences follow each other."""
+    next_sentence: whether a head on the pooled first token predicts if two sentences follow each other.
+    """
 
     name: str
     layers: Count
@@ -83,7 +84,8 @@ class EncoderDecoder:
     layers, decoder_layers: of each; equal by default. head_size: features per head; heads x head_size may differ from
     ``hidden``. sequence, target: default tokens per sample of encoder and decoder; equal by default. activation:
     ``relu``, or ``geglu`` with gate and up in one product. buckets: rows of the relative position table, one table for
-    the encoder and one for the decoder. tied_embeddings: the head uses the token table."""
+    the encoder and one for the decoder. tied_embeddings: the head uses the token table.
+    """
 
     name: str
     layers: Count
@@ -139,7 +141,8 @@ class Transformer:
     """A decoder-only transformer.
 
     sequence: default tokens per sample. max_positions: rows of the table of learned positions; None for rotary
-    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors."""
+    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
+    """
 
     name: str
     layers: Count
@@ -205,7 +208,8 @@ class ConvNet:
 class Vgg(ConvNet):
     """Simonyan and Zisserman's networks, without batch normalisation.
 
-    stages: output channels of the convolutions between two poolings."""
+    stages: output channels of the convolutions between two poolings.
+    """
 
     stages: Annotated[tuple[Annotated[tuple[Size, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=5)]
 
@@ -221,7 +225,8 @@ class Resnet(ConvNet):
 
     blocks: per stage. A block has two convolutions, or three with ``bottleneck``; then the middle one has ``groups`` of
     ``width`` channels each in the first stage (ResNeXt). squeeze: squeeze-and-excitation divides the channels by this
-    number; 0 for networks without it."""
+    number; 0 for networks without it.
+    """
 
     blocks: Annotated[tuple[Count, ...], Field(min_length=4, max_length=4)]
     bottleneck: bool
@@ -309,7 +314,8 @@ def known_models() -> tuple[str, ...]:
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     """Return a model preset by its name, or read a model file (a path ends in .yaml, .yml or .json).
 
-    Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field)."""
+    Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field).
+    """
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
         return _read(Path(text))

@@ -142,7 +142,8 @@ def attend(
 
     sources: one tensor with queries, keys and values, or two: queries, and keys with values. bias: (1, heads, S, T),
     added to the scores; it contains any causal mask, so no product is skipped. The backward pass keeps the logarithmic
-    sums of the scores, or all scores if the profile sets unfused attention."""
+    sums of the scores, or all scores if the profile sets unfused attention.
+    """
     if graph.writes.attention == "unfused":
         return unfused_parts(graph, sources, parts, layer, bias)
     batch, heads, length, size = parts[0].shape
@@ -191,7 +192,8 @@ def add(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
 def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> None:
     """Compute the loss of each token, in one operator that keeps the logits; the last layer.
 
-    ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then sums one float32 per token."""
+    ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then sums one float32 per token.
+    """
     if graph.writes.loss == "unfused":
         unfused_cross_entropy(graph, logits, targets, layer)
         return
@@ -209,7 +211,8 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
 def adam(graph: Graph, *, master: bool) -> None:
     """Run Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back.
 
-    The software's fixed costs come before and after it."""
+    The software's fixed costs come before and after it.
+    """
     fixed_costs(graph, before=True)
     weights = list(graph.weights.values())
     sizes = [w.shape for w in weights]
@@ -229,7 +232,8 @@ def transformer(
 ) -> Graph:
     """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
-    software: the profile, which sets the form of the operators."""
+    software: the profile, which sets the form of the operators.
+    """
     graph = Graph(dtype, accumulates=True, software=software)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
@@ -357,7 +361,8 @@ def _accumulates_apart(graph: Graph) -> bool:
 def _accumulation(graph: Graph, software: Software) -> None:
     """Add a micro-batch's gradients to float32 sums: 10 bytes of traffic per parameter of a two-byte dtype.
 
-    The weights stand in for the gradients, which have the same dtype and size and are not separate tensors here."""
+    The weights stand in for the gradients, which have the same dtype and size and are not separate tensors here.
+    """
     weights, sums = _trained(graph)
     launches = software.operators.kernels.get("accumulation", [1.0, 1.0])[1] * len(weights)
     attributes = {"cost": "accumulation", "when": MICRO_BATCH, "kernels": launches, "by_weight": True}
@@ -452,7 +457,8 @@ def unfused_parts(
     """Compute attention of q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
 
     bias: (1, heads, S, T), added to the scores. Fewer heads of keys and values are copied to all heads. Returns (B, S,
-    heads size)."""
+    heads size).
+    """
     projected, (q, k, v) = _Projected(graph, sources, parts), parts
     batch, heads, length, size = q.shape
     if k.shape[1] != heads:

@@ -48,7 +48,8 @@ class CaptureMeta:
     ``device``: ``cuda`` or ``cpu``; ``device_name``: from the driver or the system. ``warmup_steps``: steps before the
     first measured one. ``unprofiled_steps_ps``: wall time of each step without the profiler, device synchronised before
     and after, in picoseconds. ``traced_step_ps``: the same for the traced step, with the profiler. ``versions``,
-    ``host``, ``settings``: names and values for people."""
+    ``host``, ``settings``: names and values for people.
+    """
 
     name: _Text
     device: Literal["cuda", "cpu"]
@@ -110,7 +111,8 @@ def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
 def with_meta_beside(workload: Workload, kineto: Path) -> Workload:
     """Return ``workload``, read from the profiler file ``kineto``, with the metadata beside that file, if any.
 
-    Raises TraceError if the file has a capture's name and its ``meta.json`` cannot be read."""
+    Raises TraceError if the file has a capture's name and its ``meta.json`` cannot be read.
+    """
     path = kineto.with_name(META_FILE)
     if kineto.name != KINETO_FILE or not path.exists():
         return workload
@@ -151,7 +153,8 @@ def check_kineto(kineto: Mapping[str, Any], device: str) -> None:
 
     ``kineto`` is the profiler's document, ``device`` the user's choice (``cuda`` or ``cpu``).
     Raises InputError for a step without operators, no GPU kernel on ``cuda``, several GPUs, compiled code, CUDA graphs,
-    or collectives."""
+    or collectives.
+    """
     events = [event for event in kineto.get("traceEvents", ()) if isinstance(event, dict)]
     if not any(event.get("cat") == "cpu_op" for event in events):
         raise InputError("the traced step ran no PyTorch operator: is the work done inside the loop?")
@@ -232,7 +235,8 @@ def check_same_work(kineto: Mapping[str, Any], execution_trace: Mapping[str, Any
     """Reject two steps whose threads made different calls, since readers join the two files by the order of calls.
 
     Each thread of the profiler's step needs a thread of the observer's step with the same sequence of names. The
-    observer may have more threads (a data loader's). Raises InputError with the first call that differs."""
+    observer may have more threads (a data loader's). Raises InputError with the first call that differs.
+    """
     observed = _observed_threads(execution_trace)
     for names in _profiled_threads(kineto):
         if names in observed:

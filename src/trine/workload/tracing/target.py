@@ -17,7 +17,8 @@ def load_function(target: str) -> Callable[[], object]:
     """Import and return the function that ``target`` names; it takes no arguments.
 
     As for a script, its folder (of a file) or the current directory (of a module) is put in front of ``sys.path``.
-    Raises InputError where the module cannot be imported or holds no such function."""
+    Raises InputError where the module cannot be imported or holds no such function.
+    """
     module_name, separator, function_name = target.rpartition(":")
     if not separator or not module_name or not function_name.isidentifier():
         raise InputError(f"must be package.module:function or path/to/file.py:function, got {target!r}", field="target")

@@ -59,7 +59,8 @@ class Capture:
 
     Raises InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that
     trine would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
-    MissingExtraError: torch is not installed. TraceError: the recorded files cannot be read; they are kept."""
+    MissingExtraError: torch is not installed. TraceError: the recorded files cannot be read; they are kept.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3, timed: int = 5,
@@ -237,7 +238,8 @@ def capture_function(
     """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
 
     The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
-    Parameters and errors as for :class:`Capture`; exceptions of ``function`` pass through."""
+    Parameters and errors as for :class:`Capture`; exceptions of ``function`` pass through.
+    """
     session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
     with session:
         result = function()
