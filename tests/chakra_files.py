@@ -1,4 +1,4 @@
-"""Chakra traces made by hand with protobuf's own classes from protoc's reading of the schema, not by trine's writer."""
+"""Chakra traces made by hand with protobuf's own classes from protoc's descriptor, not by trine's writer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from trine.common.inputs import PRESETS
+
 DATA = Path(__file__).parent / "data" / "chakra"
-_SET = descriptor_pb2.FileDescriptorSet.FromString((DATA / "et_def.desc").read_bytes())
+_SET = descriptor_pb2.FileDescriptorSet.FromString((PRESETS / "chakra" / "et_def.desc").read_bytes())
 _POOL = descriptor_pool.DescriptorPool()
 _POOL.Add(_SET.file[0])
 Metadata, Node = (

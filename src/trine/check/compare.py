@@ -56,15 +56,11 @@ def check_log(
 ) -> CheckResult:
     """Compare a log with the cluster's prediction.
 
-    Parameters
-    ----------
     log: from :func:`trine.check.nccl_tests.read_log`. cluster: all its GPUs are ranks.
     options: options of the measured run; None: from the log (launch, NCCL_ALGO, ...).
     in_place: compare the in-place results.
 
-    Raises
-    ------
-    InputError: a cluster of another size, a collective without a prediction, or a log without the results.
+    Raises InputError: a cluster of another size, a collective without a prediction, or a log without the results.
     """
     if log.op is None:
         raise InputError("the log does not name its collective: give --op", file=log.path)
@@ -93,13 +89,9 @@ def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow]) -> Verd
 
 
 def check_curve(
-    expected: Expected,
-    measured_ps: Sequence[int],
-    noise: Noise = NOISE,
-    *,
-    stated: Mapping[str, str] = _NOTHING,
+    expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, *, stated: Mapping[str, str] = _NOTHING,
     excluded: Collection[str] = (),
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
 
     stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.
@@ -199,22 +191,18 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
     else:
         ranks = f"{fewest} to {log.most_ranks} ranks" if log.most_ranks else f"at least {fewest} ranks"
     hosts = f" --nodes {log.num_hosts}" if (log.num_hosts or 1) > 1 else ""
-    raise InputError(
-        f"the log is of {ranks} ({log.ranks_from}), cluster {cluster.name!r} has {num_gpus} GPUs: give --gpus "
-        f"{log.num_ranks or fewest}{hosts}",
-        file=log.path,
-    )
+    remedy = f"give --gpus {log.num_ranks or fewest}{hosts}"
+    message = f"the log is of {ranks} ({log.ranks_from}), cluster {cluster.name!r} has {num_gpus} GPUs: {remedy}"
+    raise InputError(message, file=log.path)
 
 
 def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
     """Raise InputError if the collective's busbw / algbw differs from the log's."""
     expected = bus_factor(op, num_ranks)
     if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
-        raise InputError(
-            f"busbw / algbw is {log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks: "
-            "another collective, or another number of ranks (--op, --gpus)",
-            file=log.path,
-        )
+        ratios = f"{log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks"
+        remedy = "another collective, or another number of ranks (--op, --gpus)"
+        raise InputError(f"busbw / algbw is {ratios}: {remedy}", file=log.path)
 
 
 def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:

@@ -156,9 +156,8 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
         raise InputError("give at least one log", field="LOG")
     num_sizes = sum(len(run.times_ps) for run in runs)
     if num_sizes < MIN_SIZES:
-        raise InputError(
-            f"{num_sizes} sizes are too few to fit: at least {MIN_SIZES} are needed", file=runs[0].log.path
-        )
+        message = f"{num_sizes} sizes are too few to fit: at least {MIN_SIZES} are needed"
+        raise InputError(message, file=runs[0].log.path)
     classes = _classes(cluster, runs)
     largest = max(runs, key=lambda run: run.machine)
     machines = {run.machine: _machine(cluster, run) for run in runs}
@@ -193,9 +192,8 @@ def _run_of(log: NcclLog, base: Cluster) -> _Run:
         raise InputError("the log does not show its collective or its number of ranks", file=log.path)
     nodes = log.num_hosts or -(-log.num_ranks // len(base.gpus))
     if log.num_ranks > nodes * len(base.gpus):
-        raise InputError(
-            f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs", file=log.path
-        )
+        message = f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs"
+        raise InputError(message, file=log.path)
     times = {size: [ps for ps, _ in found] for size, found in measured_times(log, in_place=False)[0]}
     return _Run(log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], times_ps=times)
 

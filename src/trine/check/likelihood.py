@@ -57,16 +57,10 @@ def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Float64:
 
 
 def log_likelihood(residuals: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
-    """Return the logarithm of the likelihood of curves.
+    """Return the natural logarithm of the likelihood of curves, (curves,); its differences count, for equal sizes.
 
-    Parameters
-    ----------
     residuals: (curves, sizes) log(measured / time) in standard deviations of the band (:func:`band_sigma`).
     sizes: bytes, ascending.
-
-    Returns
-    -------
-    (curves,), natural logarithms of densities; only differences between curves of the same sizes are meaningful.
     """
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(residuals, octaves, noise, 1.0)

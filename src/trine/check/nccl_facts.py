@@ -132,10 +132,9 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
         out, ins = (None if id(m) in wrong else m for m in (row.out_of_place, row.in_place))
         for name, measure in (("out-of-place", row.out_of_place), ("in-place", row.in_place)):
             if measure is not None and id(measure) in wrong:
-                notes.append(
-                    f"{format_size(row.size_bytes)} {name}: a time of {measure.time_ps / 1e6:g} us contradicts its "
-                    f"algbw of {measure.algbw_bytes_per_s / 1e9:g} GB/s by {wrong[id(measure)]:.3g} x; left out"
-                )
+                time, algbw = measure.time_ps / 1e6, measure.algbw_bytes_per_s / 1e9
+                text = f"a time of {time:g} us contradicts its algbw of {algbw:g} GB/s by {wrong[id(measure)]:.3g} x"
+                notes.append(f"{format_size(row.size_bytes)} {name}: {text}; left out")
         if out is not None or ins is not None:
             sound.append(replace(row, out_of_place=out, in_place=ins))
     return sound, notes

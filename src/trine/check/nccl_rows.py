@@ -110,9 +110,8 @@ def printed_text(text: str) -> str:
         lines += [f"# Collective test starting: {os.path.basename(run['args'][0])}"] if run.get("args") else []
         lines += [each for each in run.get("env", []) if each.startswith("NCCL_")]
         lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
-        lines += (
-            [f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}"] if config else []
-        )
+        if config:
+            lines.append(f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}")
         lines += [
             f"# Rank {gpu['rank']} Group {gpu['group']} Pid {gpu['pid']} on {gpu['hostname']} device {gpu['device']} "
             f"[{gpu.get('device_hex')}] {gpu['device_info']}"
@@ -155,22 +154,15 @@ def find_rows(text: str) -> list[RowText]:
     if not (_ANY_TYPE.search(text) or text.lstrip()[:1].isdigit()):
         return []
     for candidate in (text, _SEPARATORS.sub(" ", text)):
-        matches = [
-            match
-            for match in _ROW.finditer(candidate)
-            if match[3] in ELEMENT_BYTES or not candidate[: match.start()].strip()
-        ]
+        found = _ROW.finditer(candidate)
+        matches = [row for row in found if row[3] in ELEMENT_BYTES or not candidate[: row.start()].strip()]
         if matches:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
             before = candidate[: matches[0].start()]
             label = before.strip() if before.rstrip().endswith((">:", "]", ":")) else "|"  # each flush may repeat it
-            return [
-                RowText(
-                    label_of(before),
-                    [*match.groups(), *candidate[match.end() : end].replace(label, " ").replace("|", " ").split()],
-                )
-                for match, end in zip(matches, ends, strict=True)
-            ]
+            rests = (candidate[match.end() : end] for match, end in zip(matches, ends, strict=True))
+            cells = [rest.replace(label, " ").replace("|", " ").split() for rest in rests]
+            return [RowText(label_of(before), [*m.groups(), *more]) for m, more in zip(matches, cells, strict=True)]
     return []
 
 

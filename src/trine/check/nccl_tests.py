@@ -141,17 +141,14 @@ class _Draft:
 
     def following(self) -> _Draft:
         """Return a draft of the next run in the file; it inherits the library until a line names another."""
-        return _Draft(
-            library=self.library, version=self.version, network=self.network, environment=dict(self.environment)
-        )
+        library, version = self.library, self.version
+        return _Draft(library=library, version=version, network=self.network, environment=dict(self.environment))
 
 
 def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | None = None) -> NcclLog:
     """Return one run of a log; ``op`` names its collective, and ``run`` (from 1) or ``op`` select one of several.
 
-    Raises
-    ------
-    InputError: no rows, several runs to choose from, or a collective that neither the log nor ``op`` names.
+    Raises InputError: no rows, several runs to choose from, or a collective that neither the log nor ``op`` names.
     """
     runs = read_runs(path)
     if run is not None:
@@ -168,25 +165,18 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
         choices = f"give --run N ({_list_runs(runs)}) or --op"
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
-        raise InputError(
-            "does not name its collective, and the columns fit more than one: give --op all_gather, "
-            "--op all_to_all, ...",
-            file=path,
-        )
-    if runs[0].num_alone > 1:
-        raise InputError(
-            f"{runs[0].num_alone} processes are rank 0, so that each ran a test alone: build nccl-tests with MPI=1",
-            file=path,
-        )
+        remedy = "give --op all_gather, --op all_to_all, ..."
+        raise InputError(f"does not name its collective, and the columns fit more than one: {remedy}", file=path)
+    if (alone := runs[0].num_alone) > 1:
+        message = f"{alone} processes are rank 0, so that each ran a test alone: build nccl-tests with MPI=1"
+        raise InputError(message, file=path)
     return runs[0]
 
 
 def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     """Return all runs in a log, in order.
 
-    Raises
-    ------
-    InputError: a file that is too large or has no row of results.
+    Raises InputError: a file that is too large or has no row of results.
     """
     with open_input(path, MAX_BYTES, InputError) as file:
         text = printed_text(decode(file.read(MAX_BYTES + 1)))
@@ -199,11 +189,8 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
         foreign = next((name for sign, name in _FOREIGN if sign in text), None)
         example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
         example += f"; it looks like the output of {foreign}" if foreign else ""
-        raise InputError(
-            "no row of nccl-tests or rccl-tests found; a row is size, count, type[, redop[, root]], then time, "
-            f"algbw, busbw and #wrong once or twice, such as {example}",
-            file=path,
-        )
+        row = "size, count, type[, redop[, root]], then time, algbw, busbw and #wrong once or twice"
+        raise InputError(f"no row of nccl-tests or rccl-tests found; a row is {row}, such as {example}", file=path)
     return runs
 
 
@@ -327,9 +314,7 @@ def _complete(draft: _Draft, words: Sequence[str]) -> bool:
 def op_named(op: str) -> str:
     """Return the collective for nccl-tests' name or trine's: ``alltoall``, ``all_reduce_perf``, ``all_to_all``.
 
-    Raises
-    ------
-    InputError: unknown name; suggests the nearest.
+    Raises InputError: unknown name; suggests the nearest.
     """
     plain = op.lower().replace("-", "_").removesuffix("_perf")
     squeezed = {name.replace("_", ""): value for program, value in OPS.items() for name in (program, value)}
@@ -404,26 +389,13 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
     op, op_from = (OPS[draft.program], "the name of the program") if draft.program else facts.op_of(rows or draft.rows)
     counts = _count_ranks(draft, op)
     return NcclLog(
-        path=path,
-        rows=tuple(rows),
-        op=op,
-        op_from=op_from,
-        num_ranks=counts.estimate,
-        fewest_ranks=counts.fewest,
-        most_ranks=counts.most,
-        ranks_from=counts.source,
-        num_hosts=_num_hosts(draft, counts, ranks),
-        num_alone=max(1, len(draft.root_processes)),
-        hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
-        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
-        launch=_launch(draft, ranks),
-        library=draft.library,
-        version=draft.version,
-        network=draft.network,
-        environment=draft.environment,
-        average_busbw_bytes_per_s=draft.average,
-        notes=(*_notes(draft, counts), *contradictions),
-    )
+        path=path, rows=tuple(rows), op=op, op_from=op_from, num_ranks=counts.estimate, fewest_ranks=counts.fewest,
+        most_ranks=counts.most, ranks_from=counts.source, num_hosts=_num_hosts(draft, counts, ranks),
+        num_alone=max(1, len(draft.root_processes)), hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
+        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)), launch=_launch(draft, ranks),
+        library=draft.library, version=draft.version, network=draft.network, environment=draft.environment,
+        average_busbw_bytes_per_s=draft.average, notes=(*_notes(draft, counts), *contradictions),
+    )  # fmt: skip
 
 
 class _Ranks(NamedTuple):
@@ -485,7 +457,7 @@ def _notes(draft: _Draft, counts: _Ranks) -> tuple[str, ...]:
         notes.append(counts.note)
     if draft.runs > 1:
         notes.append(f"{draft.runs} runs of one size each are compared as one")
-    wrong = [row.size_bytes for row in draft.rows if any(m and m.wrong for m in (row.out_of_place, row.in_place))]
+    wrong = [row.size_bytes for row, measure in facts.measures_of(draft.rows) if measure.wrong]
     if wrong and _counts_errors(draft.rows):
         notes.append(f"the test found wrong results, first at {wrong[0]} bytes: times of a broken run say little")
     return tuple(notes)
@@ -493,8 +465,7 @@ def _notes(draft: _Draft, counts: _Ranks) -> tuple[str, ...]:
 
 def _counts_errors(rows: Sequence[LogRow]) -> bool:
     """Return whether a row has wrong elements: ``#wrong`` counts them; a small ``error`` (older form) is rounding."""
-    wrong = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
-    return any(value >= 1 for value in wrong)
+    return any(measure.wrong and measure.wrong >= 1 for _, measure in facts.measures_of(rows))
 
 
 def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:

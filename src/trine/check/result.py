@@ -125,10 +125,8 @@ class CheckResult(Report):
             lines.append(f"# note: slow at {sizes} alone, taken as noise")
         lines.append(f"# {_verdict(self)}")
         if self.causes and self.state != MISFIT:
-            lines.append(
-                f"# causes compared, with their probability and the remaining error (RMS of the ratio's logarithm): "
-                f"{_causes(self)}"
-            )
+            meaning = "with their probability and the remaining error (RMS of the ratio's logarithm)"
+            lines.append(f"# causes compared, {meaning}: {_causes(self)}")
         return "\n".join(lines)
 
     def summary(self) -> str:
@@ -143,9 +141,10 @@ class CheckResult(Report):
             times = (f"{ps / 1e6:.2f}" for ps in (row.measured_ps, model.time_ps, model.low_ps, model.high_ps))
             rates = (f"{rate / 1e9:.2f}" for rate in (row.busbw_bytes_per_s, model.busbw_bytes_per_s))
             rows.append((str(row.size_bytes), *times, f"{row.ratio:.2f}", *rates, _MARK.get(row.state, "")))
-        causes = [("cause", "probability", "error left")]
-        causes += [
-            (c.cause.name, f"{c.probability:.0%}", f"x {math.exp(c.left):.2f}") for c in self.causes[:MAX_CAUSES]
+        rated = [(each.cause.name, each.probability, math.exp(each.left)) for each in self.causes[:MAX_CAUSES]]
+        causes = [
+            ("cause", "probability", "error left"),
+            *((name, f"{p:.0%}", f"x {left:.2f}") for name, p, left in rated),
         ]
         causes.append((_UNKNOWN, f"{_unknown(self):.0%}", ""))
         notes = [*self.notes]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from trine.cli.commands import GROUPS, Command, below, find
+from trine.cli.commands import GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, varied_parameters, words_of
@@ -59,9 +59,8 @@ def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
     while remaining:
         word = remaining.pop(0)
         name, equals, value = word.partition("=")
-        ours = (
-            (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if name.startswith("--") and name not in valid else None
-        )
+        is_foreign = name.startswith("--") and name not in valid
+        ours = (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if is_foreign else None
         if not equals and remaining and not remaining[0].startswith("-"):
             value = remaining[0]
         if ours is None:
@@ -128,7 +127,7 @@ class TrineGroup(click.Group):
         """Build a command, or return None for an unknown name."""
         command = find(f"{self.words} {cmd_name}".strip())
         if command is not None:
-            return build(command)
+            return single(command.function(), command.words)
         return TrineGroup(cmd_name) if cmd_name in GROUPS and not self.words else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -204,11 +203,6 @@ def _completion(ctx: click.Context, param: click.Parameter, is_asked: bool) -> N
             raise click.UsageError(f"SHELL is {shell!r}: completion knows bash, zsh and fish", ctx)
         click.echo(completion(ctx.command, {}, "trine", "_TRINE_COMPLETE").source())
         ctx.exit()
-
-
-def build(command: Command) -> click.Command:
-    """Build a command for click."""
-    return single(command.function(), command.words)
 
 
 class _Page(click.Command):

@@ -120,11 +120,6 @@ def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def _name_counts(names: list[str]) -> str:
-    """Return counted names: ``8 x h100-sxm, 8 x nic``."""
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-
-
 def _summary(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import bisection_bytes_per_s
     from trine.cluster.planes import spread_over_planes
@@ -135,7 +130,7 @@ def _summary(machine: Cluster) -> list[str]:
     if machine.notes:
         lines.append(machine.notes.strip())
     devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
-    lines.append(f"devices: {_name_counts(devices)}")
+    lines.append(f"devices: {', '.join(f'{devices.count(name)} x {name}' for name in dict.fromkeys(devices))}")
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
     lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
     lines.append(f"numbers are {machine.evidence}")

@@ -22,8 +22,7 @@ def import_cluster(
         str | None, Option("Name the file's format if its content does not tell.", values=formats)
     ] = None,
     link: Annotated[
-        list[str] | None,
-        Option("Describe links without numbers: NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us'."),
+        list[str] | None, Option("Describe links without numbers: NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us'.")
     ] = None,
     links_from: Annotated[str | None, Option("Take links' numbers from the catalogue by their names.")] = None,
     gpu: Annotated[str | None, Option("Set the GPU model if the file has none.", values=gpus)] = None,
@@ -43,14 +42,9 @@ def import_cluster(
 
     FILES.get("check_ending")(yaml, "yaml")
     cluster: Cluster = FILES.get("read_any")(
-        file,
-        format,
-        links=_links(link or []),
-        links_from=links_from,
-        gpu=gpu,
-        annotations=annotations,
+        file, format, links=_links(link or []), links_from=links_from, gpu=gpu, annotations=annotations,
         merge_switches=merge_switches,
-    )
+    )  # fmt: skip
     if yaml is not None:
         check_readable(cluster, file)
     kinds = Counter(device.kind for device in cluster.devices)
@@ -80,8 +74,7 @@ def export_cluster(
     cluster: Cluster_,
     output: Annotated[str, Option("File to write.", "FILE", OUTPUT, ("--output", "-o"))],
     format: Annotated[
-        str | None,
-        Option("Choose the format [by the file's ending].", "infragraph|yaml|csv|graphml", OUTPUT),
+        str | None, Option("Choose the format [by the file's ending].", "infragraph|yaml|csv|graphml", OUTPUT)
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,

@@ -36,12 +36,10 @@ def compare(
     write_json(answer, json, "compare")
 
 
-def _model_names() -> list[str]:
-    return [f"model:{name}" for name in models()]
-
-
 def size(
-    model: Annotated[str, argument("Model such as model:llama-3-8b.", "MODEL", values=_model_names)],
+    model: Annotated[
+        str, argument("Model such as model:llama-3-8b.", "MODEL", values=lambda: [f"model:{name}" for name in models()])
+    ],
     tokens: Annotated[str, Option("Train on this many tokens, such as 1.4T.", "N")],
     days: Annotated[float | None, Option("Finish within N days.", "N")] = None,
     budget: Annotated[str | None, Option("Spend at most this, such as 2M$; needs --price.", "AMOUNT")] = None,

@@ -62,12 +62,10 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     varied = varied_parameters(words, parameters)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
-    common = COMMON.get(words, "").split()
-    listed = [
-        item
-        for item in parameters
-        if is_all or len(parameters) <= MOST_LISTED or item.option.is_argument or item.long.removeprefix("--") in common
-    ]
+    common = COMMON.get(words, ())
+    listed = parameters
+    if not is_all and len(parameters) > MOST_LISTED:
+        listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
     rows = [_row(item) for item in (*listed, *varied[: None if is_all else 1])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
@@ -122,10 +120,11 @@ def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterato
     yield painted(top + edge * (width - len(top) - 1) + corner[1], DIM, colour)
     for row in rows:
         for number, (key, text) in enumerate(_cells(row, left, inner - left - 2)):
-            cell = _paint_names(key, row, colour) if number == 0 else key
-            yield f"{painted(side, DIM, colour)} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} " + painted(
-                side, DIM, colour
-            )
+            cell = key
+            if number == 0:
+                cell = painted(row.names, CYAN, colour) + painted(key[len(row.names) :], YELLOW, colour)
+            border = painted(side, DIM, colour)
+            yield f"{border} {cell}{' ' * (left - len(key))}  {text:{inner - left - 2}} {border}"
     yield painted(corner[2] + edge * (width - 2) + corner[3], DIM, colour)
 
 
@@ -142,10 +141,6 @@ def _cells(row: HelpRow, left: int, right: int) -> Iterator[tuple[str, str]]:
     parts = [parts[0], *(f"  {part.replace('| ', '|')}" for part in parts[1:])]
     for number in range(max(len(parts), len(texts))):
         yield parts[number] if number < len(parts) else "", texts[number] if number < len(texts) else ""
-
-
-def _paint_names(text: str, row: HelpRow, colour: bool) -> str:
-    return painted(row.names, CYAN, colour) + painted(text[len(row.names) :], YELLOW, colour)
 
 
 def _has_boxes() -> bool:

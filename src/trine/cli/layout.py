@@ -137,6 +137,5 @@ def refuse_without_machine(machine: object, **options: object) -> None:
     """Raise InputError for options about links if no machine is described."""
     for name, value in options.items():
         if machine is None and value is not None:
-            raise InputError(
-                f"--{name.replace('_', '-')} is about the machine, and none was described: --cluster or --topology"
-            )
+            option_name = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option_name} is about the machine, and none was described: --cluster or --topology")

@@ -55,9 +55,7 @@ LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp"))]
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     """Return the cluster, all of whose GPUs form the group, and the assumptions as sentences.
 
-    Raises
-    ------
-    InputError: no machine, or contradictory options.
+    Raises InputError: no machine, or contradictory options.
     """
     machine, warnings = described_machine(options)
     if machine is None:
@@ -87,24 +85,17 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     from trine.cluster import load_cluster
 
     cluster = load_cluster(
-        options.cluster,
-        nodes=options.nodes,
-        gpus=options.gpus,
-        fabric=options.fabric,
-        slow_links=[slow_link(text) for text in options.slow_link],
-        links_down=options.link_down,
-        routing=options.routing,
-        sharp=options.sharp,
-    )
+        options.cluster, nodes=options.nodes, gpus=options.gpus, fabric=options.fabric,
+        slow_links=[slow_link(text) for text in options.slow_link], links_down=options.link_down,
+        routing=options.routing, sharp=options.sharp,
+    )  # fmt: skip
     return _with_circuits(cluster, options)
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
     """Return the cluster of a job of ``num_ranks``: all of it, or ``--nodes`` nodes.
 
-    Raises
-    ------
-    InputError: an option about links or routes changes no message's path.
+    Raises InputError: an option about links or routes changes no message's path.
     """
     from trine.cluster.presets import known_clusters
 

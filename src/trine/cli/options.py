@@ -164,9 +164,8 @@ def _share(text: str) -> float:
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        raise InputError(
-            f"takes a part of the average speed such as 1.5%, got {text[:80]!r}", field="--gpu-spread"
-        ) from None
+        message = f"takes a part of the average speed such as 1.5%, got {text[:80]!r}"
+        raise InputError(message, field="--gpu-spread") from None
 
 
 def _tile(text: str) -> tuple[int, ...]:

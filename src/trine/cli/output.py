@@ -58,9 +58,7 @@ def check_given(options: Mapping[str, object], words: Mapping[str, str]) -> None
 
     words: as of :func:`reports_errors`.
 
-    Raises
-    ------
-    InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
+    Raises InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
     """
     if options.get("brief") and options.get("details"):
         raise InputError("--brief and --details contradict each other")
@@ -325,10 +323,8 @@ STDOUT = "-"
 def check_outputs(options: Mapping[str, object]) -> None:
     """Check all output files that the parameters of a command name.
 
-    Raises
-    ------
-    InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError: pictures
-        without matplotlib, Parquet without pyarrow.
+    Raises InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError:
+    pictures without matplotlib, Parquet without pyarrow.
     """
     option_of: dict[str, str] = {}
     outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
@@ -351,13 +347,10 @@ def check_outputs(options: Mapping[str, object]) -> None:
         if place in option_of and not _is_device(place):
             raise InputError(f"{option_of[place]} and {option} both write it", file=target)
         option_of[place] = option
-        if (source := next((word for word in inputs if _is_same(word, target)), None)) is not None:
+        same = (word for word in inputs if is_file(target) and os.path.samefile(word, target))
+        if (source := next(same, None)) is not None:
             raise InputError(f"{option} would overwrite {source}, an input of this command", file=target)
         _check(name, target)
-
-
-def _is_same(first: str, second: str) -> bool:
-    return is_file(second) and os.path.samefile(first, second)
 
 
 def _is_device(place: str) -> bool:

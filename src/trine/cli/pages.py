@@ -21,14 +21,9 @@ _COMMENT = re.compile(r"<!--.*?-->\n\n?", re.S)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
-def topics() -> Iterable[str]:
-    """Return the names of all pages."""
-    return _pages()
-
-
 def help_page(
     topic: Annotated[
-        str | None, argument("Page, such as memory or formats/cluster; lists all if missing.", values=topics)
+        str | None, argument("Page, such as memory or formats/cluster; lists all if missing.", values=lambda: _pages())
     ] = None,
 ) -> None:
     """Print a page of the documentation.

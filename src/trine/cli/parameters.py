@@ -150,17 +150,14 @@ def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
 def _of_parameter(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
     """Return the option or argument for a plain function parameter."""
     required = parameter.default is parameter.empty
-    bare = next((each for each in get_args(hint) if each is not type(None)), hint) if _is_union(hint) else hint
+    kinds = get_args(hint)
+    bare = next((each for each in kinds if each is not type(None)), hint) if type(None) in kinds else hint
     is_many = get_origin(bare) is list
     return CommandParameter(
         name=parameter.name, field=parameter.name, kind=get_args(bare)[0] if is_many else bare, option=option,
         default=None if required else parameter.default, is_many=is_many, is_required=required,
         is_pair=bare is bool and parameter.default is None,
     )  # fmt: skip
-
-
-def _is_union(hint: Any) -> bool:
-    return type(None) in get_args(hint)
 
 
 def _of_fields(kind: Any, selection: Fields) -> Iterator[CommandParameter]:

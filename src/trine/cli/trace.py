@@ -56,11 +56,8 @@ def convert(
     workload = load(path)
     save(workload, output)
     show(f"{len(workload.operators)} operators and {len(workload.tensors)} tensors written to {output}", json)
-    write_json(
-        {"target": output, "operators": len(workload.operators), "tensors": len(workload.tensors)},
-        json,
-        "trace convert",
-    )
+    counts = {"operators": len(workload.operators), "tensors": len(workload.tensors)}
+    write_json({"target": output, **counts}, json, "trace convert")
 
 
 def capture(
@@ -197,9 +194,8 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     lines += ["", f"{'phase':34} {'operators':>9} {clock:>11} {'share':>7}"]
     lines += [_row(total.name, total) for total in trace.phases]
     lines += ["", f"{'operator':34} {'count':>9} {clock:>11} {'share':>7}"]
-    lines += [
-        _row(total.name.removeprefix("autograd::engine::evaluate_function: "), total) for total in trace.operators[:top]
-    ]
+    prefix = "autograd::engine::evaluate_function: "
+    lines += [_row(total.name.removeprefix(prefix), total) for total in trace.operators[:top]]
     if len(trace.operators) > top:
         remaining = trace.operators[top:]
         time = sum(total.gpu_time_ps for total in remaining)
@@ -216,10 +212,8 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         f"{role.role:18} {role.tensors:8} {role.storages:9} {format_bytes(role.size_bytes):>11} {role.scaling:15}"
         for role in trace.roles
     ]
-    lines += [
-        "",
-        f"{trace.num_parameters} parameters, {trace.parameter_bytes} bytes; gradients {trace.gradient_bytes} bytes",
-    ]
+    sizes = f"{trace.parameter_bytes} bytes; gradients {trace.gradient_bytes} bytes"
+    lines += ["", f"{trace.num_parameters} parameters, {sizes}"]
     if trace.without_gradient:
         lines.append(f"{trace.without_gradient} parameters get no gradient")
     patterns = ", ".join(f"{pattern} ({count})" for pattern, count in trace.scaling[:8])

@@ -260,10 +260,8 @@ def train(
     exported = load_target(_CHAKRA)(chakra, chakra_target)
     if exported.leaves_launches_out and choices["cpu"] is None and choices["launch_cost_ps"] is None:
         choices.values["cpu"] = False
-        warnings = [
-            *warnings,
-            "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
-        ]
+        note = "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)"
+        warnings = [*warnings, note]
     is_record = is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity)
     with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
         step_options = choices.make(
@@ -361,8 +359,5 @@ class MemoryAnswer(Section):
         from trine.training.explained import memory_snapshot
 
         snapshot = memory_snapshot(*self._step)
-        written(
-            self._path,
-            partial(write_snapshot, snapshot),
-            "snapshot written to {}: open it at https://pytorch.org/memory_viz",
-        )
+        message = "snapshot written to {}: open it at https://pytorch.org/memory_viz"
+        written(self._path, partial(write_snapshot, snapshot), message)

@@ -38,16 +38,11 @@ def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
         counts[key] = counts.get(key, 0) + 1
     kinds = [
         LinkKind(
-            medium=medium,
-            link_class=link_class,
-            joins=joins,
-            count=count,
-            bytes_per_s=bytes_per_s,
-            peak_bytes_per_s=peak,
-            latency_ps=latency_ps,
+            medium=medium, link_class=link_class, joins=joins, count=count, bytes_per_s=bytes_per_s,
+            peak_bytes_per_s=peak, latency_ps=latency_ps,
         )
         for (medium, link_class, joins, bytes_per_s, peak, latency_ps), count in counts.items()
-    ]
+    ]  # fmt: skip
     order = {"scale-up": 0, "host": 1, "scale-out": 2}
     return tuple(sorted(kinds, key=lambda kind: (order[kind.link_class], -kind.bytes_per_s, kind.joins)))
 

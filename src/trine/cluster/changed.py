@@ -52,13 +52,10 @@ def changed(
     sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(log)} if log else {}), **spec.sources}
     evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if log else base.evidence
     cluster = replace(
-        cluster,
-        name=spec.name or Path(file).stem,
-        evidence=spec.evidence or evidence,
-        sources=sources,
+        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
         library=spec.library or base.library,
-    )
+    )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
     return cluster.routed(*usual_routing(cluster)) if base.routing_why.startswith(UNNAMED) else cluster
@@ -77,10 +74,8 @@ def _itself(cluster: Cluster) -> Cluster:
 
 def _as_objects(base: Cluster, file: str) -> Cluster:
     if len(base.links) > MAX_LINKS:
-        hint = (
-            f"{base.name!r} has more than {MAX_LINKS} links: change the file of its node, and name that under 'node:'"
-        )
-        raise SpecError(hint, file=file, field="links")
+        remedy = "change the file of its node, and name that under 'node:'"
+        raise SpecError(f"{base.name!r} has more than {MAX_LINKS} links: {remedy}", file=file, field="links")
     return replace(base, devices=tuple(base.devices), links=tuple(base.links))
 
 
@@ -116,13 +111,10 @@ def _with_links(
 ) -> Cluster:
     """Change the numbers of all links between the ends; every named device must have such a link."""
     sources, targets = set(ends[0]), set(ends[1])
-    indices = [
-        i
-        for i, link in enumerate(cluster.links)
-        if (link.source in sources and link.target in targets)
-        or (change.duplex and link.source in targets and link.target in sources)
-    ]
-    met = {end for i in indices for end in (cluster.links[i].source, cluster.links[i].target)}
+    pairs = [(sources, targets), *([(targets, sources)] if change.duplex else [])]
+    links = list(cluster.links)
+    indices = [i for i, link in enumerate(links) if any(link.source in a and link.target in b for a, b in pairs)]
+    met = {end for i in indices for end in (links[i].source, links[i].target)}
     for name, devices, far_names in (("from", ends[0], change.target), ("to", ends[1], change.source)):
         for device in devices:
             if device not in met:
@@ -130,7 +122,6 @@ def _with_links(
                 hint = nearest(far_names[0], near)
                 problem = f"no link of {cluster.name!r} joins {cluster.device_name(device)!r} to {', '.join(far_names)}"
                 raise SpecError(f"{problem}{hint}", file=file, field=f"{field}.{name}")
-    links = list(cluster.links)
     for i in indices:
         links[i] = _link(links[i], change, file, field)
     log.append(_words(cluster, change, cluster.links[indices[0]], links[indices[0]], len(indices)))

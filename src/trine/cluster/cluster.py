@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trine.cluster.data import SPLIT, ClusterData
 from trine.cluster.parts import GPU, HOST_LINK, SCALE_UP
 from trine.cluster.routing.router import MAX_KEPT, Path, Router
-from trine.cluster.tables import LinkTable
+from trine.cluster.tables import LinkTable, joined_sets
 from trine.common.arrays import Bool, Int64
 from trine.common.plugins import Registry
 from trine.common.shown import facts as fact_table
@@ -356,18 +356,9 @@ def scale_up_components_of(cluster: LinkedDevices) -> Int64:
 
 
 def _components(links: LinkTable, num_devices: int) -> Int64:
-    roots = list(range(num_devices))
-
-    def find(device: int) -> int:
-        while roots[device] != device:
-            roots[device] = roots[roots[device]]
-            device = roots[device]
-        return device
-
     up = links.of_class(SCALE_UP)
     fast = np.zeros(num_devices, np.bool_)
     fast[links.source[up]] = True
     joins = np.flatnonzero(up | (links.of_class(HOST_LINK) & ~fast[links.source] & ~fast[links.target]))
-    for source, target in zip(links.source[joins].tolist(), links.target[joins].tolist(), strict=True):
-        roots[find(source)] = find(target)
-    return np.array([find(device) for device in range(num_devices)], np.int64)
+    pairs = zip(links.source[joins].tolist(), links.target[joins].tolist(), strict=True)
+    return np.array(joined_sets(num_devices, pairs), np.int64)

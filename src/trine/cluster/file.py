@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.join import join_nodes, with_joint_nics
@@ -118,19 +118,14 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
     return replace(
-        built,
-        name=spec.name or Path(file).stem,
-        evidence=spec.evidence or (built.evidence if joined else "assumed"),
+        built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
         sources={**(built.sources if joined else {}), **spec.sources},
         notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
-        library=spec.library or built.library,
-        routing=spec.routing or built.routing,
-        routing_reason=reason,
+        library=spec.library or built.library, routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread,
-        fabric=usual,
+        spread=built.spread if spec.spread is None else spec.spread, fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
-    )
+    )  # fmt: skip
 
 
 def _from_lists(spec: ClusterFile, file: str) -> Cluster:
@@ -161,29 +156,19 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
         if entry.reduces and entry.kind != SWITCH:
             raise SpecError(f"a {entry.kind} reduces nothing", file=file, field=f"devices[{number}].reduces")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
+        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces}
         for i in range(entry.count or 1):
-            devices.append(
-                Device(
-                    name=entry.name if entry.count is None else f"{entry.name}{i}",
-                    kind=entry.kind,
-                    gpu=entry.gpu,
-                    node=f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node,
-                    forwards=forwards,
-                    reduces=entry.reduces,
-                    rail=None if entry.rail is None else entry.rail + i,
-                )
-            )
+            name = entry.name if entry.count is None else f"{entry.name}{i}"
+            node = f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node
+            rail = None if entry.rail is None else entry.rail + i
+            devices.append(Device(name=name, node=node, rail=rail, **common))
     return tuple(devices)
 
 
 def _add_links(
-    link: LinkSpec,
-    index: Mapping[str, int],
-    devices: tuple[Device, ...],
-    rows: list[tuple[int, int, Link]],
-    file: str,
-    field: str,
-) -> None:
+    link: LinkSpec, index: Mapping[str, int], devices: tuple[Device, ...], rows: list[tuple[int, int, Link]],
+    file: str, field: str,
+) -> None:  # fmt: skip
     sources = _indices(link.source, index, file, f"{field}.from")
     targets = _indices(link.target, index, file, f"{field}.to")
     if len(rows) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
@@ -274,25 +259,18 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
         if spec.kind not in LEAVED and getattr(spec, name) is not None:
             raise SpecError(f"a {spec.kind} fabric has no leaf switches", file=file, field=f"fabric.{name}")
     return Fabric(
-        kind=spec.kind,
-        link=spec.link,
-        lanes=spec.lanes,
-        oversubscription=spec.oversubscription or 1.0,
-        radix=spec.radix or 64,
-        reduces=spec.reduces,
-    )
+        kind=spec.kind, link=spec.link, lanes=spec.lanes, oversubscription=spec.oversubscription or 1.0,
+        radix=spec.radix or 64, reduces=spec.reduces,
+    )  # fmt: skip
 
 
 def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
     if spec.buffer is not None and spec.buffer < 1:
         raise SpecError("must be positive; leave it out for an unlimited buffer", file=file, field="circuits.buffer")
     return Circuits(
-        setup_ps=spec.setup,
-        ports=spec.ports,
-        bytes_per_s=spec.bandwidth,
-        latency_ps=spec.latency,
+        setup_ps=spec.setup, ports=spec.ports, bytes_per_s=spec.bandwidth, latency_ps=spec.latency,
         buffer_bytes=spec.buffer,
-    )
+    )  # fmt: skip
 
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:

@@ -64,17 +64,11 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     devices, links = joined_columns(blocks, builder)
     counts = [f"{len(list(alike))} x {node_name}" for node_name, alike in groupby(node.name for node in nodes)]
     return Cluster(
-        name=name,
-        devices=devices,
-        links=links,
-        evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
+        name=name, devices=devices, links=links, evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
         sources=_sources(nodes, fabric if builder is not None else None),
-        notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(),
-        library=_library(nodes),
-        spread=nodes[0].spread,
-        routing=routing,
-        routing_reason=(routing, reason),
-    )
+        notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(), library=_library(nodes),
+        spread=nodes[0].spread, routing=routing, routing_reason=(routing, reason),
+    )  # fmt: skip
 
 
 def joined_columns(blocks: tuple[NodeBlock, ...], builder: FabricBuilder | None) -> tuple[DeviceTable, LinkTable]:
@@ -114,13 +108,10 @@ def _with_wires(
     source, target = np.column_stack((lows, highs)).ravel(), np.column_stack((highs, lows)).ravel()
     number = np.repeat(np.array(codes, np.int32)[builder.kinds], 2)
     return LinkTable(
-        numbers=tuple(numbers),
-        number=np.concatenate((wired.number, number)),
-        source=np.concatenate((wired.source, source)),
-        target=np.concatenate((wired.target, target)),
-        names=JoinedNames([wired.names, EndNames(devices.names, source, target)]),
-        layout=layout,
-    )
+        numbers=tuple(numbers), number=np.concatenate((wired.number, number)),
+        source=np.concatenate((wired.source, source)), target=np.concatenate((wired.target, target)),
+        names=JoinedNames([wired.names, EndNames(devices.names, source, target)]), layout=layout,
+    )  # fmt: skip
 
 
 def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:

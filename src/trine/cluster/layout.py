@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import numpy as np
 
@@ -33,11 +33,6 @@ def normal(node: LinkedDevices) -> LinkedDevices:
     return LinkedDevices(name=node.name, devices=devices, links=links)
 
 
-def without_links(node: LinkedDevices, links: frozenset[int]) -> LinkedDevices:
-    """Return a node without some of its links."""
-    return replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeRun:
     """``count`` identical consecutive nodes, the input of a block."""
@@ -50,12 +45,7 @@ class NodeRun:
 
 def runs_of(nodes: Sequence[LinkedDevices]) -> list[NodeRun]:
     """Return runs of consecutive nodes that are the same object."""
-    groups: list[list[LinkedDevices]] = []
-    for node in nodes:
-        if groups and groups[-1][0] is node:
-            groups[-1].append(node)
-        else:
-            groups.append([node])
+    groups = [list(group) for _, group in groupby(nodes, key=id)]
     normal_of: dict[int, tuple[LinkedDevices, str]] = {}
     for group in groups:
         if id(group[0]) not in normal_of:
@@ -149,7 +139,9 @@ def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> I
     for first, count, (links, nics) in alike:
         if first > next_node:
             yield NodeRun(node=block.node, count=first - next_node, joined=block.joined, prefix=block.prefix)
-        node = without_links(block.node, frozenset(links)) if links else block.node
+        node = block.node
+        if links:
+            node = replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
         yield NodeRun(node=node, count=count, joined=block.joined - nics, prefix=block.prefix)
         next_node = first + count
     if next_node < block.count:
@@ -196,12 +188,9 @@ def link_columns(blocks: Sequence[NodeBlock], numbers: dict[Link, int]) -> LinkT
         target.append(block.devices(table.target.astype(np.int64), copy).astype(np.int32).ravel())
         names.append(_copied([_pattern(link) for link in block.node.links], block))
     return LinkTable(
-        numbers=tuple(numbers),
-        number=np.concatenate(number),
-        source=np.concatenate(source),
-        target=np.concatenate(target),
-        names=JoinedNames(names),
-    )
+        numbers=tuple(numbers), number=np.concatenate(number), source=np.concatenate(source),
+        target=np.concatenate(target), names=JoinedNames(names),
+    )  # fmt: skip
 
 
 def _copied(patterns: Sequence[tuple[str, ...]], block: NodeBlock) -> CopiedNames:

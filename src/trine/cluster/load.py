@@ -23,13 +23,9 @@ from trine.errors import InputError, SpecError, about, as_known, nearest
 
 
 def scaled(
-    cluster: Cluster,
-    *,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    gpus_per_node: int | None = None,
+    cluster: Cluster, *, nodes: int | None = None, gpus: int | None = None, gpus_per_node: int | None = None,
     fabric: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return copies of ``cluster`` with ``gpus`` GPUs in total; see :func:`trine.cluster.load_cluster`.
 
     ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
@@ -150,13 +146,9 @@ def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
 
 
 def _hosts_of(
-    cluster: Cluster,
-    hosts: Sequence[Sequence[int]],
-    nodes: int,
-    gpus: int,
-    gpus_per_node: int | None,
+    cluster: Cluster, hosts: Sequence[Sequence[int]], nodes: int, gpus: int, gpus_per_node: int | None,
     fabric: str | None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return ``gpus`` GPUs on the first ``nodes`` hosts of the fewest racks."""
     largest = max(map(len, hosts))
     if gpus_per_node is not None and gpus_per_node > largest:
@@ -196,8 +188,6 @@ def load_cluster(
 
     Anything with a path separator or one of the suffixes .yaml, .yml, .json, .xml, .csv and .txt is a file.
 
-    Parameters
-    ----------
     nodes: the number of copies, joined by their usual fabric (which the notes name).
     gpus: the number of GPUs, filling the nodes in order; without ``nodes``, the number of nodes follows from it. If
         filling in order would leave nodes empty, the GPUs are spread evenly.
@@ -209,9 +199,7 @@ def load_cluster(
     routing: the policy, see :mod:`trine.cluster.routing.router`.
     sharp: whether the fabric's switches reduce (SHARP); needs InfiniBand from HDR on, and several nodes.
 
-    Raises
-    ------
-    SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
+    Raises SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
     """
     if isinstance(name_or_path, str):
         name_or_path = as_known(name_or_path, known_clusters())

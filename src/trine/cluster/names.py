@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -44,17 +45,13 @@ class Lazy(Sequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lazy | tuple):
             return NotImplemented
-        return self is other or (len(self) == len(other) and all(map(_are_equal, self, other)))
+        return self is other or (len(self) == len(other) and all(map(operator.eq, self, other)))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
 
     def __repr__(self) -> str:
         return repr(tuple(self)) if len(self) <= 16 else f"<{type(self).__name__} of {len(self)}>"
-
-
-def _are_equal(a: object, b: object) -> bool:
-    return a == b
 
 
 class CopiedNames(Lazy[str]):

@@ -140,20 +140,16 @@ class Circuits:
 
     def __post_init__(self) -> None:
         limits = {
-            "setup_ps": (0, MAX_PS),
-            "ports": (1, MAX_PORTS),
-            "bytes_per_s": (1, MAX_BYTES_PER_S),
-            "latency_ps": (0, MAX_PS),
-            "buffer_bytes": (1, 2**53),
-        }
+            "setup_ps": (0, MAX_PS), "ports": (1, MAX_PORTS), "bytes_per_s": (1, MAX_BYTES_PER_S),
+            "latency_ps": (0, MAX_PS), "buffer_bytes": (1, 2**53),
+        }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)
             if value is None and name == "buffer_bytes":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise SpecError(
-                    f"must be a whole number from {least} to {most}, got {value!r}", field=f"circuits.{name}"
-                )
+                message = f"must be a whole number from {least} to {most}, got {value!r}"
+                raise SpecError(message, field=f"circuits.{name}")
 
     def describe(self) -> str:
         """Return ``8 circuits a GPU of 60.5 GB/s, set up in 20 ms``, then the latency and buffer if set."""

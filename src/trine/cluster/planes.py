@@ -10,7 +10,7 @@ together.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import TypeVar
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
-from trine.cluster.tables import LinkedDevices, LinkTable
+from trine.cluster.tables import LinkedDevices, LinkTable, joined_sets
 from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
@@ -163,18 +163,11 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
 
 def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
     """Map each switch to the lowest switch that links between ``switches`` connect it to."""
-    root = {switch: switch for switch in switches.tolist()}
-
-    def find(switch: int) -> int:
-        while root[switch] != switch:
-            switch = root[switch]
-        return switch
-
     is_inner = np.isin(links.source, switches) & np.isin(links.target, switches)
-    for source, target in zip(links.source[is_inner].tolist(), links.target[is_inner].tolist(), strict=True):
-        low, high = sorted((find(source), find(target)))
-        root[high] = low
-    return {switch: find(switch) for switch in root}
+    pairs = zip(links.source[is_inner].tolist(), links.target[is_inner].tolist(), strict=True)
+    network = joined_sets(int(switches.max(initial=-1)) + 1, pairs)
+    lowest: dict[int, int] = {}
+    return {switch: lowest.setdefault(network[switch], switch) for switch in sorted(switches.tolist())}
 
 
 def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
@@ -289,16 +282,11 @@ def _joint_name(names: Sequence[str]) -> str:
     numbers = [name[len(stem) :] for name in names]
     if stem and all(name.startswith(stem) for name in names) and _are_consecutive(numbers):
         return f"{names[0]}..{numbers[-1]}"
-    return "+".join(_shortened(names))
+    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+    return "+".join([*names[:4], *more])
 
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
     return all(number.isdecimal() for number in numbers) and all(
         int(high) == int(low) + 1 for low, high in pairwise(numbers)
     )
-
-
-def _shortened(names: Sequence[str]) -> Iterator[str]:
-    yield from names[:4]
-    if len(names) > 4:
-        yield f"{len(names) - 4} more"

@@ -72,9 +72,7 @@ def known_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuSpec:
     """Return a GPU model by its name or its driver's name (``"NVIDIA H100 80GB HBM3"``), ignoring case.
 
-    Raises
-    ------
-    SpecError: unknown name; suggests the nearest.
+    Raises SpecError: unknown name; suggests the nearest.
     """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")

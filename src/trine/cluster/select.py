@@ -281,13 +281,9 @@ def evened(cluster: Cluster) -> Evened | None:
         return None
     slowed = _numbered(intact, slow)
     return Evened(
-        fast=_numbered(intact, fast),
-        slow=left_without(slowed, lost.tolist()) if len(lost) else slowed,
-        links=changed,
-        num_slowed=int((slow != fast).sum()),
-        dead=dead,
-        num_dead=len(lost),
-    )
+        fast=_numbered(intact, fast), slow=left_without(slowed, lost.tolist()) if len(lost) else slowed,
+        links=changed, num_slowed=int((slow != fast).sum()), dead=dead, num_dead=len(lost),
+    )  # fmt: skip
 
 
 def _are_many(places: Int64, dead: Int64) -> bool:

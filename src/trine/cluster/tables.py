@@ -73,14 +73,9 @@ class DeviceTable(_OnDemand[Device]):
     def _create(self, index: int) -> Device:
         kind, node = self.kinds[self.kind[index]], int(self.node[index])
         return Device(
-            name=self.names[index],
-            kind=kind.kind,
-            gpu=kind.gpu,
-            node=None if node < 0 else self.node_names[node],
-            forwards=kind.forwards,
-            reduces=kind.reduces,
-            rail=kind.rail,
-        )
+            name=self.names[index], kind=kind.kind, gpu=kind.gpu, node=None if node < 0 else self.node_names[node],
+            forwards=kind.forwards, reduces=kind.reduces, rail=kind.rail,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> DeviceTable:
@@ -201,13 +196,9 @@ class LinkTable(_OnDemand[Link]):
     def chosen(self, links: Int64, layout: NodeLayout | None = None) -> LinkTable:
         """Return the links with these numbers; they keep their names."""
         return LinkTable(
-            numbers=self.numbers,
-            number=self.number[links],
-            source=self.source[links],
-            target=self.target[links],
-            names=ChosenNames(self.names, links),
-            layout=layout,
-        )
+            numbers=self.numbers, number=self.number[links], source=self.source[links], target=self.target[links],
+            names=ChosenNames(self.names, links), layout=layout,
+        )  # fmt: skip
 
 
 def kind_of(device: Device) -> DeviceKind:
@@ -443,3 +434,18 @@ def _role(cluster: LinkedDevices, device: int) -> str:
     if len(parts) <= 1:
         return _NUMBER.sub("", "".join(parts)) or end.kind
     return ".".join(re.sub(r"(?<=[A-Za-z])\d+$", "", part) for part in parts)
+
+
+def joined_sets(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return for each of ``size`` indices the representative of its set; a pair joins the sets of its two ends."""
+    parent = list(range(size))
+
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for a, b in pairs:
+        parent[find(a)] = find(b)
+    return [find(index) for index in range(size)]

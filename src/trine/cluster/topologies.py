@@ -39,8 +39,6 @@ def build_topology(
 ) -> Cluster:
     """Build a cluster of ``num_gpus`` GPUs.
 
-    Parameters
-    ----------
     text: a name from :func:`known_topologies` with its sizes: ``ring`` (each GPU joined to the next, the last to
         the first), ``switch`` (all on one switch; a path has two links), ``full`` (every pair joined), ``mesh:2x4`` and
         ``torus:4x4x4`` (a torus also joins the ends of each line), ``tree:4`` (switches with arity 4 above the GPUs),
@@ -50,10 +48,7 @@ def build_topology(
     gpu: name of the GPU model, for its memory size and compute rate.
     medium: name of the links in the link catalogue, if they are of one kind.
 
-    Raises
-    ------
-    SpecError: an unknown name, or sizes that do not match ``num_gpus``.
-    UnitError: a malformed quantity.
+    Raises SpecError: an unknown name, or sizes that do not match ``num_gpus``. UnitError: a malformed quantity.
     """
     if not isinstance(text, str):
         raise SpecError(f"must be the name of a topology, got {text!r:.80}", field="topology")

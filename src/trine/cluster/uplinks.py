@@ -57,15 +57,12 @@ def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArr
     _, first, count = np.unique(tiers.tier[order], return_index=True, return_counts=True)
     loads = [
         TierLoad(
-            tier=tiers.names[tiers.tier[link]],
-            count=number,
-            link=cluster.link_name(link),
-            size_bytes=int(carried[link]),
-            bytes_per_s=int(cluster.link_bytes_per_s[link]),
+            tier=tiers.names[tiers.tier[link]], count=number, link=cluster.link_name(link),
+            size_bytes=int(carried[link]), bytes_per_s=int(cluster.link_bytes_per_s[link]),
         )
         for place, number in sorted(zip(first.tolist(), count.tolist(), strict=True))
         for link in [int(order[place])]
-    ]
+    ]  # fmt: skip
     return order, tuple(loads)
 
 

@@ -39,10 +39,6 @@ def not_faster(worse: CollectiveTime, better: CollectiveTime, media: tuple[str, 
     )
     part = TimePart(name="fault", time_ps=better.time_ps - worse.time_ps, why="no faster than with better links")
     return replace(
-        worse,
-        time_ps=better.time_ps,
-        low_ps=max(worse.low_ps, better.low_ps),
-        high_ps=max(worse.high_ps, better.high_ps),
-        parts=(*worse.parts, part),
-        notes=(*worse.notes, note),
-    )
+        worse, time_ps=better.time_ps, low_ps=max(worse.low_ps, better.low_ps),
+        high_ps=max(worse.high_ps, better.high_ps), parts=(*worse.parts, part), notes=(*worse.notes, note),
+    )  # fmt: skip

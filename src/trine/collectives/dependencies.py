@@ -65,17 +65,11 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
     offset = spans(0, count)
     ptr = np.append(starts, len(src)).astype(np.int64)
     return SendColumns(
-        src=src[starts],
-        dst=dst[starts],
-        step=step[starts],
-        chunk=chunk[starts],
-        channel=channel[starts],
-        reduce=np.logical_or.reduceat(reduce, starts) if len(starts) else reduce,
-        unit_transfer=transfer[unit_row],
-        unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks,
-        unit_adds=reduce[unit_row],
+        src=src[starts], dst=dst[starts], step=step[starts], chunk=chunk[starts], channel=channel[starts],
+        reduce=np.logical_or.reduceat(reduce, starts) if len(starts) else reduce, unit_transfer=transfer[unit_row],
+        unit_chunk=(chunk[unit_row] + offset) % schedule.num_chunks, unit_adds=reduce[unit_row],
         chunk_ranges=ChunkRanges(ptr=ptr, chunk=chunk, count=count.astype(np.int32), reduce=reduce),
-    )
+    )  # fmt: skip
 
 
 def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
@@ -133,13 +127,9 @@ def previous_of_same(*columns: npt.NDArray[np.integer]) -> Int64:
 
 
 def received_before(
-    slot: Int64,
-    step: Int32,
-    previous_use: Int64,
-    arrival_slot: Int64,
-    arrival_step: Int32,
+    slot: Int64, step: Int32, previous_use: Int64, arrival_slot: Int64, arrival_step: Int32,
     arrival_adds: npt.NDArray[np.bool_],
-) -> tuple[Int64, Int64]:
+) -> tuple[Int64, Int64]:  # fmt: skip
     """Return pairs (use, arrival): uses of a slot at a step, and the earlier arrivals in the slot that still matter.
 
     Overwritten arrivals do not matter; the schedule orders them against the overwriting one, and the checker proves it.

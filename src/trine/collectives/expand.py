@@ -50,21 +50,15 @@ def without_sizes(schedule: Schedule) -> Schedule:
     return dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, chunk_caps=kinds, parameters=())
 
 
-@lru_cache(maxsize=16)
-def _cached_structure(schedule: Schedule) -> ExpandedSchedule:
-    return structure(schedule)
-
-
-@lru_cache(maxsize=2)
-def _cached_large(schedule: Schedule) -> ExpandedSchedule:
-    return structure(schedule)
-
-
 def structure(schedule: Schedule) -> ExpandedSchedule:
     """Return the expanded schedule with all sizes zero. Not cached."""
     if schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0:
         return _expand_shifts(schedule)
     return _expand_all(schedule)
+
+
+_cached_structure = lru_cache(maxsize=16)(structure)
+_cached_large = lru_cache(maxsize=2)(structure)
 
 
 def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges | None) -> Int64:
@@ -171,28 +165,22 @@ def _expand_shifts(schedule: Schedule) -> ExpandedSchedule:
     )
     completions = np.concatenate([np.zeros_like(ends), sender[ends]]), np.concatenate([ends, ends])
     completion_ptr, completion_idx = _repeat_rows(np.zeros(2 * len(ends), np.int64), *completions, (1, num_ranks), k)
-    shift = np.arange(num_ranks, dtype=np.int32)[:, None]
+    shift, ranges = np.arange(num_ranks, dtype=np.int32)[:, None], sends.chunk_ranges
 
     def repeat_column(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         return np.tile(column, num_ranks)
 
     return ExpandedSchedule(
-        src=np.repeat(shift.ravel(), k),
-        dst=((sends.dst + shift) % num_ranks).astype(np.int32).ravel(),
+        src=np.repeat(shift.ravel(), k), dst=((sends.dst + shift) % num_ranks).astype(np.int32).ravel(),
         step=repeat_column(sends.step).astype(np.int32, copy=False),
         chunk=((sends.chunk + shift * part) % schedule.num_chunks).astype(np.int32).ravel(),
         size_bytes=np.zeros(k * num_ranks, dtype=np.int64),
         reduce=repeat_column(sends.reduce).astype(np.bool_, copy=False),
         entry_src=repeat_column(~waits).astype(np.bool_, copy=False),
-        entry_dst=repeat_column(pair_previous < 0).astype(np.bool_, copy=False),
-        predecessor_ptr=ptr,
-        predecessor_idx=idx,
-        completion_ptr=completion_ptr,
-        completion_idx=completion_idx,
-        chunk_ranges=None
-        if sends.chunk_ranges is None
-        else _shift_ranges(sends.chunk_ranges, num_ranks, schedule.num_chunks),
-    )
+        entry_dst=repeat_column(pair_previous < 0).astype(np.bool_, copy=False), predecessor_ptr=ptr,
+        predecessor_idx=idx, completion_ptr=completion_ptr, completion_idx=completion_idx,
+        chunk_ranges=ranges and _shift_ranges(ranges, num_ranks, schedule.num_chunks),
+    )  # fmt: skip
 
 
 def _arrival_pairs_at_0(sends: SendColumns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, log2_ceil
@@ -25,18 +25,6 @@ FROM_ROOT, TO_ROOT = "from", "to"
 
 #: (position of the receiver, kind of message)
 Flow = tuple[int, int]
-
-
-class FlowShape(Protocol):
-    """Senders and receivers of a collective. For the properties see :class:`trine.collectives.schedule.Schedule`."""
-
-    @property
-    def symmetry(self) -> tuple[int, ...] | None: ...
-    @property
-    def timed_step(self) -> int: ...
-    @property
-    def together(self) -> bool: ...
-    def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +157,7 @@ class _IndependentFlows:
     """Flows whose messages wait only for their two ends."""
 
     __slots__ = ()
-
-    @property
-    def timed_step(self) -> int:
-        return 0
-
-    @property
-    def together(self) -> bool:
-        return False
+    timed_step, together = 0, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +191,10 @@ class StarFlows(_IndependentFlows):
         peers = receivers if self.rooted == FROM_ROOT and position == root else []
         peers = [root] if self.rooted == TO_ROOT and position != root else peers
         return _sends([], [(peer, INNER) for peer in peers], ends_together=False)
+
+
+#: Senders and receivers of a collective. For the properties see :class:`trine.collectives.schedule.Schedule`.
+FlowShape = RegularFlows | ListedFlows | ShiftFlows | StarFlows
 
 
 def _sends(signals: Sequence[int], flows: Sequence[Flow], *, ends_together: bool) -> Sends:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -102,18 +101,11 @@ class SendPatterns:
         end_sender, end_number = ends.T.copy()
         position_sends = RankSends(
             peers=self.peers[self.peers_ptr[position] : self.peers_ptr[position + 1]].copy(),
-            receiver=sends[:, 0].copy(),
-            step=sends[:, 1].copy(),
-            size_bytes=NO_SIZES,
-            entry_src=(sends[:, 3] & 1) != 0,
-            entry_dst=(sends[:, 3] & 2) != 0,
-            predecessor_ptr=pointers(sends[:, 4]),
-            predecessor_who=sender,
-            predecessor_number=number,
-            completion_who=end_sender,
-            completion_number=end_number,
-            structure_key=self.key(position),
-        )
+            receiver=sends[:, 0].copy(), step=sends[:, 1].copy(), size_bytes=NO_SIZES,
+            entry_src=(sends[:, 3] & 1) != 0, entry_dst=(sends[:, 3] & 2) != 0, predecessor_ptr=pointers(sends[:, 4]),
+            predecessor_who=sender, predecessor_number=number, completion_who=end_sender,
+            completion_number=end_number, structure_key=self.key(position),
+        )  # fmt: skip
         return SendPattern(sends=position_sends, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
 
     def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
@@ -192,20 +184,12 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
     number = np.arange(m) - first[src]
     end_position = row_of(expanded.completion_ptr)
     return WaitPattern(
-        src=src,
-        dst=expanded.dst.astype(np.int64),
-        step=expanded.step,
-        units=_units(expanded),
-        chunk=_kinds(schedule, expanded.chunk),
-        entry_src=expanded.entry_src,
-        entry_dst=expanded.entry_dst,
-        user=row_of(expanded.predecessor_ptr),
-        sender=src[expanded.predecessor_idx],
-        number=number[expanded.predecessor_idx],
-        end_position=end_position,
-        end_sender=src[expanded.completion_idx],
+        src=src, dst=expanded.dst.astype(np.int64), step=expanded.step, units=_units(expanded),
+        chunk=_kinds(schedule, expanded.chunk), entry_src=expanded.entry_src, entry_dst=expanded.entry_dst,
+        user=row_of(expanded.predecessor_ptr), sender=src[expanded.predecessor_idx],
+        number=number[expanded.predecessor_idx], end_position=end_position, end_sender=src[expanded.completion_idx],
         end_number=number[expanded.completion_idx],
-    )
+    )  # fmt: skip
 
 
 def _kinds(schedule: Schedule, chunk: Int32) -> Int32:
@@ -237,20 +221,12 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
     waits[user] = True
     ends = last_of_pairs(pair_previous)
     return WaitPattern(
-        src=sends.src.astype(np.int64),
-        dst=sends.dst.astype(np.int64),
-        step=sends.step,
-        units=np.bincount(sends.unit_transfer, minlength=len(sends.src)),
-        chunk=_kinds(schedule, sends.chunk),
-        entry_src=~waits,
-        entry_dst=pair_previous < 0,
-        user=user,
-        sender=np.where(is_remote, sender[number], 0),
-        number=number,
-        end_position=np.zeros(2 * len(ends), dtype=np.int64),
-        end_sender=np.concatenate([np.zeros_like(ends), sender[ends]]),
-        end_number=np.concatenate([ends, ends]),
-    )
+        src=sends.src.astype(np.int64), dst=sends.dst.astype(np.int64), step=sends.step,
+        units=np.bincount(sends.unit_transfer, minlength=len(sends.src)), chunk=_kinds(schedule, sends.chunk),
+        entry_src=~waits, entry_dst=pair_previous < 0, user=user, sender=np.where(is_remote, sender[number], 0),
+        number=number, end_position=np.zeros(2 * len(ends), dtype=np.int64),
+        end_sender=np.concatenate([np.zeros_like(ends), sender[ends]]), end_number=np.concatenate([ends, ends]),
+    )  # fmt: skip
 
 
 def _dependencies(previous: Int64, users: Int64, arrivals: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
@@ -299,10 +275,8 @@ def _arrivals_from(
 Positions = npt.NDArray[np.integer] | Sequence[int]
 
 
-class _Peers(Protocol):
-    """A function that returns the peers of positions of one structure: int32[positions, roles]."""
-
-    def __call__(self, positions: Int64) -> Int32: ...
+#: Returns the peers of positions of one structure: int32[positions, roles].
+_Peers = Callable[[Int64], Int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -387,8 +361,8 @@ def local_structures(schedule: Schedule) -> LocalStructures:
         return _distinguish_sizes(schedule, base)
     if schedule.chunk_sizes is not None:
         structures = tuple(_size_by_kind(pattern, schedule) for pattern in base.patterns)
-        return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
-    structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in base.patterns)
+    else:
+        structures = tuple(_equal_chunks(pattern, schedule.chunk_bytes) for pattern in base.patterns)
     return LocalStructures(structure_of=base.structure_of, structures=structures, _peers=base.peers)
 
 
@@ -423,16 +397,6 @@ def _cached_symmetric(schedule: Schedule) -> _Structures:
     )
 
 
-@lru_cache(maxsize=64)
-def _cached_structures(schedule: Schedule) -> _Structures:
-    return _compare_positions(schedule)
-
-
-@lru_cache(maxsize=8)
-def _cached_large(schedule: Schedule) -> _Structures:
-    return _compare_positions(schedule)
-
-
 def _compare_positions(schedule: Schedule) -> _Structures:
     """Return the distinct patterns of all positions."""
     num_positions = schedule.num_ranks + schedule.num_switches
@@ -445,6 +409,10 @@ def _compare_positions(schedule: Schedule) -> _Structures:
         patterns=tuple(table.pattern(int(position)) for position in firsts),
         peers=_ListedPeers(ptr=table.peers_ptr, peers=table.peers),
     )
+
+
+_cached_structures = lru_cache(maxsize=64)(_compare_positions)
+_cached_large = lru_cache(maxsize=8)(_compare_positions)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

@@ -66,14 +66,9 @@ class MessageLevelRuns:
     """Simulator of one group's collectives. ``load``: bytes over each link in the last run, int64[links]."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        ranks: Sequence[int],
-        options: CollectiveOptions,
-        network: str,
-        matrix: Matrix | None = None,
-        runner: ScheduleRunner = run_schedule,
-    ) -> None:
+        self, cluster: Cluster, ranks: Sequence[int], options: CollectiveOptions, network: str,
+        matrix: Matrix | None = None, runner: ScheduleRunner = run_schedule,
+    ) -> None:  # fmt: skip
         if len(ranks) < 2:
             raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}: take more GPUs, or nodes")
         if options.protocol not in (AUTO, *PROTOCOLS):
@@ -199,14 +194,10 @@ class MessageLevelRuns:
         if max_messages is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > max_messages:
             raise InputError(f"more than {max_messages} messages")
         totals = self.runner(
-            schedule,
-            self.cluster,
-            self.group,
-            network=self.network,
+            schedule, self.cluster, self.group, network=self.network,
             step_ps=0 if self.library is None else self._steps(protocol),
-            byte_factor=self._byte_factor(algorithm, protocol),
-            reducing_switches=self._reducing_switches(schedule),
-        )
+            byte_factor=self._byte_factor(algorithm, protocol), reducing_switches=self._reducing_switches(schedule),
+        )  # fmt: skip
         return totals, self._answer(op, size, sent, (name, protocol), totals)
 
     def _schedule(self, op: str, sent: int, algorithm: str) -> tuple[Schedule | ExpandedSchedule, str]:
@@ -320,21 +311,12 @@ class MessageLevelRuns:
         busy_ps = run.link_busy_ps
         busiest = busy_ps.argmax() if busy_ps.any() else None
         return CollectiveTime(
-            op=op,
-            size_bytes=size,
-            sent_bytes=sent,
-            num_ranks=len(self.ranks),
-            time_ps=time_ps,
-            low_ps=round(time_ps * low),
-            high_ps=round(time_ps * high),
-            algorithm=pair[0],
-            protocol=pair[1],
-            channels=0,
-            bus_factor=self._bus_factor(op, sent),
+            op=op, size_bytes=size, sent_bytes=sent, num_ranks=len(self.ranks), time_ps=time_ps,
+            low_ps=round(time_ps * low), high_ps=round(time_ps * high), algorithm=pair[0], protocol=pair[1],
+            channels=0, bus_factor=self._bus_factor(op, sent),
             evidence="modelled" if self.library is None else "assumed",
-            limit=self.cluster.links[int(busiest)].name if busiest is not None else "",
-            parts=tuple(parts),
-        )
+            limit=self.cluster.links[int(busiest)].name if busiest is not None else "", parts=tuple(parts),
+        )  # fmt: skip
 
     def _bus_factor(self, op: str, sent: int) -> float:
         """Return busbw / algbw; with a matrix, the largest row's share that leaves its rank, (n - 1) / n if uniform."""

@@ -80,20 +80,13 @@ def collective(
     _refuse_unused_options(op, model, rows)
     load = link_load(cluster, ranks, rows[-1])
     return CollectiveResult(
-        op=op,
-        cluster=cluster,
-        group=ranks,
-        library=model.library.name,
-        version=model.library.version,
-        launch=options.launch,
-        network=None,
-        rows=rows,
+        op=op, cluster=cluster, group=ranks, library=model.library.name, version=model.library.version,
+        launch=options.launch, network=None, rows=rows,
         alternatives=tuple(tuple(model.alternatives(op, size)) for size in sizes) if explain else (),
         crossovers=tuple(model.crossovers(op)) if explain else (),
-        **_loads(cluster, load, (*model.notes(op), *_row_notes(rows, load))),
-        num_domains=model.topology.num_domains,
+        **_loads(cluster, load, (*model.notes(op), *_row_notes(rows, load))), num_domains=model.topology.num_domains,
         num_nodes=model.topology.num_nodes,
-    )
+    )  # fmt: skip
 
 
 @keep
@@ -170,18 +163,12 @@ def _message_level(op: str, sizes: Sequence[int], runs: MessageLevelRuns, explai
     rows = tuple(runs.run(op, size) for size in sizes)
     cluster, ranks = runs.cluster, tuple(runs.ranks)
     return CollectiveResult(
-        op=op,
-        cluster=cluster,
-        group=ranks,
-        library=runs.library_name,
-        version=runs.library_version,
-        launch=runs.options.launch if runs.library_name != "none" else "none",
-        network=runs.network,
-        rows=rows,
+        op=op, cluster=cluster, group=ranks, library=runs.library_name, version=runs.library_version,
+        launch=runs.options.launch if runs.library_name != "none" else "none", network=runs.network, rows=rows,
         alternatives=tuple(tuple(runs.alternatives(op, size)) for size in sizes) if explain else (),
         **_loads(cluster, runs.load, runs.notes),
         num_nodes=len({cluster.devices[cluster.gpus[rank]].node for rank in ranks}),
-    )
+    )  # fmt: skip
 
 
 #: Above this many pairs, computing routes takes too long: link loads of direct collectives are omitted.

@@ -78,17 +78,10 @@ def known_algorithms(kind: str) -> tuple[str, ...]:
 
 
 def make_schedule(
-    kind: str,
-    num_ranks: int,
-    size_bytes: int,
-    algorithm: str | None = None,
-    root: int = -1,
-    **parameters: object,
+    kind: str, num_ranks: int, size_bytes: int, algorithm: str | None = None, root: int = -1, **parameters: object
 ) -> Schedule:
     """Make the schedule of one collective.
 
-    Parameters
-    ----------
     kind: one of :func:`known_kinds`.
     num_ranks: size of the group, at least 1.
     size_bytes: payload as nccl-tests counts it: all_gather and gather the output, reduce_scatter and scatter the input,
@@ -98,9 +91,7 @@ def make_schedule(
     root: position of the root in the group, -1 for collectives without a root.
     parameters: the algorithm's keyword-only parameters, such as ``channels=4``.
 
-    Raises
-    ------
-    InputError: unknown kind, algorithm or parameter, or a number out of range.
+    Raises InputError: unknown kind, algorithm or parameter, or a number out of range.
     """
     text = "" if algorithm is None else algorithm.partition(":")[2]
     name = known_name(kind, algorithm)

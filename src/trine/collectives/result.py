@@ -273,14 +273,11 @@ def _tier_rows(result: CollectiveResult) -> list[Row]:
     """Return the busiest link of each tier at the last size."""
     return [
         {
-            "tier": load.tier,
-            "links": load.count,
-            "busiest": load.link,
-            "bytes": load.size_bytes,
+            "tier": load.tier, "links": load.count, "busiest": load.link, "bytes": load.size_bytes,
             "busy_us": load.size_bytes * 1e6 / load.bytes_per_s,
         }
         for load in result.tiers
-    ]
+    ]  # fmt: skip
 
 
 def _us(ps: int) -> str:

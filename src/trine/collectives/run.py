@@ -99,20 +99,12 @@ class MessageOptions(TypedDict):
 
 
 def run_schedule(
-    schedule: Schedule | ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    *,
-    network: str | Network | None = None,
-    engine: str = "compiled",
-    step_ps: int | StepCost = 0,
-    byte_factor: int | float | Fraction = 1,
-    reducing_switches: Sequence[int] = (),
-) -> ScheduleRun:
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], *,
+    network: str | Network | None = None, engine: str = "compiled", step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1, reducing_switches: Sequence[int] = (),
+) -> ScheduleRun:  # fmt: skip
     """Simulate every transfer of ``schedule`` on the links of ``cluster``; all ranks enter at 0.
 
-    Parameters
-    ----------
     group: the device index of each rank, in the order of the schedule's positions.
     network, engine: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster with circuits, else
         ``fair``.
@@ -121,10 +113,8 @@ def run_schedule(
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
     reducing_switches: the device index of each reducing switch, in the order of the positions after the ranks.
 
-    Raises
-    ------
-    InputError: devices that do not match the schedule, a negative cost, or a factor below 1.
-    SpecError: the cluster has no route between two devices that exchange data.
+    Raises InputError for devices that do not match the schedule, a negative cost, or a factor below 1; SpecError if the
+    cluster has no route between two devices that exchange data.
     """
     network = network_on(cluster, network)
     graph, expanded = schedule_graph(
@@ -132,25 +122,16 @@ def run_schedule(
     )
     records = run(graph, network=network, engine=engine)
     return ScheduleRun(
-        end_ps=int(records.end_ps.max(initial=0)),
-        rank_end_ps=_rank_ends(expanded, records.end_ps),
-        link_bytes=link_bytes(graph),
-        link_bytes_per_s=cluster.link_bytes_per_s,
-        num_messages=graph.num_tasks,
-        graph=graph,
-        records=records,
-    )
+        end_ps=int(records.end_ps.max(initial=0)), rank_end_ps=_rank_ends(expanded, records.end_ps),
+        link_bytes=link_bytes(graph), link_bytes_per_s=cluster.link_bytes_per_s, num_messages=graph.num_tasks,
+        graph=graph, records=records,
+    )  # fmt: skip
 
 
 def schedule_graph(
-    schedule: Schedule | ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    *,
-    step_ps: int | StepCost = 0,
-    byte_factor: int | float | Fraction = 1,
-    reducing_switches: Sequence[int] = (),
-) -> tuple[TaskGraph, ExpandedSchedule]:
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], *, step_ps: int | StepCost = 0,
+    byte_factor: int | float | Fraction = 1, reducing_switches: Sequence[int] = (),
+) -> tuple[TaskGraph, ExpandedSchedule]:  # fmt: skip
     """Return the transfers of ``schedule`` as a task graph and as a list; arguments as in :func:`run_schedule`."""
     expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
     devices = _devices(expanded, cluster, group, reducing_switches)
@@ -158,13 +139,10 @@ def schedule_graph(
     routes = _routes(cluster, devices, pairs, step_ps)
     columns = _TransferColumns(
         kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
-        size_bytes=wire_bytes(expanded.size_bytes, byte_factor),
-        route=routes.first[pair].astype(np.int32),
-        rank=expanded.src,
-        peer=expanded.dst,
-        predecessor_ptr=expanded.predecessor_ptr,
+        size_bytes=wire_bytes(expanded.size_bytes, byte_factor), route=routes.first[pair].astype(np.int32),
+        rank=expanded.src, peer=expanded.dst, predecessor_ptr=expanded.predecessor_ptr,
         predecessor_idx=expanded.predecessor_idx,
-    )
+    )  # fmt: skip
     split = np.flatnonzero(np.diff(routes.first)[pair] > 1)
     if len(split):
         columns = _split(columns, routes, pair, split)
@@ -189,10 +167,7 @@ class _TransferColumns(NamedTuple):
 
 
 def _devices(
-    expanded: ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    reducing_switches: Sequence[int],
+    expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], reducing_switches: Sequence[int]
 ) -> list[int]:
     """Return the device of each position, checked against the schedule."""
     devices = [*group, *reducing_switches]
@@ -204,10 +179,8 @@ def _devices(
         raise InputError(f"device {cluster.devices[duplicate].name!r} is in the group twice")
     num_ranks, num_switches = len(expanded.completion_ptr) - 1, expanded.num_switches
     if (num_ranks, num_switches) != (len(group), len(reducing_switches)):
-        raise InputError(
-            f"the schedule is for {num_ranks} ranks and {num_switches} switches that reduce, the group has "
-            f"{len(group)} and {len(reducing_switches)}"
-        )
+        text = f"the schedule is for {num_ranks} ranks and {num_switches} switches that reduce"
+        raise InputError(f"{text}, the group has {len(group)} and {len(reducing_switches)}")
     positions = np.concatenate((expanded.src, expanded.dst))
     if len(positions) and not 0 <= positions.min() <= positions.max() < len(devices):
         raise InputError(f"the schedule names position {positions.max()}, the group has {len(devices)}")
@@ -322,13 +295,9 @@ def caps_of(schedule: Schedule, chunk: Int32) -> Int64:
 
 
 def append_transfers(
-    assembler: PlacedAssembler,
-    schedule: Schedule,
-    ranks: Sequence[int],
-    entry_tasks: Int64,
-    software_ps: int,
+    assembler: PlacedAssembler, schedule: Schedule, ranks: Sequence[int], entry_tasks: Int64, software_ps: int,
     **labels: int,
-) -> None:
+) -> None:  # fmt: skip
     """Append the transfers of ``schedule`` among ``ranks``, in the order of the expanded schedule.
 
     entry_tasks: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: time before each
@@ -347,14 +316,9 @@ def append_transfers(
             rows = selection & (caps == cap)
             route[rows] = assembler.between_all(source[rows], target[rows], extra_ps, cap)
     first = assembler.tasks(
-        count,
-        kind=np.where(is_sent, TRANSFER, JOIN),
-        size_bytes=transfers.size_bytes,
-        rank=source,
-        peer=np.where(is_sent, target, -1),
-        route=route,
-        **labels,
-    )
+        count, kind=np.where(is_sent, TRANSFER, JOIN), size_bytes=transfers.size_bytes, rank=source,
+        peer=np.where(is_sent, target, -1), route=route, **labels,
+    )  # fmt: skip
     rows = np.arange(first, first + count, dtype=np.int64)
     assembler.connect(np.repeat(rows, np.diff(transfers.predecessor_ptr)), transfers.predecessor_idx + np.int64(first))
     assembler.connect(rows[transfers.entry_src], entry_tasks[transfers.src[transfers.entry_src]])

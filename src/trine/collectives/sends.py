@@ -52,15 +52,9 @@ def cut(
 ) -> Schedule:
     """Build the schedule of a payload in equal chunks, each rounded up to whole bytes; ``fields``: further fields."""
     return Schedule(
-        kind=kind,
-        algorithm=algorithm,
-        num_ranks=num_ranks,
-        num_chunks=num_chunks,
-        chunk_bytes=-(-size_bytes // num_chunks),
-        size_bytes=size_bytes,
-        sends_of=sends_of,
-        **fields,
-    )
+        kind=kind, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_chunks,
+        chunk_bytes=-(-size_bytes // num_chunks), size_bytes=size_bytes, sends_of=sends_of, **fields,
+    )  # fmt: skip
 
 
 def log2_ceil(number: int) -> int:
@@ -97,13 +91,7 @@ class SendList:
             self._messages += int(message[-1]) + 1
 
     def add(
-        self,
-        step: int,
-        peer: int,
-        parts: Sequence[tuple[Ints, bool]],
-        *,
-        channel: int = 0,
-        count: int = 1,
+        self, step: int, peer: int, parts: Sequence[tuple[Ints, bool]], *, channel: int = 0, count: int = 1
     ) -> None:
         """Add one transfer of all ``parts``: (first chunks, is added by the receiver), each of ``count`` chunks."""
         number = 0
@@ -127,11 +115,8 @@ class SendList:
             columns = [np.zeros(0, np.int64)] * 7
         step, peer, chunk, channel, count, reduce, message = columns
         return Sends(
-            step=step.astype(np.int32),
-            peer=peer.astype(np.int32),
-            chunk=chunk.astype(np.int32),
-            reduce=reduce.astype(np.bool_),
-            channel=channel.astype(np.int32),
+            step=step.astype(np.int32), peer=peer.astype(np.int32), chunk=chunk.astype(np.int32),
+            reduce=reduce.astype(np.bool_), channel=channel.astype(np.int32),
             count=None if self._is_plain else count.astype(np.int32),
             message=None if self._is_plain else message.astype(np.int32),
-        )
+        )  # fmt: skip

@@ -112,10 +112,7 @@ def format_size(size_bytes: int) -> str:
 def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
     """Read the bytes from each rank (line) to each rank (column), comma separated, in :func:`parse_size` format.
 
-    Raises
-    ------
-    InputError: The file is above 16 MiB, not text, or not square.
-    UnitError: An entry is not a size.
+    Raises InputError for a file above 16 MiB, not text, or not square; UnitError for an entry that is not a size.
     """
     lines = read_text(path, MAX_MATRIX_BYTES, InputError).splitlines()
     rows = [

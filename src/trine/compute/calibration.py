@@ -14,16 +14,16 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import cast
+from typing import Annotated
 
 from trine.common.arguments import named_arguments
 from trine.common.inputs import read_text
 from trine.common.outputs import write_text
+from trine.common.schema import AfterValidator, Field, show
 from trine.common.shown import OneLine
-from trine.common.spec import parse_json
-from trine.common.units import MAX_INT64
+from trine.common.spec import check, parse_json
 from trine.compute.cost import Work, work_of
 from trine.compute.kinds import BACKWARD_SUFFIX, FAMILIES, family_of, kind_of
 from trine.compute.law import FitReport, Sample, fit_laws, report
@@ -33,16 +33,27 @@ from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
 
 
+def _known(kind: str) -> str:
+    if family_of(kind) not in FAMILIES:
+        known = [*FAMILIES, *(family + BACKWARD_SUFFIX for family in FAMILIES)]
+        raise ValueError(f"unknown kind {kind[:80]!r}{nearest(kind[:80], known)}")
+    return kind
+
+
+_Positive = Annotated[int, Field(ge=1)]
+_Amount = Annotated[int, Field(ge=0)]
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One operator of one trace. ``operator``: its signature, independent of the batch (see :func:`signatures`)."""
 
     operator: str
-    kind: str
-    batch: int
-    flops: int
-    bytes: int
-    time_ps: int
+    kind: Annotated[str, AfterValidator(_known)]
+    batch: _Positive
+    flops: _Amount
+    bytes: _Amount
+    time_ps: _Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Calibration(OneLine):
     """
 
     gpu: str | None
-    resolution_ps: int
+    resolution_ps: _Positive
     sources: tuple[str, ...]
     points: tuple[Point, ...]
 
@@ -166,60 +177,16 @@ def measured_times(calibration: Calibration) -> dict[str, dict[int, Point]]:
 
 _FORMAT, _VERSION = "trine-calibration", 1
 _MAX_BYTES = 256 * 2**20
-_HEAD = ("format", "version", "gpu", "resolution_ps", "sources", "points")
-_POINT_INTS = {"batch": 1, "flops": 0, "bytes": 0, "time_ps": 1}
 
 
 def _calibration(data: object, path: object) -> Calibration:
-    head = _mapping(data, _HEAD, path, "")
-    if head["format"] != _FORMAT:
-        raise SpecError(f"must be {_FORMAT!r}, got {str(head['format'])[:80]!r}", file=path, field="format")
-    if head["version"] != _VERSION or isinstance(head["version"], bool):
-        raise SpecError(
-            f"version {str(head['version'])[:80]} is not known; this trine reads {_VERSION}", file=path, field="version"
-        )
-    gpu = None if head["gpu"] is None else _string(head["gpu"], path, "gpu")
-    sources = tuple(_string(s, path, f"sources[{i}]") for i, s in enumerate(_list(head["sources"], path, "sources")))
-    points = tuple(_point(p, path, f"points[{i}]") for i, p in enumerate(_list(head["points"], path, "points")))
-    return Calibration(gpu, _whole_number(head["resolution_ps"], 1, path, "resolution_ps"), sources, points)
-
-
-def _point(data: object, path: object, field: str) -> Point:
-    values = _mapping(data, tuple(f.name for f in fields(Point)), path, field)
-    numbers = {name: _whole_number(values[name], least, path, f"{field}.{name}") for name, least in _POINT_INTS.items()}
-    kind = _string(values["kind"], path, f"{field}.kind")
-    if family_of(kind) not in FAMILIES:
-        known = [*FAMILIES, *(family + BACKWARD_SUFFIX for family in FAMILIES)]
-        raise SpecError(f"unknown kind {kind[:80]!r}{nearest(kind[:80], known)}", file=path, field=f"{field}.kind")
-    return Point(_string(values["operator"], path, f"{field}.operator"), kind, **numbers)
-
-
-def _mapping(data: object, keys: tuple[str, ...], path: object, field: str) -> Mapping[str, object]:
-    """Check that ``data`` is an object with exactly ``keys``."""
-    if not isinstance(data, dict):
-        raise SpecError(f"must be an object with {', '.join(keys)}", file=path, field=field or None)
-    for key in data:
-        if key not in keys:
-            raise SpecError(f"unknown key {key[:80]!r}{nearest(key[:80], keys)}", file=path, field=field or None)
-    for key in keys:
-        if key not in data:
-            raise SpecError(f"the key {key!r} is missing", file=path, field=field or None)
-    return cast("Mapping[str, object]", data)
-
-
-def _list(value: object, path: object, field: str) -> list[object]:
-    if not isinstance(value, list):
-        raise SpecError(f"must be a list, got {str(value)[:80]!r}", file=path, field=field)
-    return value
-
-
-def _string(value: object, path: object, field: str) -> str:
-    if not isinstance(value, str):
-        raise SpecError(f"must be a string, got {str(value)[:80]!r}", file=path, field=field)
-    return value
-
-
-def _whole_number(value: object, least: int, path: object, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT64:
-        raise SpecError(f"must be a whole number of at least {least}, got {str(value)[:80]!r}", file=path, field=field)
-    return value
+    if not isinstance(data, Mapping):
+        raise SpecError(f"must be a mapping, got {show(data)}", file=path)
+    content = dict(data)
+    format, version = content.pop("format", None), content.pop("version", None)
+    if format != _FORMAT:
+        raise SpecError(f"must be {_FORMAT!r}, got {show(format)}", file=path, field="format")
+    if version != _VERSION or isinstance(version, bool):
+        text = f"version {show(version)} is not known; this trine reads {_VERSION}"
+        raise SpecError(text, file=path, field="version")
+    return check(Calibration, content, path)

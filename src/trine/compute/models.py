@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec, load_gpu
@@ -137,11 +138,9 @@ class Recorded:
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         if not self._sizing.is_as_recorded(operator, split):
-            raise PlanError(
-                f"operator {operator.id} ({operator.name}) would run at other sizes than recorded "
-                f"(the trace's batch is {self._workload.batch}); use --compute auto or linear",
-                field="compute",
-            )
+            how = f"at other sizes than recorded (the trace's batch is {self._workload.batch})"
+            name = f"operator {operator.id} ({operator.name})"
+            raise PlanError(f"{name} would run {how}; use --compute auto or linear", field="compute")
         if self._transfer is None:
             return Duration(operator.gpu_time_ps, ASSUMED if is_synthesised(self._workload) else MEASURED)
         sizes, work = self._sizing.sizes(operator, split), self._sizing.work(operator, split)
@@ -155,13 +154,9 @@ class Linear:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        transfer: Transfer | None = None,
-        calibration: Calibration | None = None,
-        *,
+        self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
         name: str = "linear",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name = name
         self._synthesised = is_synthesised(workload)
         self._sizing = Sizing(workload)
@@ -203,7 +198,7 @@ def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibr
     """
     times = workload.metadata.get("times", "")
     if is_synthesised(workload) and times in FROM_SHAPES:
-        return from_shapes(times, workload, None if transfer is None else transfer.target, calibration)
+        return _of_target(times, workload, transfer, calibration)
     return Linear(workload, transfer, calibration, name="auto")
 
 
@@ -214,14 +209,14 @@ def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Ca
     return Recorded(workload, transfer)
 
 
-def make_roofline(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """Make the roofline model of the target GPU; raises as :func:`from_shapes`."""
-    return from_shapes(ROOFLINE, workload, None if transfer is None else transfer.target, calibration)
+def _of_target(
+    name: str, workload: Workload, transfer: Transfer | None, calibration: Calibration | None
+) -> ComputeModel:
+    """Make a model of :data:`FROM_SHAPES` for the target GPU; raises as :func:`from_shapes`."""
+    return from_shapes(name, workload, None if transfer is None else transfer.target, calibration)
 
 
-def make_tables(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """Make the tables model of the target GPU; raises as :func:`from_shapes`."""
-    return from_shapes(TABLES, workload, None if transfer is None else transfer.target, calibration)
+make_roofline, make_tables = partial(_of_target, ROOFLINE), partial(_of_target, TABLES)
 
 
 #: Models that predict from shapes and a data sheet or tables, without recorded times.
@@ -275,13 +270,9 @@ COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
 
 
 def make_compute(
-    name: str,
-    workload: Workload,
-    *,
-    target: GpuSpec | None = None,
-    source: GpuSpec | None = None,
+    name: str, workload: Workload, *, target: GpuSpec | None = None, source: GpuSpec | None = None,
     calibration: Calibration | None = None,
-) -> ComputeModel:
+) -> ComputeModel:  # fmt: skip
     """Make the compute model ``name`` for ``workload``.
 
     ``name``: 'recorded', 'linear', 'roofline', 'tables', 'auto' or a plug-in's.
@@ -301,7 +292,7 @@ def make_compute(
     if target is not None:
         if source is None:
             raise InputError("the GPU that the trace was recorded on must be known to predict for another", field="gpu")
-        transfer = _transfer(workload, source, target) if source.name != target.name else None
+        transfer = Transfer(source, target, workload) if source.name != target.name else None
     return COMPUTE_MODELS.get(name)(workload, transfer, calibration)
 
 

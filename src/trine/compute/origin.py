@@ -66,9 +66,7 @@ def one_gpu(workloads: Sequence[Workload]) -> str | None:
         raise InputError(f"traces of different GPUs cannot be calibrated together: {gpus}", field="gpu")
     silent = next((w for w in workloads if w.gpu is None), None)
     if by_name and silent is not None:
-        raise InputError(
-            f"the trace {silent.name[:80]!r} names no GPU, others were recorded on "
-            f"{next(iter(by_name.values()))[:80]}: add --trace-gpu NAME",
-            field="gpu",
-        )
+        gpu = next(iter(by_name.values()))[:80]
+        message = f"the trace {silent.name[:80]!r} names no GPU, others were recorded on {gpu}: add --trace-gpu NAME"
+        raise InputError(message, field="gpu")
     return next(iter(by_name.values()), None)

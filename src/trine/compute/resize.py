@@ -57,9 +57,8 @@ def split_dims(
         raise PlanError(f"operator {operator.id} ({operator.name}) is not an embedding and cannot be split as one")
     if is_backward(kind_of(operator)) and family in ("conv", "linear", "embedding", "experts"):
         if forward is None:
-            raise PlanError(
-                f"operator {operator.id} ({operator.name}) cannot be split: its forward operator is unknown"
-            )
+            name = f"operator {operator.id} ({operator.name})"
+            raise PlanError(f"{name} cannot be split: its forward operator is unknown")
         dims: dict[tuple[int, ...], int | None] = {}
         order = sorted(range(len(sources)), key=lambda i: sources[i].role != "weight")
         forward_dims = split_dims(forward, sources, mode, None, ())
@@ -356,11 +355,7 @@ def _with_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     if shape == tensor.shape:
         return tensor
     return Tensor(
-        id=tensor.id,
-        shape=shape,
-        dtype=tensor.dtype,
-        size_bytes=tensor.size_bytes // math.prod(tensor.shape) * math.prod(shape),
-        storage=tensor.storage,
-        role=tensor.role,
-        batch_dims=tensor.batch_dims,
-    )
+        id=tensor.id, shape=shape, dtype=tensor.dtype,
+        size_bytes=tensor.size_bytes // math.prod(tensor.shape) * math.prod(shape), storage=tensor.storage,
+        role=tensor.role, batch_dims=tensor.batch_dims,
+    )  # fmt: skip

@@ -28,12 +28,9 @@ class HopRun:
 
 
 def run_hop(
-    graph: WorkerGraph,
-    protocol: HopProtocol,
-    work: HopWork,
-    network: HopNetwork,
+    graph: WorkerGraph, protocol: HopProtocol, work: HopWork, network: HopNetwork,
     simulate: Callable[[TaskGraph], Records],
-) -> HopRun:
+) -> HopRun:  # fmt: skip
     """Simulate the protocol until its choices settle.
 
     Raises PlanError if the graph cannot run the protocol; exceptions of ``simulate`` propagate.

@@ -128,16 +128,10 @@ def hop(
 
     def run(protocol: HopProtocol, seed: int) -> HopResult:
         return simulate_hop(
-            trace,
-            protocol,
-            graph=worker_graph,
-            cluster=chance.slowed(cluster, seed),
-            batch=batch,
-            network=network,
+            trace, protocol, graph=worker_graph, cluster=chance.slowed(cluster, seed), batch=batch, network=network,
             engine="compiled" if network is None or is_compiled(network) else "reference",
-            stragglers=chance.stragglers(seed),
-            **how.values,
-        )
+            stragglers=chance.stragglers(seed), **how.values,
+        )  # fmt: skip
 
     seed = chance.seed or 0
     if chance.repeat is not None:

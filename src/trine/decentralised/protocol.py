@@ -180,10 +180,8 @@ class HopProtocol(OneLine):
         """Raise PlanError if the graph has too few neighbours, or bounds the gap more tightly than an option."""
         fewest = min(range(graph.num_workers), key=lambda worker: len(graph.into[worker]))
         if self.backup >= len(graph.into[fewest]):
-            raise PlanError(
-                f"worker {fewest} hears from {len(graph.into[fewest])} others: {self.backup} backup workers leave "
-                "nobody to wait for"
-            )
+            heard = f"worker {fewest} hears from {len(graph.into[fewest])} others"
+            raise PlanError(f"{heard}: {self.backup} backup workers leave nobody to wait for")
         two_way = all(set(out) == set(into) for out, into in zip(graph.out, graph.into, strict=True))
         if not two_way:
             return
@@ -192,6 +190,5 @@ class HopProtocol(OneLine):
             raise PlanError(f"max_gap {self.max_gap} has no effect: the gap between neighbours is at most {tightest}")
         bound = min(bound for bound in (self.max_gap, tightest, MAX_ITERATIONS) if bound is not None)
         if self.max_skip and self.skip_behind > bound:
-            raise PlanError(
-                f"skip_behind {self.skip_behind} has no effect: the gap between neighbours is at most {bound}"
-            )
+            effect = f"has no effect: the gap between neighbours is at most {bound}"
+            raise PlanError(f"skip_behind {self.skip_behind} {effect}")

@@ -80,25 +80,18 @@ class HopNumbers:
         """Time each worker waited for updates after its own work of the iteration was done."""
         end = "gradient" if self.protocol.order == "parallel" else "apply"
         ends = self.run.records.end_ps
-        return np.array(
-            [
-                sum(max(0, int(ends[v.arrive] - ends[getattr(v, end) if v.gradient >= 0 else v.enter])) for v in visits)
-                for visits in self.run.tasks.visits
-            ],
-            np.int64,
-        )
+
+        def waited(visit: VisitTasks) -> int:
+            return max(0, int(ends[visit.arrive] - ends[getattr(visit, end) if visit.gradient >= 0 else visit.enter]))
+
+        return np.array([sum(map(waited, visits)) for visits in self.run.tasks.visits], np.int64)
 
     @cached_property
     def waiting_tokens_ps(self) -> Int64:
         """Time each worker waited to enter the next iteration because it was too far ahead."""
         ends = self.run.records.end_ps
-        return np.array(
-            [
-                sum(int(ends[after.enter] - ends[before.finish]) for before, after in pairwise(v))
-                for v in self.run.tasks.visits
-            ],
-            np.int64,
-        )
+        waits = ((ends[b.enter] - ends[a.finish] for a, b in pairwise(v)) for v in self.run.tasks.visits)
+        return np.array([sum(map(int, each)) for each in waits], np.int64)
 
     @cached_property
     def computing_ps(self) -> Int64:
@@ -422,8 +415,6 @@ def hop(
     Each worker is one GPU with the whole model. An iteration takes the time that :func:`trine.simulate` predicts for
     one GPU with its inputs on the device; an update is all trained parameters. docs/background/hop.md: the protocol.
 
-    Parameters
-    ----------
     workload: a loaded workload, or an argument of :func:`trine.load`; a training step.
     protocol: the workers' rules for waiting; None: standard decentralised training.
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
@@ -433,9 +424,7 @@ def hop(
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
 
-    Raises
-    ------
-    InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish.
+    Raises InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish.
     """
     from trine.engine import run
 
@@ -455,27 +444,17 @@ def hop(
         graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
     )
     return HopResult(
-        graph=graph,
-        protocol=protocol,
-        numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
-        cluster=machine,
-        gradient_ps=gradient_ps,
-        apply_ps=apply_ps,
-        update_bytes=work.update_bytes,
-        network=network if isinstance(network, str) else network.name,
-        evidence=_evidence(step, machine, stragglers),
-        warnings=(*step.warnings, *times.warnings(source)),
-        wall_s=time.perf_counter() - began,
-    )
+        graph=graph, protocol=protocol, numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
+        cluster=machine, gradient_ps=gradient_ps, apply_ps=apply_ps, update_bytes=work.update_bytes,
+        network=network if isinstance(network, str) else network.name, evidence=_evidence(step, machine, stragglers),
+        warnings=(*step.warnings, *times.warnings(source)), wall_s=time.perf_counter() - began,
+    )  # fmt: skip
 
 
 def load_for(
-    workload: Workload | str | os.PathLike[str],
-    machine: Cluster,
-    graph: WorkerGraph,
-    gpu: str | None = None,
+    workload: Workload | str | os.PathLike[str], machine: Cluster, graph: WorkerGraph, gpu: str | None = None,
     trace_gpu: str | None = None,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """Load the trace once for many runs of :func:`hop`; a model is synthesised for the workers' GPUs."""
     return load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(_gpus_of(machine, graph)))
 

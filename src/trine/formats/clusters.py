@@ -199,26 +199,17 @@ _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
 def read_any(
-    path: str | os.PathLike[str],
-    format: str | None = None,
-    *,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-    gpu: str | None = None,
-    annotations: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], format: str | None = None, *, links: Mapping[str, str] | None = None,
+    links_from: str | None = None, gpu: str | None = None, annotations: str | os.PathLike[str] | None = None,
     merge_switches: bool = False,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Read a cluster from a file of any known format, detected from its content.
 
-    Parameters
-    ----------
     format: one of :data:`READERS`, for a file with ambiguous content.
     links, links_from, gpu: link numbers and GPU model for files that lack them; see the readers.
     annotations, merge_switches: InfraGraph only.
 
-    Raises
-    ------
-    SpecError: the format is unknown or not recognised, does not support an option, or its reader rejects the file.
+    Raises SpecError: the format is unknown or does not support an option, or its reader rejects the file.
     """
     options = {"links": links, "links_from": links_from, "gpu": gpu}
     more = {"annotations": annotations, "merge_switches": merge_switches}
@@ -350,15 +341,11 @@ def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
 def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:
     """Return a cluster as file text.
 
-    Parameters
-    ----------
     format: one of :data:`WRITERS`.
     as_json: JSON instead of YAML, InfraGraph only.
     lossy: let InfraGraph write both directions of an asymmetric link at the slower rate.
 
-    Raises
-    ------
-    SpecError: an unknown format, links that InfraGraph cannot express, or circuits in a format other than YAML.
+    Raises SpecError: an unknown format, links that InfraGraph cannot express, or circuits in a format other than YAML.
     """
     if format not in WRITERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, WRITERS.names())}", field="format")
@@ -372,10 +359,8 @@ def write_cluster(
 
     source: the cluster's original file, which error messages name instead of ``path``.
 
-    Raises
-    ------
-    SpecError: as :func:`export_text`, a file name with another format's ending, or YAML that trine could not read back.
-    InputError: the file cannot be written.
+    Raises SpecError as :func:`export_text`, for another format's ending, and for YAML that trine could not read back;
+    InputError if the file cannot be written.
     """
     check_ending(path, format)
     if format == "yaml":

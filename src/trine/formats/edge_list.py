@@ -29,23 +29,15 @@ _BY_NAME = (
 
 
 def edge_list_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read a CSV with a header and a row a link (docs/formats/imports.md).
 
-    Parameters
-    ----------
     gpu: the GPU model of all GPUs.
     links: numbers for rows without, by the row's ``medium``: a catalogue entry or ``"BANDWIDTH, LATENCY"``.
     links_from: ``"catalogue"``: a row without numbers gets them from the catalogue entry of its medium.
 
-    Raises
-    ------
-    SpecError: an unknown column, a row that cannot be read; names the line.
+    Raises SpecError: an unknown column, a row that cannot be read; names the line.
     """
     check_links_from(links_from)
     gpu = gpu_named(gpu)
@@ -153,10 +145,8 @@ class _RowReader:
 
     def chosen(self, medium: str | None, link_class: str) -> Link:
         if medium is None or (medium not in self.links and not self.from_catalogue):
-            raise SpecError(
-                "bandwidth or latency is missing: write it, or a 'medium' with --link MEDIUM=ENTRY or "
-                "--links-from catalogue"
-            )
+            remedy = "write it, or a 'medium' with --link MEDIUM=ENTRY or --links-from catalogue"
+            raise SpecError(f"bandwidth or latency is missing: {remedy}")
         text = self.links.get(medium, medium)
         self.sources[f"link {medium}"] = f"chosen for this import: {text}"
         rates = parse_choice(text, f"links[{medium}]").rates(link_class)
@@ -184,12 +174,6 @@ def _classed(wire: Cable, draft: TopologyBuilder) -> Link:
     return replace(wire.link, link_class=class_between(draft.devices[wire.a], draft.devices[wire.b]))
 
 
-_COLUMNS = (
-    "source", "target", "bandwidth", "latency", "class", "medium", "duplex",
-    "source_kind", "target_kind", "source_node", "target_node",
-)  # fmt: skip
-
-
 def edge_list_text(cluster: Cluster) -> str:
     """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
 
@@ -198,22 +182,10 @@ def edge_list_text(cluster: Cluster) -> str:
     refuse_circuits(cluster, "a list of links")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer.writerow((*REQUIRED, *OPTIONAL))
     for link in cluster.links:
         source, target = cluster.devices[link.source], cluster.devices[link.target]
-        writer.writerow(
-            (
-                source.name,
-                target.name,
-                exact_bandwidth(link.bytes_per_s),
-                exact_time(link.latency_ps),
-                link.link_class,
-                link.medium or "",
-                "false",
-                source.kind,
-                target.kind,
-                source.node or "",
-                target.node or "",
-            )
-        )
+        rates = exact_bandwidth(link.bytes_per_s), exact_time(link.latency_ps), link.link_class, link.medium or ""
+        ends = source.kind, target.kind, source.node or "", target.node or ""
+        writer.writerow((source.name, target.name, *rates, "false", *ends))
     return out.getvalue()

@@ -35,25 +35,17 @@ _PCI_TYPE = re.compile(r"([0-9a-f]{4})\s*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IG
 
 
 def lstopo_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read the XML of ``lstopo`` (hwloc 2 and 3).
 
-    Parameters
-    ----------
     gpu: the GPU model; the file has at most its marketing name.
     links: numbers of ``pcie`` (all PCIe links), ``socket``, and ``nvlink``, ``xgmi``. In a file without their
         bandwidths ``nvlink`` joins all GPUs through an NVSwitch, each with the entry's usual lanes or the number in
         ``"nvlink3*4"``; else it names the entry whose lanes carry the file's bandwidths.
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises
-    ------
-    SpecError: not an lstopo file, hwloc 1, no GPU, links without numbers.
+    Raises SpecError: not an lstopo file, hwloc 1, no GPU, links without numbers.
     """
     check_links_from(links_from)
     root = parse_xml(text, file)

@@ -209,10 +209,7 @@ class LinkChoice:
 def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
     """Read ``nvlink4``, ``nvlink4*2`` (two lanes, ``18/4`` and ``4.5`` work too) or ``50 GB/s, 1 us``.
 
-    Raises
-    ------
-    SpecError: an unknown catalogue entry, or no lanes.
-    UnitError: a bandwidth or latency that cannot be read.
+    Raises SpecError for an unknown catalogue entry or no lanes, UnitError for an unreadable bandwidth or latency.
     """
     if "," in text:
         bandwidth, _, latency = text.partition(",")
@@ -223,10 +220,8 @@ def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
         )
     match = _ENTRY.fullmatch(text.strip())
     if match is None:
-        raise SpecError(
-            f"cannot read {text!r}: give a catalogue entry ('nvlink4', 'nvlink4*2') or 'BANDWIDTH, LATENCY'",
-            field=field_name,
-        )
+        remedy = "give a catalogue entry ('nvlink4', 'nvlink4*2') or 'BANDWIDTH, LATENCY'"
+        raise SpecError(f"cannot read {text!r}: {remedy}", field=field_name)
     try:
         lanes = None if match[2] is None else Fraction(match[2])
     except ZeroDivisionError:

@@ -40,24 +40,16 @@ _NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
 
 
 def nccl_xml_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read a topology that NCCL or RCCL dumped.
 
-    Parameters
-    ----------
     gpu: the GPU model, which the file does not name. It does not change the links.
     links: rates of ``nvlink`` or ``xgmi`` (per lane), ``pcie``, ``c2c`` and ``socket``; they override the rates
         implied by the file's SM version, speeds and processor vendor.
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises
-    ------
-    SpecError: another kind of file, an unknown element, a link to a missing device, links without rates.
+    Raises SpecError: another kind of file, an unknown element, a link to a missing device, links without rates.
     """
     check_links_from(links_from)
     root = parse_xml(text, file)
@@ -232,11 +224,8 @@ class _SystemReader:
         if rates is None:
             if not sum(speeds):
                 raise self.fault(nic, "a NIC outside PCI needs the speed of its ports")
-            rates = Link(
-                bytes_per_s=sum(speeds) * 125_000,
-                latency_ps=pcie_rates(3, Fraction(16)).latency_ps,
-                link_class=HOST_LINK,
-            )
+            latency_ps = pcie_rates(3, Fraction(16)).latency_ps
+            rates = Link(bytes_per_s=sum(speeds) * 125_000, latency_ps=latency_ps, link_class=HOST_LINK)
         self.draft.join(above, index, rates)
 
     def add_nic(self, label: str, host: str) -> int:

@@ -32,13 +32,9 @@ _INFRAGRAPH_KEYS = ("instance", "instance_idx", "device", "composed_device")
 
 
 def from_networkx(
-    graph: Any,
-    *,
-    name: str | None = None,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
+    graph: Any, *, name: str | None = None, gpu: str | None = None, links: Mapping[str, str] | None = None,
     links_from: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return a cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
 
     Node attributes: ``kind`` or ``type`` (gpu, host, nic, switch, or xpu, cpu, port, ...), ``gpu``, ``node``,
@@ -46,13 +42,9 @@ def from_networkx(
     and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is a link in one
     direction, an edge of an undirected graph is a link in both.
 
-    Parameters
-    ----------
     links, links_from: as for InfraGraph, for edges without numbers, by their ``medium`` or ``link``.
 
-    Raises
-    ------
-    SpecError: an unknown attribute or kind, links without numbers.
+    Raises SpecError: an unknown attribute or kind, links without numbers.
     """
     nodes = [(str(node), dict(attributes)) for node, attributes in graph.nodes(data=True)]
     edges = [(str(a), str(b), dict(attributes)) for a, b, attributes in graph.edges(data=True)]
@@ -61,12 +53,9 @@ def from_networkx(
 
 
 def node_link_cluster(
-    data: Mapping[str, Any],
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
+    data: Mapping[str, Any], file: str, gpu: str | None = None, links: Mapping[str, str] | None = None,
     links_from: str | None = None,
-) -> Cluster:
+) -> Cluster:  # fmt: skip
     """Return a cluster from networkx' node-link data (``nodes`` with ``id``, ``edges`` or ``links``)."""
     entries = data.get("edges", data.get("links"))
     if not isinstance(data.get("nodes"), list) or not isinstance(entries, list):
@@ -99,11 +88,7 @@ _GRAPHML_TYPES: dict[str, Callable[[str], Any]] = {
 
 
 def graphml_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Return a cluster from GraphML, as written by :func:`graphml_text` and networkx."""
     root = parse_xml(text, file)
@@ -133,15 +118,9 @@ def graphml_cluster(
 
 
 def _cluster(
-    nodes: list[tuple[str, dict[str, Any]]],
-    edges: list[tuple[str, str, dict[str, Any]]],
-    directed: bool,
-    name: str,
-    file: str,
-    gpu: str | None,
-    links: Mapping[str, str] | None,
-    links_from: str | None,
-) -> Cluster:
+    nodes: list[tuple[str, dict[str, Any]]], edges: list[tuple[str, str, dict[str, Any]]], directed: bool, name: str,
+    file: str, gpu: str | None, links: Mapping[str, str] | None, links_from: str | None,
+) -> Cluster:  # fmt: skip
     check_links_from(links_from)
     gpu = gpu_named(gpu)
     draft = TopologyBuilder(file)
@@ -201,14 +180,10 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
     if rail is not None and (isinstance(rail, bool) or not isinstance(rail, int)):
         raise SpecError(f"node {name!r}: rail must be a whole number, got {show(rail)}", file=file)
     return Device(
-        name=name,
-        kind=kind,
-        gpu=None if model is None else str(model),
-        node=None if node is None else str(node),
+        name=name, kind=kind, gpu=None if model is None else str(model), node=None if node is None else str(node),
         forwards=kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards),
-        reduces=bool(attributes.get("reduces", False)),
-        rail=rail,
-    )
+        reduces=bool(attributes.get("reduces", False)), rail=rail,
+    )  # fmt: skip
 
 
 def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
@@ -220,14 +195,9 @@ def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
 
 
 def _rates(
-    attributes: dict[str, Any],
-    a: Device,
-    b: Device,
-    choices: LinkChoices,
-    lacking: dict[str, None],
-    edge: str,
+    attributes: dict[str, Any], a: Device, b: Device, choices: LinkChoices, lacking: dict[str, None], edge: str,
     file: str,
-) -> Link:
+) -> Link:  # fmt: skip
     for key in attributes:
         if key not in (*_EDGE_KEYS, "id"):  # networkx.read_graphml adds the name of the edge
             raise SpecError(f"edge {edge}: unknown attribute {show(key)}{nearest(str(key), _EDGE_KEYS)}", file=file)
@@ -262,23 +232,13 @@ def to_networkx(cluster: Cluster) -> Any:
     (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are omitted.
     The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
 
-    Raises
-    ------
-    InputError: networkx is not installed.
-    SpecError: a cluster with circuits.
+    Raises InputError if networkx is not installed, SpecError for a cluster with circuits.
     """
     refuse_circuits(cluster, "a graph")
     networkx = _networkx()
     graph = networkx.MultiDiGraph(name=cluster.name)
     for device in cluster.devices:
-        attributes = {
-            "kind": device.kind,
-            "gpu": device.gpu,
-            "node": device.node,
-            "forwards": device.forwards,
-            "reduces": device.reduces,
-            "rail": device.rail,
-        }
+        attributes = {key: getattr(device, key) for key in _NODE_KEYS if key != "type"}
         graph.add_node(device.name, **_without_none(attributes))
     names = [device.name for device in cluster.devices]
     for link in cluster.links:

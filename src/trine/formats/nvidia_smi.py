@@ -12,6 +12,7 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
+from trine.cluster.tables import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
@@ -54,24 +55,16 @@ class Matrix:
 
 
 def nvidia_smi_cluster(
-    text: str,
-    file: str,
-    gpu: str | None = None,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
+    text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
     """Read the output of ``nvidia-smi topo -m``.
 
-    Parameters
-    ----------
     gpu: the GPU model, such as ``"h100-sxm"``; it sets the generation of NVLink and PCIe, which the text lacks.
     links: numbers of ``nvlink`` (a lane), ``pcie`` and ``socket`` (between processors) instead: a catalogue entry
         or ``"BANDWIDTH, LATENCY"`` (of the whole link).
     links_from: as for the other readers; the catalogue is used in any case.
 
-    Raises
-    ------
-    SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
+    Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
     """
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
@@ -165,19 +158,9 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
     machine = _Machine(matrix, gpu, Media(choices, file), file)
     machine.build()
     machine.media.check()
-    sources = {
-        "structure": "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow",
-        **choices.used,
-    }
-    return assemble(
-        name,
-        machine.draft.devices,
-        machine.draft.wires,
-        file=file,
-        sources=sources,
-        notes=machine.notes,
-        library="nccl",
-    )
+    structure = "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow"
+    sources, draft = {"structure": structure, **choices.used}, machine.draft
+    return assemble(name, draft.devices, draft.wires, file=file, sources=sources, notes=machine.notes, library="nccl")
 
 
 class _Machine:
@@ -293,9 +276,8 @@ class _Machine:
         pcie = None if self.gpu is None else load_gpu(self.gpu).pcie
         rates = self.media.of("pcie", pcie, self.why)
         sockets = self.sockets()
-        hosts = [
-            self.draft.add(Device(name=f"cpu{i}", kind=HOST, node=NODE, forwards=True)) for i in range(len(sockets))
-        ]
+        cpus = [Device(name=f"cpu{i}", kind=HOST, node=NODE, forwards=True) for i in range(len(sockets))]
+        hosts = [self.draft.add(cpu) for cpu in cpus]
         switches = 0
 
         def switch(above: int) -> int:
@@ -308,9 +290,7 @@ class _Machine:
         for host, members in zip(hosts, sockets, strict=True):
             for under_bridges in self.near(members, "PXB"):
                 parts = self.near(under_bridges, "PIX")
-                above = host
-                if len(under_bridges) > 1:
-                    above = switch(host)
+                above = switch(host) if len(under_bridges) > 1 else host
                 for part in parts:
                     place = switch(above) if len(parts) > 1 else above
                     for name in part:
@@ -359,20 +339,8 @@ class _Machine:
 
 def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Return groups of names joined by pairs, directly or not, in the order of the names."""
-    leader = {name: name for name in names}
-
-    def leader_of(name: str) -> str:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
-    for a, b in pairs:
-        leader[leader_of(b)] = leader_of(a)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(leader_of(name), []).append(name)
-    return sorted((tuple(group) for group in groups.values()), key=lambda group: _order(names, group))
-
-
-def _order(names: Sequence[str], group: Sequence[str]) -> int:
-    return min(names.index(name) for name in group)
+    place = {name: i for i, name in enumerate(names)}
+    groups: dict[int, list[str]] = {}
+    for name, group in zip(names, joined_sets(len(names), ((place[a], place[b]) for a, b in pairs)), strict=True):
+        groups.setdefault(group, []).append(name)
+    return [tuple(group) for group in groups.values()]

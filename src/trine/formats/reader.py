@@ -12,7 +12,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.presets import load_gpu
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import LinkTable
+from trine.cluster.tables import LinkTable, joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
@@ -139,16 +139,9 @@ def directed(cables: Iterable[Cable]) -> Iterator[tuple[int, int, Link]]:
 
 
 def assemble(
-    name: str,
-    devices: Sequence[Device],
-    wires: Sequence[Cable],
-    *,
-    file: object,
-    sources: Mapping[str, str],
-    notes: Sequence[str] = (),
-    library: str | None = None,
-    says_who_forwards: bool = False,
-) -> Cluster:
+    name: str, devices: Sequence[Device], wires: Sequence[Cable], *, file: object, sources: Mapping[str, str],
+    notes: Sequence[str] = (), library: str | None = None, says_who_forwards: bool = False,
+) -> Cluster:  # fmt: skip
     """Build a cluster; GPUs forward other GPUs' traffic if no switch connects them all.
 
     ``says_who_forwards``: the file states which devices forward, as trine's own files do.
@@ -163,14 +156,10 @@ def assemble(
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(
-            name=name,
-            devices=tuple(devices),
-            links=LinkTable.joined(tuple(device.name for device in devices), directed(wires)),
-            evidence="assumed",
-            sources=sources,
-            notes="\n".join(notes),
-            library=library,
-        )
+            name=name, devices=tuple(devices),
+            links=LinkTable.joined(tuple(device.name for device in devices), directed(wires)), evidence="assumed",
+            sources=sources, notes="\n".join(notes), library=library,
+        )  # fmt: skip
         return cluster.routed(*usual_routing(cluster))
     except SpecError as error:
         raise error if error.file else SpecError(str(error), file=file) from None
@@ -181,54 +170,28 @@ def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]
     if any(device.kind == GPU and device.forwards for device in devices):
         return False
     forwards = [device.forwards for device in devices]
-    through, anyhow = _Groups(len(devices)), _Groups(len(devices))
-    for a, b in pairs:
-        anyhow.join(a, b)
-        if forwards[a] and forwards[b]:
-            through.join(a, b)
+    through = joined_sets(len(devices), (pair for pair in pairs if forwards[pair[0]] and forwards[pair[1]]))
+    anyhow = joined_sets(len(devices), pairs)
     gpus = [i for i, device in enumerate(devices) if device.kind == GPU]
     reached: dict[int, set[int]] = {gpu: set() for gpu in gpus}
     direct: dict[int, set[int]] = {gpu: {gpu} for gpu in gpus}
     for a, b in (*pairs, *((b, a) for a, b in pairs)):
         if a in reached and forwards[b]:
-            reached[a].add(through.of(b))
+            reached[a].add(through[b])
         if a in direct and b in direct:
             direct[a].add(b)
-    return any(_cut_off(island, reached, direct) for island in _islands(gpus, anyhow))
-
-
-def _islands(gpus: list[int], groups: _Groups) -> list[list[int]]:
-    members: dict[int, list[int]] = {}
+    islands: dict[int, list[int]] = {}
     for gpu in gpus:
-        members.setdefault(groups.of(gpu), []).append(gpu)
-    return list(members.values())
+        islands.setdefault(anyhow[gpu], []).append(gpu)
+    return any(_cut_off(island, reached, direct) for island in islands.values())
 
 
 def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping[int, set[int]]) -> bool:
     """Return whether some pair of the island's GPUs shares neither a switched network nor a direct wire."""
     if set.intersection(*(reached[gpu] for gpu in island)):
         return False
-    everyone = set(island)
-    return any(
-        not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu]
-    )  # quadratic only if no network joins all GPUs
-
-
-class _Groups:
-    """Disjoint sets of indices."""
-
-    def __init__(self, size: int) -> None:
-        self._parent = list(range(size))
-
-    def of(self, index: int) -> int:
-        parent = self._parent
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    def join(self, a: int, b: int) -> None:
-        self._parent[self.of(a)] = self.of(b)
+    everyone = set(island)  # quadratic only if no network joins all GPUs
+    return any(not (reached[gpu] & reached[peer]) for gpu in island for peer in everyone - direct[gpu])
 
 
 def class_between(a: Device, b: Device) -> str:
@@ -258,15 +221,10 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
     leaders: dict[object, int] = {}
     stands_for: dict[int, int] = {}
     for switch, ends in around.items():
-        gpu_ends = tuple(
-            sorted(
-                ((other_end, rates) for other_end, rates in ends if devices[other_end].kind == GPU),
-                key=lambda e: (e[0], repr(e[1])),
-            )
-        )
+        gpu_ends = [(gpu, rates) for gpu, rates in ends if devices[gpu].kind == GPU]
         if len(gpu_ends) > 1:
-            key = (gpu_ends, devices[switch].node)
-            stands_for[switch] = leaders.setdefault(key, switch)
+            gpu_ends.sort(key=lambda end: (end[0], repr(end[1])))
+            stands_for[switch] = leaders.setdefault((tuple(gpu_ends), devices[switch].node), switch)
     removed = {switch for switch, leader in stands_for.items() if switch != leader}
     if not removed:
         return list(devices), list(wires), 0
@@ -368,14 +326,10 @@ def read_out(reader: Reader, origin: str) -> Cluster:
     """Return the cluster that a reader drafted; ``origin`` describes the file's origin, for the sources."""
     reader.media.check()
     return assemble(
-        Path(reader.file).stem,
-        reader.draft.devices,
-        reader.draft.wires,
-        file=reader.file,
-        sources={"structure": f"{Path(reader.file).name}, {origin}", **reader.media.choices.used},
-        notes=reader.notes,
+        Path(reader.file).stem, reader.draft.devices, reader.draft.wires, file=reader.file,
+        sources={"structure": f"{Path(reader.file).name}, {origin}", **reader.media.choices.used}, notes=reader.notes,
         library=reader.library,
-    )
+    )  # fmt: skip
 
 
 def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: bool = False) -> None:
@@ -402,6 +356,4 @@ def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: boo
 
 def gpu_named(name: str | None) -> str | None:
     """Return the name of the GPU model with this name or alias. Raises SpecError if no model matches."""
-    if name is None:
-        return None
-    return load_gpu(name).name
+    return None if name is None else load_gpu(name).name

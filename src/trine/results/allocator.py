@@ -187,12 +187,9 @@ class LateBlocks:
 
 
 def peak_of(
-    changes: Iterable[tuple[int, int, int]],
-    resident: Sequence[int],
-    rounding: int = ROUNDING,
-    late: LateBlocks | None = None,
-    times: Sequence[int] = (),
-) -> ReplayedPeak:
+    changes: Iterable[tuple[int, int, int]], resident: Sequence[int], rounding: int = ROUNDING,
+    late: LateBlocks | None = None, times: Sequence[int] = (),
+) -> ReplayedPeak:  # fmt: skip
     """Replay ``changes`` (bytes, negative when freed; category; block number) in program order.
 
     resident: bytes of each category that are allocated first and stay. late: the part of them that is allocated after a

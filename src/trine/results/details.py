@@ -81,13 +81,9 @@ def _tera(flop_per_s: object) -> str:
 def _times(result: TaskRun) -> list[str]:
     """Return how the slowest rank spends the step, longest first, and its waits."""
     times, rank, step = result.rank_times, result.slowest_row, result.step_time_ps
-    parts = [
-        ("compute", int(times.compute[rank])),
-        ("exposed communication", int(times.exposed[rank])),
-        ("pipeline bubble", int(times.bubble[rank])),
-        ("idle", int(times.idle[rank])),
-    ]
-    parts.sort(key=lambda part: -part[1])
+    kinds = (times.compute, times.exposed, times.bubble, times.idle)
+    names = ("compute", "exposed communication", "pipeline bubble", "idle")
+    parts = sorted(((name, int(ps[rank])) for name, ps in zip(names, kinds, strict=True)), key=lambda part: -part[1])
     waits = sorted(zip(times.waits[rank].tolist(), RANK_REASONS, strict=True), reverse=True)
     wait_text = ", ".join(f"{reason} {format_time(ps)}" for ps, reason in waits if ps)
     path = sorted(((ps, name) for name, ps in result.critical_path_times.items() if ps), reverse=True)
@@ -116,30 +112,20 @@ def _top_shares(heading: str, shares: Sequence[Share], step_ps: int, num_shown: 
     ranked = sorted(shares, key=lambda share: -(share.compute_ps + share.communication_ps))
     rows = [("", "compute", "", "communication", "")]
     for share in ranked[:num_shown]:
-        rows.append(
-            (
-                _short(share.name),
-                format_time(share.compute_ps),
-                _percent(share.compute_ps, step_ps),
-                format_time(share.communication_ps) if share.communication_ps else "",
-                _percent(share.communication_ps, step_ps) if share.communication_ps else "",
-            )
-        )
+        sent = share.communication_ps
+        communication = (format_time(sent), _percent(sent, step_ps)) if sent else ("", "")
+        compute = format_time(share.compute_ps), _percent(share.compute_ps, step_ps)
+        rows.append((_short(share.name), *compute, *communication))
     return [f"top {heading}{_shown_note(len(ranked), num_shown)}", *_table(rows)] if ranked else []
 
 
 def _collectives(result: TaskRun) -> list[str]:
     uses = result.collectives
-    rows = [
-        (
-            _short(use.kind),
-            f"{use.count} x {format_bytes(use.size_bytes)}",
-            f"{use.group_size} ranks",
-            format_time(use.transfer_ps),
-            f"+ {format_time(use.waiting_ps)} waiting for late ranks" if use.waiting_ps else "",
-        )
-        for use in uses[:4]
-    ]
+    rows = []
+    for use in uses[:4]:
+        late = f"+ {format_time(use.waiting_ps)} waiting for late ranks" if use.waiting_ps else ""
+        sizes = f"{use.count} x {format_bytes(use.size_bytes)}", f"{use.group_size} ranks"
+        rows.append((_short(use.kind), *sizes, format_time(use.transfer_ps), late))
     return [f"collectives of a rank{_shown_note(len(uses), 4)}", *_table(rows)] if uses else []
 
 
@@ -149,16 +135,10 @@ def _links(result: TaskRun) -> list[str]:
     tiers: dict[str, list[LinkUse]] = {}
     for use in used_links:
         tiers.setdefault(use.tier or use.name, []).append(use)
-    rows = [
-        (
-            _short(uses[0].name),
-            _tier(uses),
-            format_bytes(uses[0].size_bytes),
-            f"of {format_bandwidth(uses[0].bytes_per_s)}",
-            f"{100 * uses[0].utilisation:.1f} %",
-        )
-        for uses in list(tiers.values())[:MAX_TIERS]
-    ]
+    rows = []
+    for uses in list(tiers.values())[:MAX_TIERS]:
+        size, rate = format_bytes(uses[0].size_bytes), f"of {format_bandwidth(uses[0].bytes_per_s)}"
+        rows.append((_short(uses[0].name), _tier(uses), size, rate, f"{100 * uses[0].utilisation:.1f} %"))
     return [f"busiest link of each tier{_shown_note(len(tiers), MAX_TIERS)}", *_table(rows)] if used_links else []
 
 
@@ -222,10 +202,8 @@ def _folding(result: TaskRun) -> list[str]:
     lines = []
     for stage in scope.stages[:4] if len(scope.stages) > 1 else ():
         ways = behaviour(stage.num_ranks, stage.num_classes)
-        lines.append(
-            f"folded from {format_time(stage.begins_ps)} on: {ways}, {stage.num_tasks:,} tasks, "
-            f"{stage.num_events:,} events"
-        )
+        counts = f"{stage.num_tasks:,} tasks, {stage.num_events:,} events"
+        lines.append(f"folded from {format_time(stage.begins_ps)} on: {ways}, {counts}")
     if len(scope.stages) > 4:
         lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")
     return lines + [line for note in scope.notes for line in wrapped("folding", note)]

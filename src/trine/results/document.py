@@ -28,10 +28,7 @@ def document(result: TaskRun) -> Row:
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
         "not_modelled": list(result.not_modelled),
-        "simulator": {
-            **to_row(result.simulator),
-            **to_row(result.records, "engine network"),
-        },
+        "simulator": {**to_row(result.simulator), **to_row(result.records, "engine network")},
         "plan": dict(result.plan),
         "inputs": dict(result.inputs),
         "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],

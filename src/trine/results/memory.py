@@ -145,13 +145,10 @@ def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0)
     reserved = max(reserved + int(reserved * facts.fragmentation), allocated)
     outside = facts.outside_bytes
     return MemoryUse(
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        outside_bytes=outside,
+        allocated_bytes=allocated, reserved_bytes=reserved, outside_bytes=outside,
         low_bytes=int(allocated * (1 - facts.error)) + outside,
-        high_bytes=int(reserved * (1 + facts.error)) + outside,
-        capacity_bytes=capacity,
-    )
+        high_bytes=int(reserved * (1 + facts.error)) + outside, capacity_bytes=capacity,
+    )  # fmt: skip
 
 
 def memory_uses(
@@ -209,13 +206,9 @@ def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
     running = pointers(delta)
     base = memory.resident_bytes.sum(axis=1) - running[rank_ptr[:-1]]
     return MemoryTimeline(
-        rank_ptr=rank_ptr,
-        time_ps=time[order],
-        total_bytes=running[1:] + base[rank],
-        delta_bytes=delta,
-        category=memory.category[order].astype(np.int64),
-        resident_bytes=memory.resident_bytes,
-    )
+        rank_ptr=rank_ptr, time_ps=time[order], total_bytes=running[1:] + base[rank], delta_bytes=delta,
+        category=memory.category[order].astype(np.int64), resident_bytes=memory.resident_bytes,
+    )  # fmt: skip
 
 
 def memory_peak(timeline: MemoryTimeline, rank: int) -> MemoryPeak:

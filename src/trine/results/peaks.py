@@ -18,12 +18,9 @@ MANY = 4000
 
 
 def peak_of_columns(
-    columns: tuple[Ints, Ints, Ints],
-    resident: Sequence[int],
-    rounding: int = ROUNDING,
-    late: LateBlocks | None = None,
-    times: Int64 | None = None,
-) -> ReplayedPeak:
+    columns: tuple[Ints, Ints, Ints], resident: Sequence[int], rounding: int = ROUNDING,
+    late: LateBlocks | None = None, times: Int64 | None = None,
+) -> ReplayedPeak:  # fmt: skip
     """Return the result of :func:`peak_of` for columns of bytes, category and block: integers[changes] each."""
     size, category, block = columns
     if len(size) < MANY:

@@ -144,17 +144,11 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     axes.set_xticks(range(len(results)), labels)
     axes.set_ylabel(f"step time ({unit})")
     axes.margins(y=0.12)
-    axes.set_title(
-        question(results[0]) if len(results) == 1 else _subject(results[0]), fontsize=9, loc="left", wrap=True
-    )
+    title = question(results[0])  # several runs have the workload and the machine in common
+    axes.set_title(title if len(results) == 1 else title.partition(": ")[0], fontsize=9, loc="left", wrap=True)
     _legend(figure, used_parts)
     _tidy(axes, "y")
     return figure
-
-
-def _subject(result: TaskRun) -> str:
-    """Return the workload and machine that several runs have in common."""
-    return question(result).partition(": ")[0]
 
 
 def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:

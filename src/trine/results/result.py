@@ -141,19 +141,16 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
         result,
         graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows),
         records=replace(
-            records, ready_ps=records.ready_ps[tasks], start_ps=records.start_ps[tasks], end_ps=records.end_ps[tasks]
+            records, **{name: getattr(records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
         ),
         memory=None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks),
         memory_capacity_bytes=tuple(capacity[row] for row in rows) if capacity else (),
         power_w=tuple(power[row] for row in rows) if power else (),
         part=Part(
-            ranks=tuple(ranks),
-            num_ranks=result.num_ranks,
-            ends=_ends(result, tasks),
-            step_ends_ps=result.simulated_ends_ps,
-            reasons=lambda: result.wait_reasons[tasks],
+            ranks=tuple(ranks), num_ranks=result.num_ranks, ends=_ends(result, tasks),
+            step_ends_ps=result.simulated_ends_ps, reasons=lambda: result.wait_reasons[tasks],
         ),
-    )
+    )  # fmt: skip
 
 
 def _rows(result: TaskRun, ranks: Sequence[int]) -> list[int]:
@@ -232,12 +229,9 @@ def _memory(memory: MemoryEvents, tasks: Int64, row_of: Int64, rows: Sequence[in
     number[tasks] = np.arange(len(tasks))
     is_shown = row_of[memory.rank] >= 0
     return MemoryEvents(
-        task=number[memory.task[is_shown]].astype(np.int32),
-        at_end=memory.at_end[is_shown],
-        rank=row_of[memory.rank[is_shown]].astype(np.int32),
-        delta_bytes=memory.delta_bytes[is_shown],
-        category=memory.category[is_shown],
-        resident_bytes=memory.resident_bytes[list(rows)],
+        task=number[memory.task[is_shown]].astype(np.int32), at_end=memory.at_end[is_shown],
+        rank=row_of[memory.rank[is_shown]].astype(np.int32), delta_bytes=memory.delta_bytes[is_shown],
+        category=memory.category[is_shown], resident_bytes=memory.resident_bytes[list(rows)],
         block=None if memory.block is None else memory.block[is_shown],
         held=None if memory.held is None else _renumbered(memory.held[is_shown], number),
-    )
+    )  # fmt: skip

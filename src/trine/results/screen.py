@@ -51,13 +51,10 @@ class Screen:
             return [tuple(translate(cell) for cell in row) for row in cells]
 
         return replace(
-            self,
-            question=translate(self.question),
-            numbers=rows(self.numbers),
+            self, question=translate(self.question), numbers=rows(self.numbers),
             listings=[replace(each, title=translate(each.title), rows=rows(each.rows)) for each in self.listings],
-            warnings=[translate(each) for each in self.warnings],
-            closing=rows(self.closing),
-        )
+            warnings=[translate(each) for each in self.warnings], closing=rows(self.closing),
+        )  # fmt: skip
 
     def text(self, lines: int = MAX_LINES) -> str:
         """Return at most ``lines`` lines of :func:`trine.results.text.width` columns.

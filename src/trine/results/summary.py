@@ -32,10 +32,7 @@ def screen(result: TaskRun) -> Screen:
     return Screen(
         question=question(result),
         numbers=[*_step(result), *_throughput_row(result), *_memory(result)],
-        listings=(
-            Listing(title=f"time of rank {result.slowest_rank}", rows=_times(result)),
-            _uses(result),
-        ),
+        listings=(Listing(title=f"time of rank {result.slowest_rank}", rows=_times(result)), _uses(result)),
         warnings=result.warnings,
         closing=(
             ("range", "" if result.band is None else result.band.words),
@@ -221,9 +218,8 @@ def _bottleneck(result: TaskRun) -> str:
         return f"{text}; " + ", ".join(f"{operator} {percent(part, step)}" for operator, part in top) + " of the step"
     link = max(result.links, key=lambda use: use.utilisation, default=None)
     if name == "communication" and link is not None:
-        return (
-            f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {format_bandwidth(link.bytes_per_s)}"
-        )
+        rate = format_bandwidth(link.bytes_per_s)
+        return f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {rate}"
     return text
 
 
@@ -234,12 +230,9 @@ def _folding(result: TaskRun) -> str:
     parts += [steps.verified] if steps is not None and steps.verified else []
     if repeats is not None:
         parts += [repeats.verified] if repeats.verified else []
-        limit = format_time(repeats.bound_ps)
-        parts += (
-            [f"micro-batches nearly repeat: step, starts and ends are within {limit} (--exact)"]
-            if repeats.bound_ps
-            else []
-        )
+        if repeats.bound_ps:
+            limit = format_time(repeats.bound_ps)
+            parts.append(f"micro-batches nearly repeat: step, starts and ends are within {limit} (--exact)")
     return "; ".join(parts)
 
 

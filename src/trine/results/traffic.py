@@ -118,16 +118,11 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool,
         ranks = len(graph.rank_names)
         uses.append(
             CollectiveUse(
-                kind="send_recv",
-                size_bytes=size,
-                group_size=2,
-                count=int(sum_by_group(ends, weights[ends_task], ranks).max()),
-                total=int(weights[members].sum()),
-                time_ps=int(sum_by_group(ends, durations, ranks).max()),
-                axes=(),
-                algorithms=("direct",),
+                kind="send_recv", size_bytes=size, group_size=2,
+                count=int(sum_by_group(ends, weights[ends_task], ranks).max()), total=int(weights[members].sum()),
+                time_ps=int(sum_by_group(ends, durations, ranks).max()), axes=(), algorithms=("direct",),
             )
-        )
+        )  # fmt: skip
     return uses
 
 
@@ -144,15 +139,12 @@ def link_uses(
     rates = graph.link_bytes_per_s.tolist()
     return tuple(
         LinkUse(
-            link=link,
-            name=graph.link_names[link],
-            size_bytes=by_link[link],
-            bytes_per_s=rates[link],
+            link=link, name=graph.link_names[link], size_bytes=by_link[link], bytes_per_s=rates[link],
             utilisation=by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0,
             tier="" if tiers is None else tiers[0][tiers[1][link]],
         )
         for link in range(num_links)
-    )
+    )  # fmt: skip
 
 
 def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
@@ -194,13 +186,9 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64,
         time_by_rank[rows] += durations[indices].sum()
         waiting_by_rank[rows] += waiting[indices].sum()
     return CollectiveUse(
-        kind=labels[0].kind,
-        size_bytes=labels[0].size_bytes,
-        group_size=labels[0].num_ranks,
-        count=int(count.max(initial=0)),
-        total=int(times[members].sum()),
-        time_ps=int(time_by_rank.max(initial=0)),
+        kind=labels[0].kind, size_bytes=labels[0].size_bytes, group_size=labels[0].num_ranks,
+        count=int(count.max(initial=0)), total=int(times[members].sum()), time_ps=int(time_by_rank.max(initial=0)),
         axes=tuple(dict.fromkeys(label.axis for label in labels)),
         algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
         waiting_ps=int(waiting_by_rank[time_by_rank.argmax()]) if num_ranks else 0,
-    )
+    )  # fmt: skip

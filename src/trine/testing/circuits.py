@@ -29,15 +29,11 @@ def check_circuit_run(model: CircuitModel, rng: random.Random, case: str) -> Non
     records, history = _simulated(graph, model, case)
     require_lawful_circuits(graph, records, history, model, case)
     rerun, history_again = _simulated(graph, model, case)
-    require(
-        history == history_again and np.array_equal(records.end_ps, rerun.end_ps),
-        f"{case}: a second run differs from the first",
-    )
+    is_same = history == history_again and np.array_equal(records.end_ps, rerun.end_ps)
+    require(is_same, f"{case}: a second run differs from the first")
     relabelled, _ = _simulated(_relabelled(graph, rng), model, case)
-    require(
-        np.array_equal(records.end_ps, relabelled.end_ps),
-        f"{case}: transfers end at other times when ranks are numbered otherwise",
-    )
+    is_same = np.array_equal(records.end_ps, relabelled.end_ps)
+    require(is_same, f"{case}: transfers end at other times when ranks are numbered otherwise")
 
 
 class _CircuitWatch:
@@ -54,10 +50,8 @@ class _CircuitWatch:
 def _require_choice(model: CircuitModel, rng: random.Random, case: str) -> None:
     idle = sorted(IdleCircuit(rng.randrange(3), task) for task in rng.sample(range(100), rng.randint(1, 8)))
     first = _choice(model, idle, case)
-    require(
-        _choice(model, idle, case) == first,
-        f"{case}: another victim when asked again about {idle}: it must depend on the argument only",
-    )
+    message = f"{case}: another victim when asked again about {idle}: it must depend on the argument only"
+    require(_choice(model, idle, case) == first, message)
 
 
 def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], case: str) -> int:
@@ -65,10 +59,8 @@ def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], case: str) -> int:
     argument = list(idle)
     place = model.victim(argument)
     require(argument == list(idle), f"{case}: victim() must not change its argument")
-    require(
-        isinstance(place, int) and 0 <= place < len(argument),
-        f"{case}: victim() is a position, 0 to {len(argument) - 1}, got {place!r}",
-    )
+    is_position = isinstance(place, int) and 0 <= place < len(argument)
+    require(is_position, f"{case}: victim() is a position, 0 to {len(argument) - 1}, got {place!r}")
     return place
 
 
@@ -113,13 +105,9 @@ def require_lawful_circuits(
 
 
 def _require_standing(
-    graph: TaskGraph,
-    records: Records,
-    history: Sequence[Change],
-    model: CircuitModel,
-    transfers: Sequence[int],
+    graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, transfers: Sequence[int],
     case: str,
-) -> None:
+) -> None:  # fmt: skip
     """Check that circuits stand from set-up until after their last transfer, and that no rank exceeds its ports."""
     circuits: dict[tuple[int, int], int] = {}
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
@@ -139,10 +127,9 @@ def _require_standing(
         ends = (int(min(graph.rank[task], graph.peer[task])), int(max(graph.rank[task], graph.peer[task])))
         sent_ps, end_ps = _sending(graph, records, model, task)[0], int(records.end_ps[task])
         ready = model.circuits.setup_ps
-        require(
-            any(since + ready <= sent_ps and end_ps <= until for since, until in spans.get(ends, [])),
-            f"{case}: transfer {task} is sent from {sent_ps} to {end_ps} ps without a circuit {ends} that stands",
-        )
+        stands = any(since + ready <= sent_ps and end_ps <= until for since, until in spans.get(ends, []))
+        message = f"{case}: transfer {task} is sent from {sent_ps} to {end_ps} ps without a circuit {ends} that stands"
+        require(stands, message)
 
 
 def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, transfers: Sequence[int], case: str) -> None:
@@ -152,10 +139,8 @@ def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, trans
     rooms: dict[int, list[tuple[int, int]]] = {}
     for task in transfers:
         begin_ps, done_ps = _sending(graph, records, model, task)
-        require(
-            begin_ps >= records.start_ps[task],
-            f"{case}: transfer {task} ends at {records.end_ps[task]} ps: its bytes need longer",
-        )
+        message = f"{case}: transfer {task} ends at {records.end_ps[task]} ps: its bytes need longer"
+        require(begin_ps >= records.start_ps[task], message)
         lines.setdefault((int(graph.rank[task]), int(graph.peer[task])), []).append((begin_ps, done_ps))
         if buffer is not None:
             need = min(int(graph.size_bytes[task]), buffer)

@@ -72,10 +72,8 @@ def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool
     records, history = _simulated(graph, model, work_conserving, case)
     _require_lawful_run(graph, records, history, case)
     rerun, history_again = _simulated(graph, model, work_conserving, case)
-    require(
-        history == history_again and np.array_equal(records.end_ps, rerun.end_ps),
-        f"{case}: a second run differs from the first",
-    )
+    is_same = history == history_again and np.array_equal(records.end_ps, rerun.end_ps)
+    require(is_same, f"{case}: a second run differs from the first")
     for task in np.flatnonzero((graph.kind == TRANSFER) & (graph.size_bytes > 0))[:3].tolist():
         size_bytes = graph.size_bytes.copy()
         size_bytes[task] *= 2
@@ -96,11 +94,9 @@ class _NetworkWatch:
     def rates(self, routes: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[float]:
         rates = _rates(self._model, routes, capacity, self._case)
         _require_fitting(routes, capacity, rates, self._work_conserving, self._case)
-        require(
-            _rates(self._model, routes, capacity, self._case) == rates,
-            f"{self._case}: other rates when asked again about routes {list(routes)}: rates must depend on the "
-            "arguments only",
-        )
+        is_same = _rates(self._model, routes, capacity, self._case) == rates
+        asked = f"{self._case}: other rates when asked again about routes {list(routes)}"
+        require(is_same, f"{asked}: rates must depend on the arguments only")
         _require_invariant(self._model, routes, capacity, rates, self._random, self._case)
         _require_counting(self._model, routes, capacity, self._random, self._case)
         if self.reference is not None:
@@ -120,11 +116,8 @@ def _require_counting(
     at_once = list(model.weighted_rates([tuple(route) for route in routes], counts, list(capacity)))
     one_by_one = _rates(model, flow_routes, capacity, case)
     expected = [rate for rate, count in zip(at_once, times, strict=True) for _ in range(count)]
-    require(
-        one_by_one == expected,
-        f"{case}: weighted_rates gives {at_once} on routes {list(routes)} with counts {counts}, rates gives "
-        f"{one_by_one} to the same flows one by one",
-    )
+    weighted = f"{case}: weighted_rates gives {at_once} on routes {list(routes)} with counts {counts}"
+    require(one_by_one == expected, f"{weighted}, rates gives {one_by_one} to the same flows one by one")
 
 
 def _platform(rng: random.Random) -> TaskGraph:
@@ -159,16 +152,12 @@ def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Seque
     """Return the model's rates; require one valid rate per flow and unchanged arguments."""
     given_routes, given_capacity = [tuple(route) for route in routes], list(capacity)
     answer = list(model.rates(given_routes, given_capacity))
-    require(
-        given_routes == [tuple(route) for route in routes] and given_capacity == list(capacity),
-        f"{case}: rates() must not change its arguments",
-    )
+    is_unchanged = given_routes == [tuple(route) for route in routes] and given_capacity == list(capacity)
+    require(is_unchanged, f"{case}: rates() must not change its arguments")
     require(len(answer) == len(routes), f"{case}: {len(answer)} rates for {len(routes)} flows, routes {list(routes)}")
     for route, rate in zip(routes, answer, strict=True):
-        require(
-            _is_rate(rate),
-            f"{case}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative",
-        )
+        message = f"{case}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative"
+        require(_is_rate(rate), message)
     return [float(rate) for rate in answer]
 
 
@@ -177,11 +166,7 @@ def _is_rate(value: object) -> bool:
 
 
 def _require_fitting(
-    routes: Sequence[Sequence[int]],
-    capacity: Sequence[int],
-    rates: Sequence[float],
-    work_conserving: bool,
-    case: str,
+    routes: Sequence[Sequence[int]], capacity: Sequence[int], rates: Sequence[float], work_conserving: bool, case: str
 ) -> None:
     """Require that no link is over its capacity and that no flow waits without a full link."""
     used: dict[int, list[float]] = {}
@@ -189,29 +174,20 @@ def _require_fitting(
         for link in route:
             used.setdefault(link, []).append(rate)
     loads = {link: math.fsum(shares) for link, shares in used.items()}
+    flows = f"routes {list(routes)}, rates {list(rates)}"
     for link, total in loads.items():
-        require(
-            total <= capacity[link] * (1 + TOLERANCE),
-            f"{case}: link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s, "
-            f"routes {list(routes)}, rates {list(rates)}",
-        )
+        problem = f"link {link} of {capacity[link]} bytes/s is over its capacity with {total} bytes/s"
+        require(total <= capacity[link] * (1 + TOLERANCE), f"{case}: {problem}, {flows}")
     for route, rate in zip(routes, rates, strict=True):
         is_full = any(loads[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
-        require(
-            is_full or (rate > 0 and not work_conserving),
-            f"{case}: a flow over links {list(route)} has {rate} bytes/s although no link on its way is full, "
-            f"routes {list(routes)}, rates {list(rates)}",
-        )
+        problem = f"a flow over links {list(route)} has {rate} bytes/s although no link on its way is full"
+        require(is_full or (rate > 0 and not work_conserving), f"{case}: {problem}, {flows}")
 
 
 def _require_invariant(
-    model: NetworkModel,
-    routes: Sequence[Sequence[int]],
-    capacity: Sequence[int],
-    rates: Sequence[float],
-    rng: random.Random,
-    case: str,
-) -> None:
+    model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rates: Sequence[float],
+    rng: random.Random, case: str,
+) -> None:  # fmt: skip
     """Require the same rates after renumbering flows and links."""
     order = rng.sample(range(len(routes)), len(routes))
     new_link = rng.sample(range(len(capacity)), len(capacity))
@@ -221,11 +197,9 @@ def _require_invariant(
     other_routes = [[new_link[link] for link in routes[flow]] for flow in order]
     other_rates = _rates(model, other_routes, other_capacity, case)
     for flow, other in zip(order, other_rates, strict=True):
-        require(
-            other == rates[flow],
-            f"{case}: a flow over links {list(routes[flow])} gets {rates[flow]!r} bytes/s, but {other!r} when flows "
-            "and links are numbered otherwise (sums of floats depend on their order: math.fsum does not)",
-        )
+        change = f"gets {rates[flow]!r} bytes/s, but {other!r} when flows and links are numbered otherwise"
+        why = "(sums of floats depend on their order: math.fsum does not)"
+        require(other == rates[flow], f"{case}: a flow over links {list(routes[flow])} {change} {why}")
 
 
 def _require_lawful_run(graph: TaskGraph, records: Records, history: History, case: str) -> None:
@@ -243,23 +217,20 @@ def _require_lawful_run(graph: TaskGraph, records: Records, history: History, ca
         require_order(graph, records, task, case)
         if task in last_rates:
             size, slack = int(graph.size_bytes[task]), 2e-12 * last_rates[task]  # times are rounded up to a picosecond
-            require(
-                abs(volume[task] - size) <= slack + TOLERANCE * size,
-                f"{case}: the rates of transfer {task} carry {volume[task]} of its {size} bytes",
-            )
+            is_carried = abs(volume[task] - size) <= slack + TOLERANCE * size
+            require(is_carried, f"{case}: the rates of transfer {task} carry {volume[task]} of its {size} bytes")
 
 
 def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Records, History], case: str) -> None:
     """Require that twice the bytes of ``task`` end no earlier, and change no event before its original end."""
     records, grown_history = grown
+    grown_ps = records.end_ps[task]
     require(
-        records.end_ps[task] >= end_ps,
-        f"{case}: transfer {task} ends at {end_ps} ps, but with twice the bytes at {records.end_ps[task]} ps",
+        grown_ps >= end_ps, f"{case}: transfer {task} ends at {end_ps} ps, but with twice the bytes at {grown_ps} ps"
     )
-    require(
-        [state for state in history if state[0] < end_ps] == [state for state in grown_history if state[0] < end_ps],
-        f"{case}: the events before the end of transfer {task} depend on its remaining bytes",
-    )
+    before, grown_before = ([state for state in each if state[0] < end_ps] for each in (history, grown_history))
+    message = f"{case}: the events before the end of transfer {task} depend on its remaining bytes"
+    require(before == grown_before, message)
 
 
 #: (sizes in bytes, bytes/s of the link) of each call to the model in a run
@@ -271,15 +242,11 @@ def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, 
     records, questions = _queue_records(graph, model, work_conserving, case)
     _require_lawful_queues(graph, records, questions, case)
     rerun, questions_again = _queue_records(graph, model, work_conserving, case)
-    require(
-        questions == questions_again and np.array_equal(records.end_ps, rerun.end_ps),
-        f"{case}: a second run differs from the first",
-    )
+    is_same = questions == questions_again and np.array_equal(records.end_ps, rerun.end_ps)
+    require(is_same, f"{case}: a second run differs from the first")
     relabelled, _ = _queue_records(_relabelled(graph, rng), model, work_conserving, case)
-    require(
-        np.array_equal(records.end_ps, relabelled.end_ps),
-        f"{case}: transfers end at other times when links and routes are numbered otherwise",
-    )
+    is_same = np.array_equal(records.end_ps, relabelled.end_ps)
+    require(is_same, f"{case}: transfers end at other times when links and routes are numbered otherwise")
 
 
 class _QueueWatch:
@@ -295,17 +262,13 @@ class _QueueWatch:
         answer = _answer(self._model, sizes_bytes, bytes_per_s, self._case)
         case = f"{self._case}, messages of {list(sizes_bytes)} bytes on a link of {bytes_per_s} bytes/s"
         _require_possible(sizes_bytes, bytes_per_s, answer, self._work_conserving, case)
-        require(
-            _answer(self._model, sizes_bytes, bytes_per_s, self._case) == answer,
-            f"{case}: other times when asked again: they must depend on the arguments only",
-        )
+        is_same = _answer(self._model, sizes_bytes, bytes_per_s, self._case) == answer
+        require(is_same, f"{case}: other times when asked again: they must depend on the arguments only")
         for message, before in enumerate(answer):
             larger = [size * 2 if i == message else size for i, size in enumerate(sizes_bytes)]
             after = _answer(self._model, larger, bytes_per_s, self._case)[message]
-            require(
-                after >= before,
-                f"{case}: message {message} is through after {before} ps, but with twice the bytes after {after} ps",
-            )
+            times = f"is through after {before} ps, but with twice the bytes after {after} ps"
+            require(after >= before, f"{case}: message {message} {times}")
         return answer
 
 
@@ -328,15 +291,11 @@ def _require_possible(
     for end_ps, size in sorted(zip(answer, sizes_bytes, strict=True)):
         total += size
         least = drain_ps(float(total), float(bytes_per_s))
-        require(
-            end_ps >= least,
-            f"{case}: {total} bytes are through after {end_ps} ps, the link needs {least} ps for them",
-        )
+        through = f"{total} bytes are through after {end_ps} ps"
+        require(end_ps >= least, f"{case}: {through}, the link needs {least} ps for them")
     busy_ps = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
-    require(
-        max(answer) <= busy_ps or not work_conserving,
-        f"{case}: the link rests: all is through after {max(answer)} ps, {busy_ps} ps would do",
-    )
+    rests = f"{case}: the link rests: all is through after {max(answer)} ps, {busy_ps} ps would do"
+    require(max(answer) <= busy_ps or not work_conserving, rests)
 
 
 def _queue_records(graph: TaskGraph, model: QueueModel, work_conserving: bool, case: str) -> tuple[Records, Questions]:
@@ -377,12 +336,9 @@ def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
     new_link, new_route = np.argsort(old_link).astype(np.int32), np.argsort(old_route).astype(np.int32)
     rows = [graph.links_of(route) for route in old_route]
     return replace(
-        graph,
-        route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),
-        route_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        route_links=new_link[np.concatenate(rows)],
-        route_latency_ps=graph.route_latency_ps[old_route],
-        link_bytes_per_s=graph.link_bytes_per_s[old_link],
+        graph, route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),
+        route_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64), route_links=new_link[np.concatenate(rows)],
+        route_latency_ps=graph.route_latency_ps[old_route], link_bytes_per_s=graph.link_bytes_per_s[old_link],
         link_latency_ps=graph.link_latency_ps[old_link],
         link_names=tuple(graph.link_names[link] for link in old_link),
-    )
+    )  # fmt: skip

@@ -92,12 +92,9 @@ def _require_passes(
 
 
 def _require_once(
-    schedule: PipelineSchedule,
-    positions: dict[tuple[int, int, int], int],
-    place: tuple[int, int],
-    shape: Pipeline,
+    schedule: PipelineSchedule, positions: dict[tuple[int, int, int], int], place: tuple[int, int], shape: Pipeline,
     case: str,
-) -> None:
+) -> None:  # fmt: skip
     """Check one micro-batch through one chunk: forward, then backward whole or in its two parts, in this order."""
     split = (INPUT_PASS, *place) in positions or (WEIGHT_PASS, *place) in positions
     backward = [INPUT_PASS, WEIGHT_PASS] if split else [BACKWARD_PASS]

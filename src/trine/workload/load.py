@@ -25,8 +25,6 @@ def load(
 ) -> Workload:
     """Read a single-GPU trace of one step, recognising its format.
 
-    Parameters
-    ----------
     path: a file or folder, the name of a bundled trace (:func:`bundled`), or a model, ``NAME[,option=value...]`` with
         or without the prefix ``model:``, which :func:`trine.synthesize` then writes.
     kineto, execution_trace: the two halves of a PyTorch pair, in place of ``path``.

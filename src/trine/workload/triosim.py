@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from io import StringIO
 from operator import itemgetter
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_triosim(folder: Path) -> RawTrace:
         raise TraceError("holds no operator", file=trace_file)
     storages = _allocations(rows, tensors)
     ids = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
-    used_tensors = {i: _with_storage(tensors[i], storages[i]) for i in ids}
+    used_tensors = {i: replace(tensors[i], storage=storages[i]) for i in ids}
     calls = tuple(_call(op, index, used_tensors) for index, op in enumerate(rows))
     return RawTrace(
         name=folder.name,
@@ -74,10 +75,6 @@ def _call(op: Operator, index: int, tensors: dict[int, RawTensor]) -> RawCall:
 
 def _present(ids: tuple[int, ...], tensors: dict[int, RawTensor]) -> tuple[int | None, ...]:
     return tuple(None if tensors[i].dtype == "none" else i for i in ids)
-
-
-def _with_storage(tensor: RawTensor, storage: int) -> RawTensor:
-    return RawTensor(tensor.id, tensor.shape, tensor.dtype, tensor.size_bytes, storage, tensor.hint)
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

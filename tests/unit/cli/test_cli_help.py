@@ -61,7 +61,7 @@ def test_help_lists_the_options_that_are_used_most():
         listed = [each for each in options if f"{each.long} " in text or f"{each.long}/" in text]
         if command.words in COMMON:
             assert len(options) > MOST_LISTED - 1
-            assert {each.long.removeprefix("--") for each in options} >= set(COMMON[command.words].split())
+            assert {each.long.removeprefix("--") for each in options} >= set(COMMON[command.words])
             assert len(listed) <= (15 if command.words == "train" else MOST_LISTED)
             assert "--details" in text or "--details" not in (each.long for each in options)
             hidden = len(options) - len(listed) + len(varied_parameters(command.words, options)[1:])

@@ -40,10 +40,8 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
     The width of a line grows with the square root of the link's bandwidth; its colour shows the class. Among many
     identical hosts, and many switches in a row, only some are drawn; the rest are counted.
 
-    Raises
-    ------
-    MissingExtraError: matplotlib is not installed.
-    InputError: matplotlib does not know the file ending, or the file cannot be written.
+    Raises MissingExtraError: matplotlib is not installed. InputError: matplotlib does not know the file ending, or the
+    file cannot be written.
     """
     figures = _matplotlib()
     picture = lay_out(cluster)
@@ -136,18 +134,10 @@ def _widths(picture: Picture) -> Callable[[Link], float]:
 def _draw_line(axes: Any, marks: Sequence[Mark], line: DrawnLink, width: float, figures: dict[str, Any]) -> None:
     a, b = marks[line.a], marks[line.b]
     arrow = figures["Arrow"](
-        (a.x, a.y),
-        (b.x, b.y),
-        connectionstyle=f"arc3,rad={line.bend or _detour(marks, line)}",
-        arrowstyle="-|>" if line.one_way else "-",
-        mutation_scale=9,
-        shrinkA=0,
-        shrinkB=14 if line.one_way else 0,
-        color=_LINK_COLOURS[line.link.link_class],
-        lw=width,
-        alpha=0.85,
-        zorder=1,
-    )
+        (a.x, a.y), (b.x, b.y), connectionstyle=f"arc3,rad={line.bend or _detour(marks, line)}",
+        arrowstyle="-|>" if line.one_way else "-", mutation_scale=9, shrinkA=0, shrinkB=14 if line.one_way else 0,
+        color=_LINK_COLOURS[line.link.link_class], lw=width, alpha=0.85, zorder=1,
+    )  # fmt: skip
     axes.add_patch(arrow)
     if line.count > 1:
         middle = (a.x + b.x) / 2, (a.y + b.y) / 2
@@ -197,14 +187,9 @@ def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float)
     if len(kinds_of_links) > _MAX_LEGEND:
         notes.append(f"{len(kinds_of_links) - _MAX_LEGEND} more kinds of links")
     figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=4,
-        frameon=False,
-        fontsize=7.5 * zoom,
-        title="; ".join(notes),
-        title_fontsize=7 * zoom,
-    )
+        handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7.5 * zoom,
+        title="; ".join(notes), title_fontsize=7 * zoom,
+    )  # fmt: skip
 
 
 # Layouts: hosts in frames, their fabric above, meshes as grids, rings as circles.

@@ -46,12 +46,9 @@ class Router:
     """Routes of one cluster, computed on demand."""
 
     def __init__(
-        self,
-        machine: LinkedDevices,
-        routing: str,
-        grid: tuple[int, ...] = (),
+        self, machine: LinkedDevices, routing: str, grid: tuple[int, ...] = (),
         joined_nics: frozenset[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set up a router; ``routing``, ``grid``: as in Cluster, ``joined_nics``: NICs that lead out of a node."""
         self._routing, self._grid_sizes, self._gpus = routing, grid, machine.gpus
         self._devices, self._links = machine.device_table, machine.link_table

@@ -190,14 +190,9 @@ def _cost(
     """Return a cost with the bytes delayed by set-up and steps."""
     steps_us = max(steps_us, _way_us(context.topology, op))
     return Cost(
-        launch_us=context.launch_us,
-        base_us=base_us,
-        steps_us=steps_us,
-        bytes_us=bytes_us,
-        delay_us=_delays(base_us + steps_us, bytes_us, ramp),
-        num_steps=num_steps,
-        limit=limit,
-    )
+        launch_us=context.launch_us, base_us=base_us, steps_us=steps_us, bytes_us=bytes_us,
+        delay_us=_delays(base_us + steps_us, bytes_us, ramp), num_steps=num_steps, limit=limit,
+    )  # fmt: skip
 
 
 def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:

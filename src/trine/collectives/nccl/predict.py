@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
@@ -80,19 +81,13 @@ class Collectives:
     options: library, algorithm, protocol and limits.
     library: costs to use instead of the library's. context: costs and links to use instead (:func:`with_context`).
 
-    Raises
-    ------
-    InputError: unknown option value, or one that does not fit the cluster.
+    Raises InputError: unknown option value, or one that does not fit the cluster.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        group: Sequence[int] | None = None,
-        options: CollectiveOptions | None = None,
-        library: Library | None = None,
-        context: CostContext | None = None,
-    ) -> None:
+        self, cluster: Cluster, group: Sequence[int] | None = None, options: CollectiveOptions | None = None,
+        library: Library | None = None, context: CostContext | None = None,
+    ) -> None:  # fmt: skip
         self.options = options or CollectiveOptions()
         self.cluster = cluster if context else spread_over_planes(cluster)
         self.group = range(len(self.cluster.gpus)) if group is None else group
@@ -158,7 +153,7 @@ class Collectives:
         pairs, tuner_choice = self.candidates(op), self._preferred(context, op, size_bytes)
         if self._is_choice_measured:
             return tuner_choice
-        total_us = {pair: _total_us(context, op, size_bytes, pair) for pair in pairs}
+        total_us = {pair: COSTS[pair[0]](context, op, float(size_bytes), pair[1]).total_us for pair in pairs}
         fastest = min(total_us, key=total_us.__getitem__)
         if self.topology.by_hand:  # then neither more bandwidth nor less latency makes the collective slower
             return fastest
@@ -316,22 +311,11 @@ class Collectives:
         evidence = "assumed" if self._reduces_in_fabric(pair) else self._evidence
         low, high = self._band(evidence, sent)
         return CollectiveTime(
-            op=op,
-            size_bytes=size,
-            sent_bytes=sent,
-            num_ranks=self.topology.num_ranks,
-            time_ps=_ps(time_us),
-            low_ps=_ps(time_us * low),
-            high_ps=_ps(time_us * high),
-            algorithm=pair[0],
-            protocol=pair[1],
-            channels=self.context.channels,
-            bus_factor=bus_factor(op, self.topology.num_ranks),
-            evidence=evidence,
-            limit=cost.limit,
-            parts=_parts(cost, time_us),
-            notes=notes,
-        )
+            op=op, size_bytes=size, sent_bytes=sent, num_ranks=self.topology.num_ranks, time_ps=_ps(time_us),
+            low_ps=_ps(time_us * low), high_ps=_ps(time_us * high), algorithm=pair[0], protocol=pair[1],
+            channels=self.context.channels, bus_factor=bus_factor(op, self.topology.num_ranks), evidence=evidence,
+            limit=cost.limit, parts=_parts(cost, time_us), notes=notes,
+        )  # fmt: skip
 
     def _faster_with_less(self, op: str, size: int, choice: Candidate) -> tuple[Cost, Candidate, float] | None:
         """Return (cost, candidate, share of the bandwidth) of a faster answer with less bandwidth, or None.
@@ -378,9 +362,7 @@ class Collectives:
 
     @cached_property
     def _evidence(self) -> str:
-        evidence = [medium.evidence for medium in self._media()]
-        order = EVIDENCE
-        return max(evidence, key=order.index)
+        return max((medium.evidence for medium in self._media()), key=EVIDENCE.index)
 
     def _reduces_in_fabric(self, pair: Candidate) -> bool:
         """Return whether the fabric's switches reduce (SHARP), which no measurement of these fits covers."""
@@ -439,11 +421,6 @@ class Collectives:
         return high
 
 
-def _total_us(context: CostContext, op: str, size: int, pair: Candidate) -> float:
-    """Return trine's estimate of one candidate's time."""
-    return COSTS[pair[0]](context, op, float(size), pair[1]).total_us
-
-
 def _check_op(op: str) -> None:
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}{nearest(op, OPS)}", field="op")
@@ -496,11 +473,7 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
         ("ramp", cost.delay_us, "pipeline fill: chunks wait for earlier steps"),
         ("level", time_us - cost.total_us, "raised to the time of a smaller size"),
     ]
-    ends = [0]
-    total = 0.0
-    for _, us, _ in named_us:
-        total += us
-        ends.append(_ps(total))
+    ends = [0, *map(_ps, accumulate(us for _, us, _ in named_us))]
     ends[-1] = _ps(time_us)
     return tuple(
         TimePart(name=name, time_ps=end - start, why=why)

@@ -22,12 +22,9 @@ _CACHE_SIZE = 256
 
 
 def predict(
-    op: str,
-    size_bytes: int,
-    cluster: Cluster,
-    group: Sequence[int] | None = None,
+    op: str, size_bytes: int, cluster: Cluster, group: Sequence[int] | None = None,
     options: CollectiveOptions | None = None,
-) -> CollectiveTime:
+) -> CollectiveTime:  # fmt: skip
     """Return :meth:`Collectives.predict` for a group, from a cache of recent groups."""
     return _cached_collectives(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
 
@@ -52,9 +49,7 @@ def collective_time(
 
     Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
 
-    Raises
-    ------
-    InputError: an unknown op, a group outside the cluster, or an option that does not fit.
+    Raises InputError: an unknown op, a group outside the cluster, or an option that does not fit.
     """
     size = _size(nbytes)
     ranks = _ranks(group)

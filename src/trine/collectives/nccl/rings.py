@@ -98,17 +98,10 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         ring = path = float(num_lanes * lane)
         exchange = pairs.exchange()
     return RingRates(
-        ring=ring,
-        path=path,
-        fan_out=exchange.rate * (size - 1),
-        shift=shift.rate,
-        root=root.rate,
-        lanes=num_lanes,
-        link=slowest,
-        latency_ps=slowest.latency_ps,
-        shift_latency_ps=max(shift.latencies_ps),
+        ring=ring, path=path, fan_out=exchange.rate * (size - 1), shift=shift.rate, root=root.rate, lanes=num_lanes,
+        link=slowest, latency_ps=slowest.latency_ps, shift_latency_ps=max(shift.latencies_ps),
         far_latency_ps=max(*exchange.latencies_ps, *root.latencies_ps),
-    )
+    )  # fmt: skip
 
 
 class Use(NamedTuple):
@@ -325,17 +318,11 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     peers = range(1, size)
     out, back = use_of((0, i) for i in peers), use_of((i, 0) for i in peers)
     return RingRates(
-        ring=rate,
-        path=rate,
-        fan_out=exchange.rate * (size - 1),
-        shift=rate,
-        root=min(out.rate, back.rate) * (size - 1),
-        lanes=1,
-        link=cluster.links[worst],
-        latency_ps=sum(latencies) // size,
-        shift_latency_ps=max(latencies),
+        ring=rate, path=rate, fan_out=exchange.rate * (size - 1), shift=rate,
+        root=min(out.rate, back.rate) * (size - 1), lanes=1, link=cluster.links[worst],
+        latency_ps=sum(latencies) // size, shift_latency_ps=max(latencies),
         far_latency_ps=max(*exchange.latencies_ps, *out.latencies_ps, *back.latencies_ps),
-    )
+    )  # fmt: skip
 
 
 class Load(NamedTuple):

@@ -292,11 +292,8 @@ class StepCosts:
         if kind not in _SPREAD:
             return None
         if topology.num_domains == 1:
-            return (
-                "direct"
-                if topology.inside is not None and topology.inside.lanes == topology.num_ranks - 1 > 1
-                else None
-            )
+            is_meshed = topology.inside is not None and topology.inside.lanes == topology.num_ranks - 1 > 1
+            return "direct" if is_meshed else None
         if topology.min_per_domain == topology.max_per_domain > 1 and self._is_in_order(group, topology.min_per_domain):
             return f"hierarchical:{topology.num_domains}x{topology.min_per_domain}"
         return None

@@ -192,23 +192,14 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     table = cluster.device_table
     models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
-        num_ranks=len(gpus),
-        num_domains=len(domains),
-        num_nodes=len(np.unique(cluster.node_of[gpus])),
-        min_per_domain=min(map(len, domains)),
-        max_per_domain=max(map(len, domains)),
-        gpu=oldest(models),
-        library=cluster.library or "nccl",
-        inside=inner,
-        path_bytes_per_s=path,
+        num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(np.unique(cluster.node_of[gpus])),
+        min_per_domain=min(map(len, domains)), max_per_domain=max(map(len, domains)), gpu=oldest(models),
+        library=cluster.library or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
         multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
-        sharp=len(domains) > 1 and _fabric_reduces(cluster),
-        pair_bytes_per_s=pair_rate,
-        root_pair_bytes_per_s=root,
-        far_latency_ps=far_ps,
-        same_gpus=have_one_capability(models),
-    )
+        sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=pair_rate, root_pair_bytes_per_s=root,
+        far_latency_ps=far_ps, same_gpus=have_one_capability(models),
+    )  # fmt: skip
 
 
 def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
@@ -314,18 +305,11 @@ def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: S
 def _domain_tier(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
     rates = ring_rates(cluster, domain)
     tier = Tier(
-        medium=rates.link.medium or "",
-        ring_bytes_per_s=rates.ring,
-        gpu_bytes_per_s=rates.fan_out,
-        shift_bytes_per_s=rates.shift,
-        root_bytes_per_s=rates.root,
-        lanes=rates.lanes,
-        latency_ps=rates.latency_ps,
-        shift_latency_ps=rates.shift_latency_ps,
-        far_latency_ps=rates.far_latency_ps,
-        limit=rates.link.name,
+        medium=rates.link.medium or "", ring_bytes_per_s=rates.ring, gpu_bytes_per_s=rates.fan_out,
+        shift_bytes_per_s=rates.shift, root_bytes_per_s=rates.root, lanes=rates.lanes, latency_ps=rates.latency_ps,
+        shift_latency_ps=rates.shift_latency_ps, far_latency_ps=rates.far_latency_ps, limit=rates.link.name,
         headroom=headroom_of(rates.link),
-    )
+    )  # fmt: skip
     return tier, rates.path
 
 
@@ -351,18 +335,12 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     next_load, next_ps = (ring, latencies) if is_ring else crossings(cluster, last, np.roll(first, -1))
     far_ps = max(max(each) for _, each in ((ring, latencies), *shift_loads))
     return Tier(
-        medium=next(filter(None, media), ""),
-        ring_bytes_per_s=rate,
+        medium=next(filter(None, media), ""), ring_bytes_per_s=rate,
         gpu_bytes_per_s=len(exchange) / sum(1 / each for each in exchange) / width,
-        shift_bytes_per_s=min(rate / lanes, next_load.worst(cluster)[1]),
-        root_bytes_per_s=rate / lanes,
-        lanes=lanes,
-        latency_ps=sum(latencies) // len(latencies),
-        shift_latency_ps=max(next_ps),
-        far_latency_ps=far_ps,
-        limit=links[worst].name,
-        headroom=headroom_of(links[worst]),
-    )
+        shift_bytes_per_s=min(rate / lanes, next_load.worst(cluster)[1]), root_bytes_per_s=rate / lanes, lanes=lanes,
+        latency_ps=sum(latencies) // len(latencies), shift_latency_ps=max(next_ps), far_latency_ps=far_ps,
+        limit=links[worst].name, headroom=headroom_of(links[worst]),
+    )  # fmt: skip
 
 
 def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:

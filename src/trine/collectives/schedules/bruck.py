@@ -9,6 +9,7 @@ binomial tree per part, first to far ranks with few parts per message, last to n
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -72,12 +73,9 @@ def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
-def pat_all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Build PAT's all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
-    return cut("all_gather", "pat", num_ranks, size_bytes, num_ranks, PatSends("all_gather"), shift_symmetric=True)
-
-
-def pat_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Build PAT's reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
-    kind = "reduce_scatter"
+def _pat(kind: str, num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Build PAT's all_gather or reduce_scatter."""
     return cut(kind, "pat", num_ranks, size_bytes, num_ranks, PatSends(kind), shift_symmetric=True)
+
+
+pat_all_gather, pat_reduce_scatter = partial(_pat, "all_gather"), partial(_pat, "reduce_scatter")

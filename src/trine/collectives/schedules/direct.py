@@ -8,11 +8,12 @@ rank, the last to the first, model nccl-tests' send_recv and one step of ring at
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.schedule import Schedule, Sends, SendsOf
 from trine.collectives.sends import SendList, cut, log2_ceil
 from trine.errors import InputError
 
@@ -61,12 +62,9 @@ class BlockSends:
         sends, peers = DirectSends("all_to_all_v")(position, num_ranks, num_chunks, root), _peers(position, num_ranks)
         is_present = bits[position * num_ranks + peers] == 1
         return Sends(
-            step=sends.step[is_present],
-            peer=sends.peer[is_present],
-            chunk=sends.chunk[is_present],
-            reduce=sends.reduce[is_present],
-            channel=sends.channel[is_present],
-        )
+            step=sends.step[is_present], peer=sends.peer[is_present], chunk=sends.chunk[is_present],
+            reduce=sends.reduce[is_present], channel=sends.channel[is_present],
+        )  # fmt: skip
 
 
 def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
@@ -102,23 +100,14 @@ def dissemination_sends(position: int, num_ranks: int, num_chunks: int, root: in
     return sends.build()
 
 
-def _symmetric_schedule(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
+def _symmetric_schedule(kind: str, num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Build a collective without a root; an all-reduce in two shots: a reduce-scatter, then an all-gather."""
     return cut(kind, "direct", num_ranks, size_bytes, num_ranks, DirectSends(kind), shift_symmetric=True)
 
 
-def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Return a two-shot all-reduce, a reduce-scatter and an all-gather. ``size_bytes``: the buffer."""
-    return _symmetric_schedule("all_reduce", num_ranks, size_bytes)
-
-
-def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Return a schedule after which rank p has part p of the sum. ``size_bytes``: the input of a rank."""
-    return _symmetric_schedule("reduce_scatter", num_ranks, size_bytes)
-
-
-def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Return a schedule after which every rank has all parts. ``size_bytes``: the output of a rank."""
-    return _symmetric_schedule("all_gather", num_ranks, size_bytes)
+all_reduce, reduce_scatter, all_gather = (
+    partial(_symmetric_schedule, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
+)
 
 
 def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
@@ -147,16 +136,10 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
         table = _check_matrix(matrix, num_ranks, size_bytes)
     present = np.packbits(table.ravel() > 0).tobytes()
     return Schedule(
-        kind="all_to_all_v",
-        algorithm="direct",
-        num_ranks=num_ranks,
-        num_chunks=num_ranks * num_ranks,
-        chunk_bytes=int(table.max()),
-        size_bytes=size_bytes,
-        sends_of=BlockSends(present),
-        chunk_sizes=tuple(table.ravel().tolist()),
-        symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
-    )
+        kind="all_to_all_v", algorithm="direct", num_ranks=num_ranks, num_chunks=num_ranks * num_ranks,
+        chunk_bytes=int(table.max()), size_bytes=size_bytes, sends_of=BlockSends(present),
+        chunk_sizes=tuple(table.ravel().tolist()), symmetry=(num_ranks,) if _is_cyclic(table > 0) else None,
+    )  # fmt: skip
 
 
 def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:
@@ -180,14 +163,13 @@ def _check_matrix(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArra
     return table.astype(np.int64)
 
 
-def gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Return a schedule after which the root has all chunks. ``size_bytes``: the output of the root."""
-    return cut("gather", "direct", num_ranks, size_bytes, num_ranks, gather_sends, root=root)
+def _parts_schedule(kind: str, sends_of: SendsOf, num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Build a collective that gives each rank, or takes from it, one part of the root's buffer."""
+    return cut(kind, "direct", num_ranks, size_bytes, num_ranks, sends_of, root=root)
 
 
-def scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Return a schedule after which rank p has the root's chunk p. ``size_bytes``: the input of the root."""
-    return cut("scatter", "direct", num_ranks, size_bytes, num_ranks, scatter_sends, root=root)
+gather = partial(_parts_schedule, "gather", gather_sends)
+scatter = partial(_parts_schedule, "scatter", scatter_sends)
 
 
 def broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:

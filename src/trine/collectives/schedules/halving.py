@@ -9,6 +9,7 @@ beyond P first sends its data to rank p - P, and finally receives its result fro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut
@@ -87,13 +88,9 @@ def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     )  # fmt: skip
 
 
-def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
-    kind = "reduce_scatter"
+def _parts(kind: str, num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+    """Build a reduce_scatter or an all_gather."""
     return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
 
 
-def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Build an all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
-    kind = "all_gather"
-    return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
+reduce_scatter, all_gather = partial(_parts, "reduce_scatter"), partial(_parts, "all_gather")

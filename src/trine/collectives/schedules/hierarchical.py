@@ -9,7 +9,7 @@ x size + l`` is member l of group g.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isqrt
 
 import numpy as np
@@ -76,14 +76,9 @@ class LevelSends:
         chunk_row = spans(part.chunk, count) % len(chunks)
         row = np.repeat(unit, starts.shape[1])
         sends.add_raw(
-            first_step + part.step[row],
-            peers[part.peer[row]],
-            starts[chunk_row].ravel(),
-            reduce=part.reduce[row],
-            channel=part.channel[row],
-            count=chunks.shape[1] if is_run else 1,
-            message=message[row],
-        )
+            first_step + part.step[row], peers[part.peer[row]], starts[chunk_row].ravel(), reduce=part.reduce[row],
+            channel=part.channel[row], count=chunks.shape[1] if is_run else 1, message=message[row],
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -131,8 +126,10 @@ def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int
 
 
 def _levels(
-    kind: str, algorithm: str, num_ranks: int, size_bytes: int, shape: tuple[int, ...] | None, inner: str, outer: str
-) -> Schedule:
+    kind: str, algorithm: str, num_ranks: int, size_bytes: int, root: int = -1, *,
+    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+) -> Schedule:  # fmt: skip
+    """Build the schedule of all levels. ``shape``: (groups, ranks of a group)."""
     groups, size = group_shape(num_ranks, shape)
     phases: list[tuple[Schedule, bool, int]] = []
     first_step = 0
@@ -175,28 +172,7 @@ def _phase(kind: str, is_inner: bool, shape: tuple[int, int], size_bytes: int, a
     return replace(schedule, chunk_bytes=0, size_bytes=0)
 
 
-def all_reduce(
-    num_ranks: int, size_bytes: int, root: int = -1, *,
-    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
-) -> Schedule:  # fmt: skip
-    """Build an all_reduce: every rank ends with the sum of all buffers. ``shape``: (groups, ranks of a group)."""
-    return _levels("all_reduce", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
-
-
-def reduce_scatter(
-    num_ranks: int, size_bytes: int, root: int = -1, *,
-    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
-) -> Schedule:  # fmt: skip
-    """Build a reduce_scatter: rank p ends with part p of the sum. ``shape``: (groups, ranks of a group)."""
-    return _levels("reduce_scatter", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
-
-
-def all_gather(
-    num_ranks: int, size_bytes: int, root: int = -1, *,
-    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
-) -> Schedule:  # fmt: skip
-    """Build an all_gather: every rank ends with the parts of all. ``shape``: (groups, ranks of a group)."""
-    return _levels("all_gather", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
+all_reduce, reduce_scatter, all_gather = (partial(_levels, kind, "hierarchical") for kind in PHASES)
 
 
 def all_to_all(
@@ -211,22 +187,11 @@ def all_to_all(
     return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
-def torus_all_reduce(
-    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
+def _torus(
+    kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:
-    """Build rings along the rows, along the columns, and along the rows again. ``shape``: (rows, columns)."""
-    return _levels("all_reduce", "torus", num_ranks, size_bytes, shape, "ring", "ring")
+    """Build rings along the rows and the columns, an all-reduce along the rows again. ``shape``: (rows, columns)."""
+    return _levels(kind, "torus", num_ranks, size_bytes, shape=shape, inner="ring", outer="ring")
 
 
-def torus_reduce_scatter(
-    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
-) -> Schedule:
-    """Build rings along the rows, then along the columns. ``shape``: (rows, columns)."""
-    return _levels("reduce_scatter", "torus", num_ranks, size_bytes, shape, "ring", "ring")
-
-
-def torus_all_gather(
-    num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
-) -> Schedule:
-    """Build rings along the columns, then along the rows. ``shape``: (rows, columns)."""
-    return _levels("all_gather", "torus", num_ranks, size_bytes, shape, "ring", "ring")
+torus_all_reduce, torus_reduce_scatter, torus_all_gather = (partial(_torus, kind) for kind in PHASES)

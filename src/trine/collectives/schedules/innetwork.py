@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -104,37 +105,18 @@ def sharp_levels(num_ranks: int, radix: int | None) -> int:
     return 1 if radix is None or radix >= num_ranks else 2
 
 
-def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Schedule:
+def _nvls(kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
     number = pipeline_chunks(size_bytes, num_ranks, 4 if kind == "all_reduce" else 2, chunks)
     if chunks is None:
         number = min(number, max(4, MAX_SHARDS // num_ranks**2))
     parameters: tuple[tuple[str, Parameter], ...] = (("chunks", number),)
     sends_of = NvlsSends(kind, number)
-    return cut(
-        kind,
-        "nvls",
-        num_ranks,
-        size_bytes,
-        number * num_ranks,
-        sends_of,
-        num_switches=1,
-        parameters=parameters,
-    )
+    return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_switches=1, parameters=parameters)
 
 
-def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _nvls("all_reduce", num_ranks, size_bytes, chunks)
-
-
-def nvls_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
-    return _nvls("reduce_scatter", num_ranks, size_bytes, chunks)
-
-
-def nvls_all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build an all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
-    return _nvls("all_gather", num_ranks, size_bytes, chunks)
+nvls_all_reduce, nvls_reduce_scatter, nvls_all_gather = (
+    partial(_nvls, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
+)
 
 
 def sharp_all_reduce(

@@ -8,10 +8,11 @@ pipelined.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.schedule import Schedule, Sends, SendsOf
 from trine.collectives.sends import cut, pipeline_chunks, positive
 
 
@@ -66,46 +67,22 @@ def _chain_sends(position: int, num_ranks: int, count: int, first_step: int, *, 
     )
 
 
-def _ring(kind: str, num_ranks: int, size_bytes: int, channels: int) -> Schedule:
+def _ring(kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
+    """Build a collective without a root, whose parts have ceil(size / N) bytes."""
     positive("channels", channels)
-    return cut(
-        kind,
-        "ring",
-        num_ranks,
-        size_bytes,
-        num_ranks * channels,
-        RingSends(kind, channels),
-        shift_symmetric=True,
-        parameters=(("channels", channels),),
-    )
+    sends_of, number = RingSends(kind, channels), num_ranks * channels
+    parameters = (("channels", channels),)
+    return cut(kind, "ring", num_ranks, size_bytes, number, sends_of, shift_symmetric=True, parameters=parameters)
 
 
-def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _ring("all_reduce", num_ranks, size_bytes, channels)
-
-
-def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
-    return _ring("reduce_scatter", num_ranks, size_bytes, channels)
-
-
-def all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Build an all_gather: every rank ends with all parts of ceil(size / N). ``size_bytes``: the output of a rank."""
-    return _ring("all_gather", num_ranks, size_bytes, channels)
-
-
-def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build a broadcast: every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+def _chain(
+    kind: str, sends_of: SendsOf, num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None
+) -> Schedule:
     number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
-    return cut(
-        "broadcast", "ring", num_ranks, size_bytes, number, broadcast_sends, root=root, parameters=(("chunks", number),)
-    )
+    return cut(kind, "ring", num_ranks, size_bytes, number, sends_of, root=root, parameters=(("chunks", number),))
 
 
-def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build a reduce: the root ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
-    return cut(
-        "reduce", "ring", num_ranks, size_bytes, number, reduce_sends, root=root, parameters=(("chunks", number),)
-    )
+all_reduce, reduce_scatter, all_gather = (
+    partial(_ring, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
+)
+broadcast, reduce = partial(_chain, "broadcast", broadcast_sends), partial(_chain, "reduce", reduce_sends)

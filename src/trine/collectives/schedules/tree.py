@@ -9,7 +9,7 @@ NCCL 2.4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -128,26 +128,14 @@ def double_tree_sends(position: int, num_ranks: int, num_chunks: int, root: int)
     return sends.build()
 
 
-def _tree(kind: str, num_ranks: int, size_bytes: int, root: int, chunks: int | None) -> Schedule:
+def _tree(kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
     stages = binary_tree(num_ranks).height * (2 if kind == "all_reduce" else 1)
     number = pipeline_chunks(size_bytes, num_ranks, stages, chunks)
     parameters = (("chunks", number),)
     return cut(kind, "tree", num_ranks, size_bytes, number, TreeSends(kind), root=max(root, 0), parameters=parameters)
 
 
-def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _tree("all_reduce", num_ranks, size_bytes, root, chunks)
-
-
-def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build a broadcast: every rank ends with the root's buffer. ``size_bytes``: the buffer."""
-    return _tree("broadcast", num_ranks, size_bytes, root, chunks)
-
-
-def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Build a reduce: the root ends with the sum of all buffers. ``size_bytes``: the buffer."""
-    return _tree("reduce", num_ranks, size_bytes, root, chunks)
+all_reduce, broadcast, reduce = (partial(_tree, kind) for kind in ("all_reduce", "broadcast", "reduce"))
 
 
 def double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:

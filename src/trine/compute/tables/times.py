@@ -115,7 +115,8 @@ class SizedTimes:
         outer = y.shape[-1]
         dtype = dtype_name(x)
         if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
-            return self._without_tensor_cores(sizes)
+            # Without tensor cores: the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size 108.
+            return operator_time(self._gpu, sizes, work_of(sizes), "float32")
         rates = self._rates(inner, outer, dtype)
 
         def gemm(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
@@ -162,10 +163,6 @@ class SizedTimes:
         aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
         is_half = dtype in ("bfloat16", "float16")
         return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
-
-    def _without_tensor_cores(self, sizes: Resized) -> TableTime | None:
-        """Return the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
-        return operator_time(self._gpu, sizes, work_of(sizes), "float32")
 
     def _at_least_moved(self, product: TableTime | None, sizes: Resized) -> TableTime | None:
         """Return ``product``, or the memory time if longer: each batch reads a second factor, which it omits."""

@@ -120,17 +120,14 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
 
     Raises TraceError: names the file and the node.
     """
-    data = read_bytes(path) if content is None else content
-    schema_classes = classes()
-    parts = _messages(data, path)
-    head = schema_classes.metadata()
+    parts = _messages(read_bytes(path) if content is None else content, path)
+    head = classes().metadata()
     first = next(parts, None)
     if first is None:
         raise TraceError("is empty: a Chakra trace begins with its metadata", file=path)
     _parse(head, first, path, "the metadata")
-    return TraceFile(
-        path, Attributes(head.attr, path, "the metadata"), _nodes(parts, path, {} if known is None else known)
-    )
+    nodes = _nodes(parts, path, {} if known is None else known)
+    return TraceFile(path, Attributes(head.attr, path, "the metadata"), nodes)
 
 
 def _nodes(parts: Iterator[bytes], path: Path, known: dict[bytes, RawNode]) -> list[RawNode]:
@@ -157,14 +154,10 @@ def _raw(part: bytes, number: int, path: Path) -> RawNode:
     if message.type and message.type not in NODE_TYPES:
         raise TraceError(f"node {message.id}: there is no node type {message.type}", file=path)
     return RawNode(
-        id=message.id,
-        name=message.name,
-        type=message.type,
-        deps=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))),
-        duration_micros=message.duration_micros,
-        values=message.inputs.values,
-        attributes=Attributes(message.attr, path, f"node {message.id}"),
-    )
+        id=message.id, name=message.name, type=message.type,
+        deps=tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps))), duration_micros=message.duration_micros,
+        values=message.inputs.values, attributes=Attributes(message.attr, path, f"node {message.id}"),
+    )  # fmt: skip
 
 
 def _parse(message: Any, part: bytes, path: Path, subject: str) -> None:
@@ -252,11 +245,9 @@ def merged(first: Groups, second: Groups, path: Path) -> dict[str, tuple[int, ..
     """Return all groups of both. Raises TraceError if one name has different ranks in the two."""
     for name, ranks in second.items():
         if first.get(name, ranks) != ranks:
-            raise TraceError(
-                f"process group {name[:60]!r} has ranks {short(list(ranks))} here, but {short(list(first[name]))} "
-                "elsewhere",
-                file=path,
-            )
+            here, elsewhere = short(list(ranks)), short(list(first[name]))
+            message = f"process group {name[:60]!r} has ranks {here} here, but {elsewhere} elsewhere"
+            raise TraceError(message, file=path)
     return {**first, **second}
 
 

@@ -139,14 +139,10 @@ class Tables:
 def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own: bool) -> Program:
     """Return the program of one trace.
 
-    Parameters
-    ----------
     known: groups from outside the trace, by name; the trace's metadata nodes add to them.
     own: whether trine wrote it, so that trine's exact attributes count.
 
-    Raises
-    ------
-    TraceError: names file and node: a dependency on a missing node, a cycle, or a wrong attribute.
+    Raises TraceError: names file and node: a dependency on a missing node, a cycle, or a wrong attribute.
     """
     for node in file.nodes:
         if node.type == schema.METADATA:
@@ -190,13 +186,9 @@ class _StepWriter:
             moves = isinstance(step, Compute) and step.stream != LAUNCH_STREAM
             self._tensor_bytes.append(node.attributes.integer("tensor_size", 0) if moves else 0)
         return Program(
-            steps=tuple(self._steps),
-            nodes=tuple(self._nodes),
-            groups=self._groups,
-            owners=self._owners,
-            notes=tuple(self._notes),
-            tensor_bytes=tuple(self._tensor_bytes),
-        )
+            steps=tuple(self._steps), nodes=tuple(self._nodes), groups=self._groups, owners=self._owners,
+            notes=tuple(self._notes), tensor_bytes=tuple(self._tensor_bytes),
+        )  # fmt: skip
 
     # -- one node ------------------------------------------------------------------------------------------------
 
@@ -218,9 +210,8 @@ class _StepWriter:
         if roofline is not None and not on_cpu:
             size_bytes = attributes.integer("tensor_size", 0)
             if not size_bytes:
-                self._notes["some compute nodes without tensor_size take no time under a roofline, as in ASTRA-sim"] = (
-                    None
-                )
+                note = "some compute nodes without tensor_size take no time under a roofline, as in ASTRA-sim"
+                self._notes[note] = None
                 return 0
             self._tables.has_timed = True
             return roofline.duration_ps(attributes.integer("num_ops", 0, 2**63), size_bytes)
@@ -286,9 +277,8 @@ class _StepWriter:
 
     def _group(self, node: RawNode, attributes: Attributes) -> tuple[int, ...]:
         if not all(attributes.flags("involved_dim")):
-            self._fail(
-                node, "involved_dim leaves out dimensions of ASTRA-sim's network; name the ranks by a process group"
-            )
+            remedy = "name the ranks by a process group"
+            self._fail(node, f"involved_dim leaves out dimensions of ASTRA-sim's network; {remedy}")
         if attributes.integer("comm_priority", 0):
             self._notes["priorities of collectives are not used"] = None
         name = attributes.text("pg_name")

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,26 +41,19 @@ def manifest_file(prefix: str | os.PathLike[str]) -> Path:
 
 
 def read_chakra(
-    prefix: str | os.PathLike[str],
-    *,
-    comm_groups: str | os.PathLike[str] | None = None,
-    roofline: NodeRoofline | None = None,
-    algorithms: Mapping[str, str] | None = None,
-) -> ChakraTrace:
+    prefix: str | os.PathLike[str], *, comm_groups: str | os.PathLike[str] | None = None,
+    roofline: NodeRoofline | None = None, algorithms: Mapping[str, str] | None = None,
+) -> ChakraTrace:  # fmt: skip
     """Read the Chakra execution traces of all ranks, plain or gzip.
 
-    Parameters
-    ----------
     prefix: path up to ``.<rank>.et``; ranks are numbered from 0 without a gap.
     comm_groups: JSON of process groups, ``{"1": [0, 1]}``; default: ``<prefix>.groups.json`` if it exists.
     roofline: time compute nodes by their ``num_ops`` and ``tensor_size`` instead of their durations.
     algorithms: collective -> the algorithm to simulate; default: the first one registered for it.
 
-    Raises
-    ------
-    InputError: an algorithm for a collective that no trace has.
-    TraceError: names file and node: a file or node that cannot be read, a missing or circular dependency, an unknown
-        group or one without the rank, a message that is never received, or ranks that disagree on a collective.
+    Raises InputError for an algorithm of a collective that no trace has. Raises TraceError, naming file and node, for a
+    file or node that cannot be read, a missing or circular dependency, an unknown group or one without the rank, a
+    message that is never received, or ranks that disagree on a collective.
     """
     text = os.fspath(prefix)
     files = _files(text)
@@ -149,17 +142,12 @@ class _JobReader:
         program_of = tuple(self._program(rank) for rank in range(len(self._files)))
         axes, layers = self._own_facts()
         trace = ChakraTrace(
-            prefix=self._prefix,
-            files=self._files,
-            programs=tuple(self._programs),
-            program_of=program_of,
+            prefix=self._prefix, files=self._files, programs=tuple(self._programs), program_of=program_of,
             groups={name: ranks for ranks, name in self._tables.axes.items()},
-            operator_names=tuple(self._tables.operators),
-            layer_names=layers,
-            axes=axes,
+            operator_names=tuple(self._tables.operators), layer_names=layers, axes=axes,
             roofline=self._tables.roofline,
             notes=tuple(dict.fromkeys(note for program in self._programs for note in program.notes)),
-        )
+        )  # fmt: skip
         check(trace)
         return trace
 
@@ -182,21 +170,18 @@ class _JobReader:
         return number
 
     def _check_rank(self, rank: int, program: Program) -> None:
+        file = self._files[rank]
         for ranks, node in program.groups.items():
             if rank not in ranks:
-                raise TraceError(
-                    f"node {node}: rank {rank} is not in the group of its collective, {short(list(ranks))}",
-                    file=self._files[rank],
-                )
+                group = short(list(ranks))
+                raise TraceError(f"node {node}: rank {rank} is not in the group of its collective, {group}", file=file)
         for owner, node in program.owners.items():
             if owner != rank:
-                raise TraceError(
-                    f"node {node}: its own end is rank {owner}, but this is the trace of rank {rank}",
-                    file=self._files[rank],
-                )
+                message = f"node {node}: its own end is rank {owner}, but this is the trace of rank {rank}"
+                raise TraceError(message, file=file)
         for step, node in zip(program.steps, program.nodes, strict=True):
             if isinstance(step, Send) and step.peer.position == rank:
-                raise TraceError(f"node {node}: rank {rank} sends to itself", file=self._files[rank])
+                raise TraceError(f"node {node}: rank {rank} sends to itself", file=file)
 
     def _own_facts(self) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
         """Return the axes and names of layers from the metadata of the first trace if trine wrote it."""
@@ -230,14 +215,11 @@ def check(trace: ChakraTrace) -> None:
 
 
 def _check_layers(trace: ChakraTrace) -> None:
-    for rank, number in _first_ranks(trace):
-        program = trace.programs[number]
+    for number, program in enumerate(trace.programs):
         for step, node in zip(program.steps, program.nodes, strict=True):
             if step.label.layer >= len(trace.layer_names):
-                raise TraceError(
-                    f"node {node}: label names layer {step.label.layer}, there are {len(trace.layer_names)}",
-                    file=trace.files[rank],
-                )
+                message = f"node {node}: label names layer {step.label.layer}, there are {len(trace.layer_names)}"
+                raise TraceError(message, file=trace.files[trace.program_of.index(number)])
 
 
 class _Message(NamedTuple):
@@ -278,11 +260,8 @@ def _unmatched(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends
     tag, size, turn = message.tag
     near = next(((m.tag[1], n) for m, (_, n) in theirs.items() if m[:2] == message[:2] and m.tag[0] == tag), None)
     hint = "" if near is None else f"; its node {near[1]} has {near[0]} bytes under this tag"
-    return TraceError(
-        f"node {node}: rank {rank} {verb} {size} bytes under tag {tag} ({int(turn) + 1}. such message), but rank "
-        f"{peer} {lack}{hint}",
-        file=trace.files[rank],
-    )
+    ours_text = f"node {node}: rank {rank} {verb} {size} bytes under tag {tag} ({int(turn) + 1}. such message)"
+    return TraceError(f"{ours_text}, but rank {peer} {lack}{hint}", file=trace.files[rank])
 
 
 def _check_collectives(trace: ChakraTrace) -> None:
@@ -293,19 +272,17 @@ def _check_collectives(trace: ChakraTrace) -> None:
             mine = calls[trace.program_of[rank]].get(axis, [])
             if mine is first:
                 continue
+            group, file = _listed(ranks), trace.files[rank]
             for turn, (expected, call) in enumerate(zip(first, mine, strict=False)):
                 if expected[:-1] != call[:-1]:
-                    raise TraceError(
-                        f"node {call.node}: collective {turn + 1} of group {_listed(ranks)} is {_text(call)} on rank "
-                        f"{rank}, but {_text(expected)} on rank {ranks[0]} (node {expected.node})",
-                        file=trace.files[rank],
-                    )
+                    here = f"node {call.node}: collective {turn + 1} of group {group} is {_text(call)} on rank {rank}"
+                    there = f"{_text(expected)} on rank {ranks[0]} (node {expected.node})"
+                    raise TraceError(f"{here}, but {there}", file=file)
             if len(mine) != len(first):
-                raise TraceError(
-                    f"rank {rank} has {len(mine)} collectives of group {_listed(ranks)}, but rank {ranks[0]} has "
-                    f"{len(first)}",
-                    file=trace.files[rank],
+                counts = (
+                    f"rank {rank} has {len(mine)} collectives of group {group}, but rank {ranks[0]} has {len(first)}"
                 )
+                raise TraceError(counts, file=file)
 
 
 def _calls(trace: ChakraTrace, number: int) -> dict[str, list[_Call]]:
@@ -316,12 +293,6 @@ def _calls(trace: ChakraTrace, number: int) -> dict[str, list[_Call]]:
         if isinstance(step, Collective):
             calls_by_group[step.axis].append(_Call(step.kind, step.size_bytes, step.root, step.algorithm, node))
     return dict(calls_by_group)
-
-
-def _first_ranks(trace: ChakraTrace) -> Iterator[tuple[int, int]]:
-    """Yield each program's first rank, and its number."""
-    for number in range(len(trace.programs)):
-        yield trace.program_of.index(number), number
 
 
 def _text(call: _Call) -> str:

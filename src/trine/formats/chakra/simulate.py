@@ -42,42 +42,27 @@ NOT_MODELLED = (
 
 
 def simulate_chakra(
-    trace: ChakraTrace,
-    cluster: Cluster | str | os.PathLike[str],
-    *,
-    network: str | Network | None = None,
-    collective_costs: str | CollectiveCosts = "auto",
-    engine: str = "compiled",
-    progress: Progress | None = None,
-    on_compile: OnCompile | None = None,
-    warnings: tuple[str, ...] = (),
-) -> Result:
+    trace: ChakraTrace, cluster: Cluster | str | os.PathLike[str], *, network: str | Network | None = None,
+    collective_costs: str | CollectiveCosts = "auto", engine: str = "compiled", progress: Progress | None = None,
+    on_compile: OnCompile | None = None, warnings: tuple[str, ...] = (),
+) -> Result:  # fmt: skip
     """Simulate the traces of all ranks, rank i on the i-th GPU of ``cluster``.
 
-    Parameters
-    ----------
     network, engine, progress, on_compile: as in :func:`trine.simulate`.
     collective_costs: as in :func:`trine.simulate`, or a function of (kind, bytes, ranks, algorithm or None) that
         returns the algorithm to simulate and the ps of software before each message.
 
-    Raises
-    ------
-    InputError: an unknown option.
-    PlanError: fewer GPUs than ranks, memory nodes on a cluster without a host, or more tasks than fit into memory.
-    DeadlockError: nodes that wait for each other.
+    Raises InputError for an unknown option; PlanError for fewer GPUs than ranks, memory nodes on a cluster without a
+    host, or more tasks than fit into memory; DeadlockError for nodes that wait for each other.
     """
     began = time.perf_counter()
     cluster = as_cluster(cluster)
     network = network_on(cluster, network)
     if trace.num_ranks > len(cluster.gpus):
-        raise PlanError(
-            f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
-        )
-    costs: CollectiveCosts | None = None
-    if not isinstance(collective_costs, str):
-        costs = collective_costs
-    else:
-        costs = costs_on(collective_costs, cluster, network=network)
+        gpus = f"cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"
+        raise PlanError(f"there are traces of {trace.num_ranks} ranks, but {gpus}")
+    given = collective_costs
+    costs = costs_on(given, cluster, network=network) if isinstance(given, str) else given
     graph, shape = _graph(trace, cluster, costs)
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
     return Result(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from trine.common.units import PS_PER_US
@@ -53,24 +53,12 @@ def node_attribute(attribute: bytes) -> bytes:
     return message(_NODE_ATTRIBUTE, attribute)
 
 
-def int32(name: str, value: int) -> bytes:
-    """Return an attribute of type int32."""
-    return _name(name) + integer(_INT32, value)
+def _number_attribute(field: int, name: str, value: int) -> bytes:
+    """Return an attribute of the type that has this field of the schema."""
+    return _name(name) + integer(field, value)
 
 
-def int64(name: str, value: int) -> bytes:
-    """Return an attribute of type int64."""
-    return _name(name) + integer(_INT64, value)
-
-
-def uint64(name: str, value: int) -> bytes:
-    """Return an attribute of type uint64."""
-    return _name(name) + integer(_UINT64, value)
-
-
-def boolean(name: str, value: bool) -> bytes:
-    """Return an attribute of type bool."""
-    return _name(name) + integer(_BOOL, value)
+int32, int64, uint64, boolean = (partial(_number_attribute, field) for field in (_INT32, _INT64, _UINT64, _BOOL))
 
 
 def string(name: str, value: str) -> bytes:
@@ -128,9 +116,8 @@ class Encoder:
         finished: list[bytes] = []
         before = _order(steps)
         micros = _micros(steps)
-        ends: list[
-            tuple[int, ...]
-        ] = []  # for each step the ids to wait for: its own, or the dependencies of an omitted step
+        #: for each step the ids to wait for: its own, or the dependencies of an omitted step
+        ends: list[tuple[int, ...]] = []
         num_nodes = 0
         for number, step in enumerate(steps):
             waits = (*step.after, *before[number])

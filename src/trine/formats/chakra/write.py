@@ -73,10 +73,8 @@ def _check_astra_sim(steps: list[Step], prefix: str) -> None:
                 "Plan(inputs='none')) and offload nothing, or write for target 'chakra'"
             )
         if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
-            raise PlanError(
-                "ASTRA-sim's statistics stop at CPU operators: leave the launches out (--no-cpu, no launch costs), or "
-                "write for target 'chakra'"
-            )
+            remedy = "leave the launches out (--no-cpu, no launch costs), or write for target 'chakra'"
+            raise PlanError(f"ASTRA-sim's statistics stop at CPU operators: {remedy}")
         if isinstance(step, Collective) and step.kind not in _SIMULATED:
             raise PlanError(f"ASTRA-sim has no {step.kind}; it simulates {', '.join(_SIMULATED)}")
 
@@ -94,16 +92,12 @@ def _notes(job: Job, steps: list[Step]) -> Iterator[str]:
         yield "ASTRA-sim chooses algorithms by its system file, and runs one collective or send of an NPU at a time"
     if any(step.kind == "broadcast" for step in collectives):
         yield "ASTRA-sim takes 1 ns for a broadcast"
-    sizes = dict(job.axes)
-    if any(len(_sized(step.axis, sizes)) < len([s for s in sizes.values() if s > 1]) for step in collectives):
+    sized = {name for name, size in job.axes if size > 1}
+    if any(not sized <= set(step.axis.split("+")) for step in collectives):
         yield "ASTRA-sim makes a one-dimensional ring of every process group smaller than all ranks"
     streams = {step.stream for step in steps if isinstance(step, Compute)}
     if streams - {COMPUTE_STREAM}:
         yield f"ASTRA-sim runs the {len(streams)} streams of a GPU as one"
-
-
-def _sized(axis: str, sizes: dict[str, int]) -> list[str]:
-    return [name for name in axis.split("+") if sizes[name] > 1]
 
 
 #: Schema version written to the traces.
@@ -134,18 +128,14 @@ def write_chakra(
 ) -> ChakraFiles:
     """Write ``job`` as Chakra execution traces.
 
-    Parameters
-    ----------
     prefix: path up to ``.<rank>.et``; its folder must exist.
     target: ``astra-sim`` rejects nodes at which ASTRA-sim stops, and writes process groups to ``<prefix>.groups.json``
         only (its ``--comm-group-configuration``); ``chakra`` writes everything that the schema can hold, and also adds
         a metadata node for the groups.
     max_bytes: limit on the total size.
 
-    Raises
-    ------
-    InputError: for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not have.
-    PlanError: for a feature that the target cannot express, or more than ``max_bytes``.
+    Raises InputError for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not
+    have; PlanError for a feature that the target cannot express, or more than ``max_bytes``.
     """
     text = os.fspath(prefix)
     if target not in TARGETS:
@@ -155,9 +145,9 @@ def write_chakra(
     writer = _JobWriter(job, has_metadata=target == "chakra")
     expected = writer.expected_bytes()
     if expected > max_bytes:
+        sizes = f"about {format_bytes(expected)}, more than {format_bytes(max_bytes)}"
         raise PlanError(
-            f"the traces of {len(job.program_of)} ranks would have about {format_bytes(expected)}, more than "
-            f"{format_bytes(max_bytes)}: take fewer ranks or micro-batches"
+            f"the traces of {len(job.program_of)} ranks would have {sizes}: take fewer ranks or micro-batches"
         )
     num_bytes = num_nodes = 0
     with OutputFolder(Path(text).parent, manifest_file(text).name) as folder:
@@ -167,12 +157,7 @@ def write_chakra(
             num_nodes += writer.num_nodes(rank)
         groups = _write_groups(folder, groups_file(text), writer.groups())
     return ChakraFiles(
-        prefix=text,
-        num_ranks=len(job.program_of),
-        num_nodes=num_nodes,
-        num_bytes=num_bytes,
-        groups=groups,
-        notes=notes,
+        prefix=text, num_ranks=len(job.program_of), num_nodes=num_nodes, num_bytes=num_bytes, groups=groups, notes=notes
     )
 
 
@@ -182,10 +167,9 @@ def _check_place(prefix: str, num_ranks: int) -> None:
         raise InputError("must be a path up to .<rank>.et, in a folder that exists", file=prefix)
     for beyond in (Path(f"{prefix}.{num_ranks}.et"), Path(f"{prefix}.{num_ranks}.et.gz"), Path(f"{prefix}.0.et.gz")):
         if beyond.exists():
+            written = f"{Path(prefix).name}.0.et to {num_ranks - 1}.et"
             raise InputError(
-                f"is there already, and the job's own traces are {Path(prefix).name}.0.et to {num_ranks - 1}.et: take "
-                "another prefix",
-                file=beyond,
+                f"is there already, and the job's own traces are {written}: take another prefix", file=beyond
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple, TypeVar
 
 from trine.errors import SpecError, nearest
@@ -256,13 +257,9 @@ class _Expander:
         return picked
 
     def pairs(
-        self,
-        edge: DeviceEdge | InstanceEdge,
-        left: Sequence[int],
-        right: Sequence[int],
-        link: tuple[str, str],
+        self, edge: DeviceEdge | InstanceEdge, left: Sequence[int], right: Sequence[int], link: tuple[str, str],
         field: str,
-    ) -> Iterable[Edge]:
+    ) -> Iterable[Edge]:  # fmt: skip
         """Return the edges of a scheme. Each entry joins a pair of nodes once; several entries make parallel links."""
         if edge.scheme == "one2one":
             left, right = self.matched(edge, left, right, field)
@@ -295,10 +292,9 @@ def _cross(left: Sequence[int], right: Sequence[int], link: tuple[str, str]) -> 
     if not set(left) & set(right):
         return [Edge(a, b, link) for a in left for b in right]
     edges: dict[tuple[int, int], Edge] = {}
-    for a in left:
-        for b in right:
-            if a != b:
-                edges.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
+    for a, b in product(left, right):
+        if a != b:
+            edges.setdefault((min(a, b), max(a, b)), Edge(a, b, link))
     return edges.values()
 
 

@@ -63,14 +63,10 @@ def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | Non
             raise SpecError(f"component {node.path!r}: '{name}' after {MARK!r} is too short", file=file)
     prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
     return Device(
-        name=prefix + exported.names[node.number],
-        kind=exported.kind,
-        gpu=exported.gpu,
-        node=host if exported.node is None else exported.node[node.number],
-        forwards=exported.forwards,
-        reduces=exported.reduces,
-        rail=None if exported.rail is None else exported.rail[node.number],
-    )
+        name=prefix + exported.names[node.number], kind=exported.kind, gpu=exported.gpu,
+        node=host if exported.node is None else exported.node[node.number], forwards=exported.forwards,
+        reduces=exported.reduces, rail=None if exported.rail is None else exported.rail[node.number],
+    )  # fmt: skip
 
 
 def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | None]]:
@@ -122,7 +118,8 @@ class _Numbers:
         self.own = own_part(link.description, OwnLink, file)
         self.bytes_per_s, self.latency_ps = _bandwidth(link, file), _latency(link, file)
         self.choice = None
-        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or _is_given(choices, key)):
+        is_given = key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
+        if self.own is None and (self.bytes_per_s is None or self.latency_ps is None or is_given):
             self.choice = choices.choice(key[0], key[1], f"{link.description} {_nominal(key, self.bytes_per_s)}")
 
     @property
@@ -136,14 +133,7 @@ class _Numbers:
         if self.own is not None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
-            own = self.own
-            return Link(
-                bytes_per_s=self.bytes_per_s,
-                latency_ps=self.latency_ps,
-                link_class=own.link_class,
-                medium=own.medium,
-                peak_bytes_per_s=own.peak_bytes_per_s,
-            )
+            return Link(bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps, **self.own.model_dump())
         link_class = class_between(a, b)
         if "pci" in f"{self.link.name} {self.link.description}".lower() and link_class == SCALE_UP:
             link_class = HOST_LINK
@@ -159,11 +149,6 @@ class _Numbers:
             bytes_per_s=self.bytes_per_s or usual.bytes_per_s,
             latency_ps=usual.latency_ps if self.latency_ps is None else self.latency_ps,
         )
-
-
-def _is_given(choices: LinkChoices, key: tuple[str, str]) -> bool:
-    """Return whether the user chose numbers for this link by name."""
-    return key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
 
 
 def _nominal(key: tuple[str, str], bytes_per_s: int | None) -> str:
@@ -212,9 +197,8 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
     wires = []
     for a, b, link in expanded.edges:
         if link in inner:
-            wires.append(
-                Cable(a, b, Link(bytes_per_s=0, latency_ps=0, link_class=class_between(devices[a], devices[b])))
-            )
+            link_class = class_between(devices[a], devices[b])
+            wires.append(Cable(a, b, Link(bytes_per_s=0, latency_ps=0, link_class=link_class)))
             continue
         share = max(shares.get((a, link), 1), shares.get((b, link), 1))
         first, second = devices[a], devices[b]
@@ -278,9 +262,7 @@ def _check_complete(numbers: Sequence[_Numbers], choices: LinkChoices, file: str
         says = f" ({entry.link.description!r})" if entry.link.description else ""
         lines.append(f"{name}{says} lacks {' and '.join(entry.missing)}")
     more = f"; and {len(lacking) - 20} more" if len(lacking) > 20 else ""
-    raise SpecError(
-        f"{'; '.join(lines)}{more}. Give each one, as in --link {example} or --link 'NAME=50 GB/s, 1 us' "
-        "(links={...} in Python)"
-        + ("" if choices.from_catalogue else ", or let names and descriptions choose: --links-from catalogue"),
-        file=file,
-    )
+    remedy = f"Give each one, as in --link {example} or --link 'NAME=50 GB/s, 1 us' (links={{...}} in Python)"
+    if not choices.from_catalogue:
+        remedy += ", or let names and descriptions choose: --links-from catalogue"
+    raise SpecError(f"{'; '.join(lines)}{more}. {remedy}", file=file)

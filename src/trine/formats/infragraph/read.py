@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from trine.common.spec import check, load_mapping
 from trine.common.units import whole_number
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
-from trine.formats.media import LinkChoices
+from trine.formats.media import LinkChoices, check_links_from
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
 
 if TYPE_CHECKING:
@@ -25,19 +26,11 @@ if TYPE_CHECKING:
 
 
 def infragraph_cluster(
-    data: object,
-    file: str,
-    links: Mapping[str, str] | None = None,
-    links_from: str | None = None,
-    annotations: str | os.PathLike[str] | None = None,
-    gpu: str | None = None,
-    *,
-    merge_switches: bool = False,
-) -> Cluster:
+    data: object, file: str, links: Mapping[str, str] | None = None, links_from: str | None = None,
+    annotations: str | os.PathLike[str] | None = None, gpu: str | None = None, *, merge_switches: bool = False,
+) -> Cluster:  # fmt: skip
     """Read an InfraGraph infrastructure, or a single device of it, from plain data.
 
-    Parameters
-    ----------
     links: numbers for links without numbers in the file: the link's name, or ``device.link``, to a catalogue entry
         (``"nvlink4"``, ``"nvlink4*2"``) or ``"BANDWIDTH, LATENCY"``.
     links_from: ``"catalogue"`` chooses entries for the other links by their names and descriptions.
@@ -45,15 +38,12 @@ def infragraph_cluster(
     gpu: the GPU model of all ``xpu`` components.
     merge_switches: merge switches that join the same GPUs into one.
 
-    Raises
-    ------
-    SpecError: not the format; an unknown name or index; links without numbers (lists them and the options for them).
+    Raises SpecError: not the format; an unknown name or index; links without numbers (with the options for them).
     """
     from trine.formats.infragraph.expand import expand
     from trine.formats.infragraph.schema import OwnFile
 
-    if links_from not in (None, "catalogue"):
-        raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
+    check_links_from(links_from)
     data, inner = _parts(data, file)
     spec = _infrastructure(data, file)
     expanded = expand(spec, file)
@@ -120,18 +110,13 @@ def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
         links[link] = replace(links[link], name=name)
     try:
         return replace(
-            cluster,
-            devices=tuple(cluster.devices[old] for old in order),
-            links=tuple(links),
-            evidence=exported.evidence,
-            sources=exported.sources,
-            notes=exported.notes,
-            library=exported.library,
+            cluster, devices=tuple(cluster.devices[old] for old in order), links=tuple(links),
+            evidence=exported.evidence, sources=exported.sources, notes=exported.notes, library=exported.library,
             routing=exported.routing,
             routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
             grid=tuple(exported.grid),
             fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
-        )
+        )  # fmt: skip
     except SpecError as error:
         raise SpecError(str(error), file=file) from None
 
@@ -214,18 +199,11 @@ def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[
 
 def _unused(spec: AnnotationFile) -> list[str]:
     """Return ``'peak_bf16_tflops' of nodes (16 entries)`` and so on, one per attribute name and kind of carrier."""
-    counts: dict[tuple[str, str], int] = {}
-    groups = (
-        ("nodes", [note.attributes for note in spec.nodes]),
-        ("edges", [note.attributes for note in spec.edges]),
-        ("links", [note.attributes for note in spec.links]),
-        ("the graph", [spec.graph]),
-    )
-    for carrier, notes in groups:
-        for attribute in (attribute for attributes in notes for attribute in attributes):
-            if (carrier, attribute.attribute) != ("nodes", "rank"):
-                key = (carrier, attribute.attribute)
-                counts[key] = counts.get(key, 0) + 1
+    counts = Counter(("nodes", each.attribute) for note in spec.nodes for each in note.attributes)
+    counts.update(("edges", each.attribute) for note in spec.edges for each in note.attributes)
+    counts.update(("links", each.attribute) for note in spec.links for each in note.attributes)
+    counts.update(("the graph", each.attribute) for each in spec.graph)
+    del counts["nodes", "rank"]
     return [f"{name!r} of {carrier} ({count} entries)" for (carrier, name), count in counts.items()]
 
 
@@ -270,10 +248,8 @@ def _written_out(text: str, expanded: Expanded, file: str, field: str) -> list[s
 
 def _count(stem: str, expanded: Expanded) -> int:
     """Return the number of nodes ``stem.0``, ``stem.1``, ..."""
-    depth = stem.count(".") + 1
-    prefix = f"{stem}."
-    numbers = {name.split(".")[depth] for name in expanded.names if name.startswith(prefix)}
-    return len(numbers)
+    depth, prefix = stem.count(".") + 1, f"{stem}."
+    return len({name.split(".")[depth] for name in expanded.names if name.startswith(prefix)})
 
 
 def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
@@ -283,6 +259,5 @@ def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
             return range(count) if numbers[0] is None else [range(count)[numbers[0]]]
         return range(count)[slice(*numbers)]
     except (ValueError, IndexError, TypeError):
-        raise SpecError(
-            f"cannot read the index [{text}], or it is outside of {count}", file=file, field=field
-        ) from None
+        message = f"cannot read the index [{text}], or it is outside of {count}"
+        raise SpecError(message, file=file, field=field) from None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -32,13 +34,9 @@ _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
 def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
     """Return an Infrastructure as plain data.
 
-    Parameters
-    ----------
     lossy: links whose two directions differ get the slower numbers both ways; the notes count them.
 
-    Raises
-    ------
-    SpecError: such links without ``lossy``; a cluster with circuits.
+    Raises SpecError: such links without ``lossy``; a cluster with circuits.
     """
     refuse_circuits(cluster, "InfraGraph")
     wires = two_way_wires(cluster, lossy=lossy)
@@ -147,7 +145,8 @@ class _Export:
 
     def make_type(self, group: _Group, name: str) -> _DeviceType:
         kind, names = _DeviceType(name), set[str]()
-        for members in _runs_of_equals([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
+        named = [(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]
+        for members in (list(run) for _, run in groupby(named, _but_number)):
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
             rails = [self.cluster.devices[i].rail for i, _, _ in members]
@@ -160,12 +159,7 @@ class _Export:
                 "rail": None if all(rail is None for rail in rails) else rails,
             }
             kind.components.append(
-                {
-                    "name": component,
-                    "description": _mark(extra),
-                    "count": len(members),
-                    "choice": _CHOICES[first.kind],
-                }
+                {"name": component, "description": _mark(extra), "count": len(members), "choice": _CHOICES[first.kind]}
             )
             kind.ends.extend((component, number) for number in range(len(members)))
         kind.edges = list(_edges(group.wires, lambda i: (None, *kind.ends[i]), kind.links, None))
@@ -191,22 +185,10 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     return groups
 
 
-def _runs_of_equals(
-    members: Iterable[tuple[int, str, Device]],
-) -> Iterator[list[tuple[int, str, Device]]]:
-    """Yield runs of devices that differ only in their number."""
-    run: list[tuple[int, str, Device]] = []
-    last: object = None
-    for entry in members:
-        _, name, device = entry
-        key = (name.rstrip("0123456789"), device.kind, device.gpu, device.forwards, device.reduces)
-        if run and key != last:
-            yield run
-            run = []
-        run.append(entry)
-        last = key
-    if run:
-        yield run
+def _but_number(member: tuple[int, str, Device]) -> object:
+    """Return what equal devices share: all but their number."""
+    _, name, device = member
+    return name.rstrip("0123456789"), device.kind, device.gpu, device.forwards, device.reduces
 
 
 def _unique(text: str, names: set[str]) -> str:
@@ -382,15 +364,7 @@ def _slower(a: Link, b: Link) -> Link:
 
 def lost(cluster: Cluster, wires: Sequence[Cable]) -> int:
     """Return the number of a cluster's links that these wires do not reproduce."""
-    counts: dict[tuple[int, int, Link], int] = {}
-    for wire in wires:
-        for a, b in ((wire.a, wire.b), (wire.b, wire.a)):
-            counts[a, b, wire.link] = counts.get((a, b, wire.link), 0) + 1
-    missing = 0
-    for link in cluster.links:
-        key = (link.source, link.target, link.bare)
-        if counts.get(key, 0):
-            counts[key] -= 1
-        else:
-            missing += 1
-    return missing
+    links = Counter((link.source, link.target, link.bare) for link in cluster.links)
+    links.subtract((wire.a, wire.b, wire.link) for wire in wires)
+    links.subtract((wire.b, wire.a, wire.link) for wire in wires)
+    return (+links).total()

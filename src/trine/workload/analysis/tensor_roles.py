@@ -121,13 +121,9 @@ def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
 
 
 def _by_position(
-    raw: RawTrace,
-    call: RawCall,
-    positions: dict[str, tuple[int, ...]],
-    role: str,
-    sources: dict[int, int],
+    raw: RawTrace, call: RawCall, positions: dict[str, tuple[int, ...]], role: str, sources: dict[int, int],
     roles: Roles,
-) -> None:
+) -> None:  # fmt: skip
     for place in positions.get(call.kind, ()):
         tensor = call.inputs[place] if place < len(call.inputs) else None
         if tensor is not None and (storage := raw.tensors[tensor].storage) in sources:

@@ -93,9 +93,8 @@ def read_execution_trace(path: Path) -> list[CallNode]:
     for node in nodes:
         if node.parent == node.id:
             if node is not nodes[0]:
-                raise TraceError(
-                    "is its own parent, as only the first node may be: a cycle", file=path, field=f"node {node.id}"
-                )
+                message = "is its own parent, as only the first node may be: a cycle"
+                raise TraceError(message, file=path, field=f"node {node.id}")
             continue
         parent = by_id.get(node.parent)
         if parent is None:

@@ -6,6 +6,7 @@ Times become picoseconds. Fractions of a microsecond are read exactly; a float w
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -201,14 +202,10 @@ def _of_one_device(
 
     A communication kernel hides no other kernel: kernels beside it keep all of their time.
     """
-    counts: dict[int, int] = {}
-    for kernel in kernels:
-        counts[kernel.device] = counts.get(kernel.device, 0) + 1
+    counts = Counter(kernel.device for kernel in kernels)
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
     is_communicating = from_parents(
-        [op.parent for op in ops],
-        False,
-        lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i)),
+        [op.parent for op in ops], False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
     )
     computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []

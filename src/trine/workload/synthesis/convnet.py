@@ -144,16 +144,9 @@ def _densenet(graph: Graph, spec: Densenet, x: Tensor) -> Tensor:
 
 
 def _conv(
-    graph: Graph,
-    x: Tensor,
-    channels: int,
-    kernel: int,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    groups: int = 1,
+    graph: Graph, x: Tensor, channels: int, kernel: int, *, stride: int = 1, padding: int = 0, groups: int = 1,
     biased: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     size = (x.shape[2] + 2 * padding - kernel) // stride + 1
     weight = graph.weight(channels, x.shape[1] // groups, kernel, kernel)
     weights = (weight, graph.weight(channels)) if biased else (weight,)

@@ -56,28 +56,18 @@ class Graph:
     # -- tensors -------------------------------------------------------------------------------------------------
 
     def tensor(
-        self,
-        shape: Shape,
-        *,
-        role: str = "activation",
-        dtype: str | None = None,
-        storage: int | None = None,
+        self, shape: Shape, *, role: str = "activation", dtype: str | None = None, storage: int | None = None,
         batch_dims: Shape = (0,),
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Return a new tensor, in new memory unless ``storage`` is set."""
         if storage is None:
             self._num_storages += 1
             storage = self._num_storages
         dtype = dtype or self.dtype
         tensor = Tensor(
-            id=len(self.tensors) + 1,
-            shape=shape,
-            dtype=dtype,
-            size_bytes=prod(shape) * ITEM_BYTES[dtype],
-            storage=storage,
-            role=role,
-            batch_dims=batch_dims,
-        )
+            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=prod(shape) * ITEM_BYTES[dtype],
+            storage=storage, role=role, batch_dims=batch_dims,
+        )  # fmt: skip
         self.tensors[tensor.id] = tensor
         return tensor
 
@@ -120,28 +110,16 @@ class Graph:
         self._add(name, OPTIMIZER, inputs, outputs, "optimizer", None, attributes)
 
     def _add(
-        self,
-        name: str,
-        phase: str,
-        inputs: Names,
-        outputs: Names,
-        layer: str,
-        forward: int | None,
+        self, name: str, phase: str, inputs: Names, outputs: Names, layer: str, forward: int | None,
         attributes: Attributes,
-    ) -> int:
+    ) -> int:  # fmt: skip
         if self.style is not None:
             attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
         operator = Operator(
-            id=len(self.operators) + 1,
-            name=name,
-            phase=phase,
-            inputs=tuple([t.id for t in inputs]),
-            outputs=tuple([t.id for t in outputs]),
-            gpu_time_ps=0,
-            forward_id=forward,
-            layer=layer,
+            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple([t.id for t in inputs]),
+            outputs=tuple([t.id for t in outputs]), gpu_time_ps=0, forward_id=forward, layer=layer,
             attributes=attributes,
-        )
+        )  # fmt: skip
         self.operators.append(operator)
         self._layers[operator.id] = layer
         return operator.id

@@ -133,20 +133,13 @@ def _bundled() -> _Traced:
 
 
 def _with_times(
-    workload: Workload,
-    operators: tuple[Operator, ...],
-    times: str,
-    text: str,
-    metadata: Mapping[str, str],
+    workload: Workload, operators: tuple[Operator, ...], times: str, text: str, metadata: Mapping[str, str],
     gpu: GpuSpec,
-) -> Workload:
+) -> Workload:  # fmt: skip
     return replace(
-        workload,
-        gpu=gpu.name,
-        operators=operators,
-        assumptions=(text, *workload.assumptions),
+        workload, gpu=gpu.name, operators=operators, assumptions=(text, *workload.assumptions),
         metadata={**workload.metadata, "times": times, **metadata},
-    )
+    )  # fmt: skip
 
 
 #: This prefix marks a model in place of a trace file: ``model:llama-3-8b,sequence=4096``.
@@ -226,8 +219,6 @@ def synthesize(
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
-    Parameters
-    ----------
     model: the name of a bundled model (``trine trace models`` lists them), a model file, or the result of
         :func:`load_model`.
     gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.
@@ -415,8 +406,9 @@ def _transformer_workload(
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(spec.hidden), "dtype": dtype}
     if isinstance(spec, EncoderDecoder):
         target = options.target or -(-spec.target * sequence // spec.sequence)
+        lengths = sequence, target
         graph = encoder_decoder(
-            spec, batch=batch, lengths=(sequence, target), layers=options.layers, dtype=dtype, software=software
+            spec, batch=batch, lengths=lengths, layers=options.layers, dtype=dtype, software=software
         )
         facts |= {"target": str(target), "tokens": str(gcd(sequence, target))}
     elif isinstance(spec, Bert):
@@ -433,12 +425,11 @@ def _transformer_assumptions(
 ) -> tuple[str, ...]:
     writes = OperatorStyle() if software is None else software.operators
     attention = "FlashAttention" if writes.attention == "flash" else "attention with its scores in memory"
-    loss = (
-        "cross entropy in one operator" if writes.loss == "fused" else "cross entropy on a float32 copy of the logits"
-    )
+    loss = "in one operator" if writes.loss == "fused" else "on a float32 copy of the logits"
     source = "a fused implementation" if software is None else software.name
     dropout = "dropout" if writes.dropout else "no dropout"
-    assumptions = [f"operators of {source}: {attention}, gate and up projection in one GEMM, {loss}; {dropout}"]
+    text = f"operators of {source}: {attention}, gate and up projection in one GEMM, cross entropy {loss}; {dropout}"
+    assumptions = [text]
     if dtype != "float32":
         accumulated_dtype = dtype if writes.gradient_dtype == "model" else "float32"
         assumptions.append(
@@ -496,17 +487,10 @@ def _workload(
     if spec.parameters is not None and has_all_layers and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
-        name=spec.name,
-        source=f"{PREFIX}{spec.name}",
-        format=SYNTHESISED,
-        gpu=None,
-        batch=batch,
-        operators=tuple(graph.operators),
-        tensors=graph.tensors,
-        parameters=graph.parameters(),
-        assumptions=assumptions,
-        metadata={"model": spec.name, "parameters": str(count), **facts},
-    )
+        name=spec.name, source=f"{PREFIX}{spec.name}", format=SYNTHESISED, gpu=None, batch=batch,
+        operators=tuple(graph.operators), tensors=graph.tensors, parameters=graph.parameters(),
+        assumptions=assumptions, metadata={"model": spec.name, "parameters": str(count), **facts},
+    )  # fmt: skip
 
 
 def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration: Calibration | None) -> Workload:
@@ -521,15 +505,11 @@ def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration:
         if options.shares:
             raise InputError("fitted times use no shares of a data sheet: times=roofline does", field="shares")
         if precision not in ("", "tfloat32"):
-            raise InputError(
-                "recorded operators are of float32 with convolutions in TF32: times=roofline has other precisions",
-                field="times",
-            )
+            text = "recorded operators are of float32 with convolutions in TF32: times=roofline has other precisions"
+            raise InputError(text, field="times")
         if not is_conv and calibration is None:
-            raise InputError(
-                "the bundled traces have no operators of transformers to fit on: give a calibration, or times=roofline",
-                field="times",
-            )
+            text = "the bundled traces have no operators of transformers to fit on"
+            raise InputError(f"{text}: give a calibration, or times=roofline", field="times")
         return with_fitted_times(workload, load_gpu(options.gpu), calibration)
     if calibration is not None:
         raise InputError(f"{times} times use no calibration: times=fitted does", field="calibration")

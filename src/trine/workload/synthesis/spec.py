@@ -289,9 +289,8 @@ def check_transformer(spec: Transformer, file: str) -> None:
 def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> None:
     """Raise SpecError if the file states another number of parameters than its shapes give."""
     if spec.parameters is not None and spec.parameters != spec.num_parameters:
-        raise SpecError(
-            f"says {spec.parameters:,}, but the shapes make {spec.num_parameters:,}", file=file, field="parameters"
-        )
+        message = f"says {spec.parameters:,}, but the shapes make {spec.num_parameters:,}"
+        raise SpecError(message, file=file, field="parameters")
 
 
 def check_family(family: object, file: str) -> str:
@@ -322,10 +321,8 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
         return _read(Path(text))
     text = as_known(text, known_models())
     if text not in known_models():
-        raise SpecError(
-            f"unknown model {text[:80]!r} (a file ends in .yaml){nearest(text.lower(), known_models())}; "
-            "'trine trace models' lists all"
-        )
+        hint = nearest(text.lower(), known_models())
+        raise SpecError(f"unknown model {text[:80]!r} (a file ends in .yaml){hint}; 'trine trace models' lists all")
     return _preset(text)
 
 

@@ -52,31 +52,20 @@ class Capture:
     recorded steps. Leaving the block writes the directory ``path``, reads it back, and sets ``workload``. If the block
     raises, or the loop ends early, trine writes no files.
 
-    Parameters
-    ----------
     path: the directory to create, with its parents.
     device: ``cuda`` (also ROCm), ``cpu``, or ``auto``: cuda if PyTorch sees a GPU.
     name: of the workload; None: the directory's name.
     overwrite: replace an earlier capture at ``path``.
 
-    Raises
-    ------
-    InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that trine
-        would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
-    MissingExtraError: torch is not installed.
-    TraceError: the recorded files cannot be read; they are kept.
+    Raises InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that
+    trine would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
+    MissingExtraError: torch is not installed. TraceError: the recorded files cannot be read; they are kept.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        device: str = "auto",
-        warmup: int = 3,
-        timed: int = 5,
-        name: str | None = None,
-        overwrite: bool = False,
-    ) -> None:
+        self, path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3, timed: int = 5,
+        name: str | None = None, overwrite: bool = False,
+    ) -> None:  # fmt: skip
         if device not in DEVICES:
             raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
         self.path = Path(path)
@@ -221,17 +210,11 @@ class Capture:
         machine = describe_machine(self._torch, self.device)
         step_ps = tuple(ns * _PS_PER_NS for ns in self._step_ns)
         return CaptureMeta(
-            name=self.name,
-            device=self.device,
-            device_name=machine.device_name,
-            captured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            warmup_steps=self.warmup,
-            unprofiled_steps_ps=step_ps[:-1],
-            traced_step_ps=step_ps[-1],
-            versions=machine.versions,
-            host=machine.host,
-            settings=machine.settings,
-        )
+            name=self.name, device="cuda" if self.device == "cuda" else "cpu", device_name=machine.device_name,
+            captured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), warmup_steps=self.warmup,
+            unprofiled_steps_ps=step_ps[:-1], traced_step_ps=step_ps[-1], versions=machine.versions,
+            host=machine.host, settings=machine.settings,
+        )  # fmt: skip
 
 
 @named_arguments
@@ -249,15 +232,9 @@ def capture(
 
 
 def capture_function(
-    function: Callable[[], object],
-    path: str | os.PathLike[str],
-    *,
-    device: str = "auto",
-    warmup: int = 3,
-    timed: int = 5,
-    name: str | None = None,
-    overwrite: bool = False,
-) -> Workload:
+    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3,
+    timed: int = 5, name: str | None = None, overwrite: bool = False,
+) -> Workload:  # fmt: skip
     """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
 
     The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
