@@ -116,7 +116,7 @@ def test_a_wide_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_that_repeat_exactly_have_no_bound() -> None:
     workload, cluster = trine.load("model:llama-3-8b,layers=4,gpu=h100-sxm"), load_cluster("dgx-h100", gpus=4)
-    plan = trine.Plan(dp=4, batch=32, micro_batch=1, sharding="fsdp", inputs="none")
+    plan = trine.Plan(dp=4, batch=64, micro_batch=1, sharding="fsdp", inputs="none")
     for fold in ("on", "exact"):
         result = trine.simulate(workload, plan, cluster=cluster, fold=fold)
         assert result.repeats is not None

@@ -79,9 +79,9 @@ def test_dualpipe_divides_the_micro_batches_by_their_number() -> None:
 
 
 def test_programs_do_not_depend_on_the_network(written: list[int]) -> None:
-    fast = answer(LLAMA, REPLICAS, 16, "megatron-core")
+    fast = answer(LLAMA, REPLICAS, 64, "megatron-core")
     written.clear()
-    slow = answer(LLAMA, REPLICAS, 16, "megatron-core", more_nodes=1)
+    slow = answer(LLAMA, REPLICAS, 64, "megatron-core", more_nodes=1)
     assert written == []
     assert slow["step_time_s"] > fast["step_time_s"]
 

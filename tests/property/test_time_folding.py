@@ -113,7 +113,7 @@ def test_every_schedule_repeats_and_every_task_is_equal(fields: dict[str, object
 def test_every_software_profile_repeats(software: str) -> None:
     """Also profiles with costs of each micro-batch, and with launching threads that wait rarely."""
     workload = trine.load("model:llama-3-8b,layers=4,sequence=4096,gpu=h100-sxm")
-    plan, cluster = trine.Plan(dp=2, batch=32, micro_batch=1, sharding="fsdp"), load_cluster("dgx-h100", gpus=2)
+    plan, cluster = trine.Plan(dp=2, batch=64, micro_batch=1, sharding="fsdp"), load_cluster("dgx-h100", gpus=2)
     try:
         few = trine.simulate(workload, plan, cluster=cluster, software=software)
     except TrineError:
@@ -166,6 +166,17 @@ def test_jobs_that_never_repeat_state_the_reason() -> None:
         assert result.repeats is None
     uneven = trine.simulate(workload, replace(plan, batch=33, micro_batch=2), cluster=cluster, gpu="h100-sxm")
     assert "different sizes" in next(row.detail for row in uneven.evidence if row.what == "micro-batches")
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+def test_launches_that_wait_for_their_queue_from_a_later_micro_batch_on(batch: int) -> None:
+    """The first six micro-batches fill the queue; none of them may stand for those that wait for it."""
+    plan = trine.Plan(dp=2, sharding="fsdp", batch=batch, micro_batch=1)
+    model = "model:llama-3-8b,layers=4,sequence=4096"
+    result = trine.simulate(model, plan, cluster="dgx-h100", fold="verify")
+    if batch == 128:
+        assert result.repeats is not None
+        assert min(result.repeats.repeated) >= 6
 
 
 def test_stretched_times_keep_order_and_count_each_repetition() -> None:

@@ -33,13 +33,16 @@ _INTERVALS = 64
 MAX_TRIES = 12
 
 
-def find_bounded(run: JobRun, micro_batches: int, simulated: int) -> Repeats | None:
-    """Return the windows that a run of ``simulated`` micro-batches nearly repeats, with their bound, or None."""
+def find_bounded(run: JobRun, micro_batches: int, simulated: int, first: int = -1) -> Repeats | None:
+    """Return the windows that a run of ``simulated`` micro-batches nearly repeats, with their bound, or None.
+
+    first: as in :func:`trine.folding.period.find_repeats`.
+    """
     tracks = tracks_of(run)
     for distance in DISTANCES:
         if 3 * distance > simulated:
             break
-        windows, keys, spread = _windows(shifts_of(tracks, distance), distance)
+        windows, keys, spread = _windows(shifts_of(tracks, distance, first), distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
         if not numbers or (micro_batches - simulated) % len(numbers):
             continue

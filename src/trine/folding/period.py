@@ -258,9 +258,10 @@ class _Sorted(NamedTuple):
     phase: Int64
 
 
-def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | None:
+def find_repeats(run: JobRun, micro_batches: int, simulated: int, first: int = -1) -> Repeats | None:
     """Return the windows that a run of ``simulated`` micro-batches repeats to stand for ``micro_batches``, or None.
 
+    first: the first micro-batch that may repeat; programs of earlier ones are different.
     If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
     :attr:`Repeats.left_out` more.
     """
@@ -268,7 +269,7 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
-        table = sorted_tasks(tracks, distance)
+        table = sorted_tasks(tracks, distance, first)
         windows, keys = repeated_windows(table, distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
         if numbers:
@@ -279,11 +280,14 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int) -> Repeats | N
     return None
 
 
-def shifts_of(tracks: Sequence[Track], distance: int) -> Shifts:
-    """Return the shifts of all simulated tasks to the equal ones ``distance`` places later, in order of start."""
+def shifts_of(tracks: Sequence[Track], distance: int, first: int = -1) -> Shifts:
+    """Return the shifts of all simulated tasks to the equal ones ``distance`` places later, in order of start.
+
+    Tasks of micro-batches before ``first`` have none.
+    """
     parts, keys = [], 0
     for lists, times in tracks:
-        later = lists.later(distance)[lists.of_task]
+        later = np.where(lists.microbatch < first, -1, lists.later(distance))[lists.of_task]
         has_later = np.flatnonzero(later >= 0)
         now = lists.tasks[has_later]
         then = lists.tasks[lists.begin[later[has_later]] + lists.position[has_later]]
@@ -300,8 +304,8 @@ def shifts_of(tracks: Sequence[Track], distance: int) -> Shifts:
     return Shifts(*(row[order] for row in rows))
 
 
-def sorted_tasks(tracks: Sequence[Track], distance: int) -> _Sorted:
-    each = shifts_of(tracks, distance)
+def sorted_tasks(tracks: Sequence[Track], distance: int, first: int = -1) -> _Sorted:
+    each = shifts_of(tracks, distance, first)
     shift = np.where(each.start_shift == each.end_shift, each.start_shift, -1)
     ready = np.where(each.ready_shift == each.start_shift, -1, each.later_ready)
     return _Sorted(each.start, each.end, shift, ready, each.key, each.phase)

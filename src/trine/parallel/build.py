@@ -28,6 +28,7 @@ from trine.parallel.recompute import recompute_notes
 from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
 from trine.parallel.stages import Crossing
+from trine.parallel.writer import LaunchQueue
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
@@ -47,6 +48,7 @@ class BuildReport:
     cut_rule: the placement of the pipeline's cuts, in words; empty without a pipeline.
     one_operation_bytes: bytes per step that all stages broadcast with ONE_OPERATION: ``buffers``, or ``parameters``
     updated by ZeRO. built_ps: micro-batch -> evidence -> operator time in all programs; -1: outside micro-batches.
+    queue_waits_from: the first micro-batch from which launches of all programs wait for a full queue; -1: never.
     """
 
     batch: int
@@ -61,6 +63,7 @@ class BuildReport:
     warnings: tuple[str, ...]
     cut_rule: str = ""
     one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
+    queue_waits_from: int = -1
 
     def evidence_ps(self, repeats: Repeats | None) -> dict[str, int]:
         """Return the operator time by evidence; repeats: of the run, if it stands for a longer one."""
@@ -81,6 +84,7 @@ class WrittenJob:
     """The programs of a job, without copies of inputs for micro-batches that they leave out.
 
     program_of: the program of each rank. buckets: bytes of each stage's. inputs: of each program that may lack copies.
+    queues: of the launches of each program.
     """
 
     context: JobContext
@@ -88,6 +92,7 @@ class WrittenJob:
     program_of: tuple[int, ...]
     buckets: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[InputCopies | None, ...] = ()
+    queues: tuple[LaunchQueue, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -156,6 +161,7 @@ def job_of(written: WrittenJob) -> tuple[Job, BuildReport]:
     if plan.sync_every is not None:
         job = local_sgd(job, plan.sync_every)
     _refuse_unused_algorithms(plan, job)
+    sizes = len(context.all_micro_batches), len(context.micro_batches)
     report = BuildReport(
         batch=context.batch,
         replica_batches=context.replica_batches,
@@ -169,6 +175,7 @@ def job_of(written: WrittenJob) -> tuple[Job, BuildReport]:
         warnings=_warnings(context),
         cut_rule=cut_rule(context),
         one_operation_bytes=_one_operation_bytes(job),
+        queue_waits_from=max((queue.waits_of(*sizes) for queue in written.queues), default=-1),
     )
     return job, report
 
@@ -204,6 +211,7 @@ def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
         context=context, programs=programs, program_of=program_of,
         buckets=tuple(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets) for stage in stages),
         inputs=tuple(builder.inputs for builder in builders),
+        queues=tuple(builder.writer.thread.queue for builder in builders),
     )  # fmt: skip
 
 

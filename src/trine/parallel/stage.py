@@ -205,11 +205,13 @@ class StageBuilder(StageProgram):
                 self.copies, self.next_copies = (copies, {}) if plan.inputs == "step" else (self.next_copies, copies)
             for extension in self.extensions:
                 extension.begin_step(step)
+            synchronisations = self.writer.thread.synchronisations
             for group in self.actions.groups:
                 if len(group) == 1:
                     self._alone(group[0], step)
                 else:
                     self._joined(group, step)
+            self.writer.thread.end_passes(synchronisations)
             self._optimizer_step(step)
         local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
         bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if keeps else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from trine.graph.program import (
     COMPUTE_STREAM,
@@ -37,6 +38,22 @@ _UNKNOWN = -(2**62)
 ENTRIES_PER_COLLECTIVE = 6
 
 
+class LaunchQueue(NamedTuple):
+    """Launches ahead of the GPU in a program.
+
+    filled: the most after the passes of a step, as a part of the queue's limit; 0 if the thread waits for the GPU in
+    between. waits_from: the first micro-batch whose launches wait because the queue is full; -1: none.
+    """
+
+    filled: float = 0.0
+    waits_from: int = -1
+
+    def waits_of(self, micro_batches: int, written: int) -> int:
+        """Return ``waits_from`` for this number of micro-batches; ``written`` if the program leaves that one out."""
+        leaves_out = self.waits_from < 0 and self.filled * micro_batches > written
+        return written if leaves_out else self.waits_from
+
+
 class LaunchThread:
     """The writer of the launches of one rank program; appends them to ``steps``.
 
@@ -55,6 +72,7 @@ class LaunchThread:
         self.waits: list[int] = []  # dependencies of the next launch
         self.takes_waits = False
         self.synchronisations = 0
+        self.queue = LaunchQueue()
         self.count = 0.0  # launches since the thread last waited for all of the GPU
         self.counts: list[float] = []  # launches up to each operator since then, and its step
         self.operators: list[int] = []
@@ -108,6 +126,11 @@ class LaunchThread:
         self.counts.clear()
         self.operators.clear()
 
+    def end_passes(self, synchronisations: int) -> None:
+        """Note the queue after the passes of a step. synchronisations: the number before them."""
+        if self._limit is not None and self.synchronisations == synchronisations:
+            self.queue = self.queue._replace(filled=max(self.queue.filled, self.count / self._limit))
+
     def begin_pass(self, label: Label) -> None:
         """Wait until at most ``queue_limit`` launches are ahead of the GPU."""
         if self._limit is None or self.count <= self._limit:
@@ -116,6 +139,8 @@ class LaunchThread:
         if position < 0:
             return
         step = self.operators[position]
+        if self.queue.waits_from < 0:
+            self.queue = self.queue._replace(waits_from=label.microbatch)
         del self.counts[: position + 1], self.operators[: position + 1]
         if self.unwritten_ps:
             self._write(self.unwritten_ps, label)

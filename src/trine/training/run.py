@@ -206,9 +206,10 @@ def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> 
     from trine.results.repeats import grows
 
     run = _run_micro_batches(setup, simulated)
-    repeats = find_repeats(run.job_run, total, simulated)
+    first = run.report.queue_waits_from
+    repeats = find_repeats(run.job_run, total, simulated, first)
     if repeats is None and accepts_bound:
-        repeats = find_bounded(run.job_run, total, simulated)
+        repeats = find_bounded(run.job_run, total, simulated, first)
     if repeats is None:
         return None
     if repeats.left_out:

@@ -129,3 +129,12 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch
     assert bound.scope.estimate_ps is not None
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
         verified(chain(4), plan, slow)
+
+
+def test_a_run_whose_representatives_are_all_its_ranks_has_its_links(monkeypatch):
+    plan = trine.Plan(pp=4, schedule="1f1b", batch=8, micro_batch=1)
+    model = "model:llama-3.2-1b,layers=4,sequence=256"
+    whole = trine.simulate(model, plan, cluster="dgx-h100").document()["links"]
+    monkeypatch.setattr("trine.folding.run.SHOW_ALL_STEPS", 1)
+    links = trine.simulate(model, plan, cluster="dgx-h100").document()["links"]
+    assert sum(link["bytes"] * link["links_alike"] for link in links) == sum(link["bytes"] for link in whole) > 0
