@@ -283,7 +283,7 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int, first: int = -
 def shifts_of(tracks: Sequence[Track], distance: int, first: int = -1) -> Shifts:
     """Return the shifts of all simulated tasks to the equal ones ``distance`` places later, in order of start.
 
-    Tasks of micro-batches before ``first`` have none.
+    first: the first micro-batch whose tasks have shifts.
     """
     parts, keys = [], 0
     for lists, times in tracks:

@@ -48,7 +48,7 @@ class BuildReport:
     cut_rule: the placement of the pipeline's cuts, in words; empty without a pipeline.
     one_operation_bytes: bytes per step that all stages broadcast with ONE_OPERATION: ``buffers``, or ``parameters``
     updated by ZeRO. built_ps: micro-batch -> evidence -> operator time in all programs; -1: outside micro-batches.
-    queue_waits_from: the first micro-batch from which launches of all programs wait for a full queue; -1: never.
+    queue_waits_from: the first micro-batch whose launches wait for a full queue in all programs; -1: none does.
     """
 
     batch: int
