@@ -33,8 +33,8 @@ SMALL = 1000
 #: A search that is not exact ends after this many layouts in a row that are not among the best, or in a large space
 #: are not the best. In each round it simulates the most promising of this many times the round's layouts.
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
-#: Most simulations of a large space: with as many fitting layouts as asked for, and with fewer.
-MOST_IF_LARGE, MOST_IF_FEW = 24, 36
+#: Simulations after which a large space is left: in search of the best layout, of the next best, and while too few fit.
+MOST_FOR_BEST, MOST_FOR_OTHERS, MOST_IF_FEW = 24, 16, 36
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
 #: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
@@ -139,7 +139,8 @@ class Search:
         """Return whether a search that is not exact has seen enough layouts."""
         most = self._most
         if self._estimates and most is None:
-            most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else MOST_IF_LARGE
+            most = MOST_FOR_OTHERS if self._fills else MOST_FOR_BEST
+            most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else most
         if self.ranked and most is not None and self.num_simulated >= most:
             return True
         return not self._exact and self._since_best >= self._patience
