@@ -1,4 +1,4 @@
-"""Write src/trine/presets/measured/training/bands.yaml from replays of the published steps (takes up to an hour).
+"""Write src/trine/presets/measured/training/bands.yaml from replays of the published steps (25 CPU minutes).
 
     python benchmarks/write_bands.py [--rows N]
 

@@ -160,12 +160,11 @@ class TrainingRow:
             **facts,
         )  # fmt: skip
 
-    def plan(self, micro_batches: int | None = None) -> Plan:
-        """Return the layout, with ``micro_batches`` in place of the row's number if set."""
+    def plan(self) -> Plan:
+        """Return the layout."""
         sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
         batch = self.whole("global_batch") // sizes["dp"]
         micro_batch = min(batch, self.whole("micro_batch", batch))
-        batch = batch if micro_batches is None else micro_batch * micro_batches
         options: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
         if sizes["pp"] > 1:
             options["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"

@@ -1,4 +1,4 @@
-"""Replay of published steps: rows match their sources, totals weigh sources alike, paces extrapolate exactly."""
+"""Replay of published steps: rows match their sources, totals weigh sources alike, few micro-batches stand for all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 import trine
 from trine.errors import InputError
+from trine.software import load_software
 from trine.validation.harness import Errors, read_table
 from trine.validation.layouts import LayoutValidation, spearman
-from trine.validation.replay_rows import Answers, Ask, Predicted, steady_step
+from trine.validation.replay_rows import Answers, Ask, Predicted, predict
 from trine.validation.step_factors import AskedStep, ComparedStep, calibrated, fit
 from trine.validation.training import TrainingValidation, chosen_rows, thinned, validate_training
 from trine.validation.training_page import band_document, share_inside, share_left_out, write_page
@@ -88,25 +89,19 @@ def test_the_fabric_is_as_slow_as_the_collective_of_the_replicas() -> None:
     assert ports == {"none": {round(194.23e9 / 8)}, "zero1": {round(77.29e9 / 8)}}
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {"dp": 2, "micro_batch": 1, "batch": 24},
-        {"pp": 2, "schedule": "1f1b", "micro_batch": 1, "batch": 23},
-        {"pp": 2, "tp": 2, "schedule": "1f1b", "micro_batch": 1, "batch": 31, "sequence_parallel": True},
-    ],
-)
-def test_a_steady_pace_gives_the_time_of_all_micro_batches(plan: dict[str, object]) -> None:
-    workload = trine.synthesize("gpt-2", layers=4, gpu="a100-80gb")
-    cluster = trine.load_cluster("dgx-a100", gpus=4)
-
-    def run(asked: trine.Plan) -> trine.Result:
-        return trine.simulate(workload, asked, cluster=cluster, compare=False)
-
-    asked = trine.Plan(**plan)  # type: ignore[arg-type]
-    found = steady_step(asked, run)
-    assert found.simulated < found.micro_batches
-    assert found.step_ps == pytest.approx(run(asked).step_time_ps, rel=1e-6)
+def test_a_row_is_predicted_from_few_micro_batches_as_from_all() -> None:
+    row = next(row for row in load_layouts() if row.name == "ultrascale-1301")
+    answer = predict(row)
+    assert 0 < answer.simulated < answer.micro_batches == row.micro_batches == 128
+    software = load_software("nanotron-2024")
+    workload = trine.synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software=software)
+    every = trine.simulate(workload, row.plan(), cluster=row.load_cluster(), software=software, fold="ranks")
+    assert every.repeats is None
+    assert answer.step_s == every.step_time_ps / 1e12
+    assert answer.shares[0] == every.critical_path_times["compute"] / every.step_time_ps
+    assert answer.memory_bytes == every.memory_peak_bytes
+    assert every.work is not None
+    assert answer.model_flops == every.work.model_flops / every.work.num_gpus
 
 
 def test_sources_weigh_the_same() -> None:
@@ -173,8 +168,6 @@ def test_answers_are_kept_and_a_broken_line_is_passed_over(tmp_path) -> None:  #
 
 def test_one_row_is_predicted_and_said(tmp_path) -> None:  # type: ignore[no-untyped-def]
     row = next(row for row in chosen_rows(["simumax"], True))
-    from trine.validation.replay_rows import predict
-
     answer = predict(row)
     assert not answer.why_not
     assert 0.2 < answer.step_s / (row.step_s or 1) < 5
