@@ -19,7 +19,7 @@ from trine.decide.cost import LEFT_OUT, Price, RunCost, number_words, parse_amou
 from trine.decide.layout import FoundLayout, ModelShape, best_layout, gpus_of_node, has_layout
 from trine.errors import InputError
 from trine.results.columns import column, to_row
-from trine.results.headline import best_public_mfu
+from trine.results.headline import best_public_mfu, mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns
@@ -71,6 +71,10 @@ class MachineSize:
         }  # fmt: skip
 
 
+#: Longer tables, with their heading, may not fit on the screen.
+MANY_ROWS = 10
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SizeAnswer(Report):
     """MachineSize types with the number of GPUs that meets the goal, the fewest first; then those that cannot."""
@@ -114,6 +118,9 @@ class SizeAnswer(Report):
     def summary(self) -> str:
         """Return the machine types on one screen."""
         rows, title = self._rows(), "the fewest GPUs first" if self.days else "within the budget"
+        title += f" ({len(rows) - 1} machines; --details has all)" if len(rows) > MANY_ROWS else ""
+        first = self.machines[0].layout
+        mfu = "" if first is None else mfu_warning(self.machines[0].gpu, first.mfu)
         spare = (3, 4, len(rows[0]) - 2, len(rows[0]) - 1)  # likely, GPU-hours, kWh, layout
         failed = [f"{each.cluster}: {each.problem}" for each in self.machines if each.cost is None]
         return Screen(
@@ -123,6 +130,7 @@ class SizeAnswer(Report):
             warnings=failed,
             warning_label="no answer",
             closing=(
+                *([("note", mfu)] if mfu else []),
                 ("price", self.price_source or "none: --price 2.5 (dollars per GPU-hour) or a dated file"),
                 ("without", LEFT_OUT),
                 ("next", self._next()),
@@ -204,7 +212,7 @@ def size(
         machines.append(_Search(shape, name, batch, max_gpus, goal, options).answer())
         if progress is not None:
             progress(number + 1, len(names))
-    machines.sort(key=lambda each: (each.cost is None, _rank(each, days is not None), each.cluster))
+    machines.sort(key=lambda each: (each.cost is None, *_rank(each, days is not None), each.cluster))
     return SizeAnswer(
         model=model, tokens=goal.tokens, days=goal.days, budget=goal.budget, global_batch=batch,
         sequence=shape.sequence, machines=tuple(machines),
@@ -212,9 +220,10 @@ def size(
     )  # fmt: skip
 
 
-def _rank(machine: MachineSize, by_gpus: bool) -> float:
-    """Return the number of GPUs, or the days."""
-    return machine.num_gpus if by_gpus or machine.cost is None else machine.cost.days.value
+def _rank(machine: MachineSize, by_gpus: bool) -> tuple[float, ...]:
+    """Return the number of GPUs, if it counts, and the days."""
+    days = 0.0 if machine.cost is None else machine.cost.days.value
+    return (machine.num_gpus, days) if by_gpus or machine.cost is None else (days,)
 
 
 @cache

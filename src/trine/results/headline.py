@@ -223,6 +223,17 @@ def best_public_mfu(gpu: str | None) -> tuple[float, str] | None:
     return None if entry is None else (float(entry["mfu"]), str(entry["row"]))
 
 
+def mfu_warning(gpu: str | None, reached: float | None) -> str:
+    """Return a warning if an MFU on this GPU is above all published ones, else an empty text."""
+    best = best_public_mfu(gpu)
+    if reached is None or best is None or reached <= best[0]:
+        return ""
+    return (
+        f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
+        f"({best[0]:.1%}, {best[1]}): hardly to be had"
+    )
+
+
 @cache
 def _bands() -> Mapping[str, Any]:
     from trine.common.spec import load_mapping

@@ -49,10 +49,9 @@ class Result(TaskRun, Report):
                 raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")
         if not ranks or len(set(ranks)) < len(ranks):
             raise InputError("name at least one rank, and each once", field="ranks")
-        if self.scope is None:
-            return only_ranks(self, ranks)
-        view = self.scope.observe(ranks)
+        view = only_ranks(self, ranks) if self.scope is None else self.scope.observe(ranks)
         assert isinstance(view, Result)
+        view.__dict__["critical_path_times"] = self.critical_path_times  # other ranks' tasks are part of the path
         return view
 
     @property

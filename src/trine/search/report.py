@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
+from trine.results.headline import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.search import Ranked
@@ -15,8 +16,8 @@ from trine.search.space import VARIED, Layout
 from trine.search.worker import Outcome, per_second
 
 #: Layouts on one screen; the details have all.
-SHOWN = 5
-_FRONTIER = "time against memory: no other layout has less of both"
+SHOWN = 10
+_FRONTIER = "time against memory: no other simulated layout has less of both"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +92,9 @@ class PlanSearch(Report):
 
     def summary(self) -> str:
         """Return the answer on one screen; terms and reasons give way to the layouts."""
-        head = [*wrapped_at("", self._question(), 0), "", *self._table(SHOWN), ""]
+        count = min(len(self.ranked), SHOWN)
+        more = [f"{len(self.ranked) - count} more: --details"] if count < len(self.ranked) else []
+        head = [*wrapped_at("", self._question(), 0), "", *self._table(count), *more, ""]
         note, last = wrapped_at("note", self._note(), 10), wrapped_at("next", f"{self.command}; --details", 10)
         for num_rows, num_reasons in self._sizes():
             listing = self._frontier(num_rows) if self.frontier else self._terms(num_rows)
@@ -163,6 +166,10 @@ class PlanSearch(Report):
             "given": None if self.given is None else _row(0, self.given),
         }  # fmt: skip
 
+    def record(self) -> Row:
+        """Return the search's facts and the best layout as a flat row."""
+        return {**self.document(), **_row(1, self.ranked[0])}
+
     def tables(self) -> dict[str, Table]:
         """Return ``layouts``, ``terms``, ``rejected``, and with ``--pareto`` ``frontier``."""
         rejected: list[Row] = [{"reason": reason, "layouts": count} for count, reason in self._reasons()]
@@ -202,10 +209,11 @@ class PlanSearch(Report):
         return lines
 
     def _note(self) -> str:
-        """Return the most important note."""
-        if self.best.outcome.verdict == "tight":
-            return "the memory of the first layout is tight: the model's error may exceed the rest"
-        return self.overlap
+        """Return the most important notes."""
+        is_tight = self.best.outcome.verdict == "tight"
+        tight = "the memory of the first layout is tight: the model's error may exceed the rest"
+        notes = mfu_warning(self.gpu, self.best.outcome.mfu), tight if is_tight else self.overlap
+        return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:
         return [_cells(str(n), each) for n, each in enumerate(self.frontier, start=1)]

@@ -35,6 +35,8 @@ SMALL = 1000
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
 #: Simulations after which a large space is left: in search of the best layout, of the next best, and while too few fit.
 MOST_FOR_BEST, MOST_FOR_OTHERS, MOST_IF_FEW = 24, 16, 36
+#: Most simulations of a large space for its frontier of time and memory.
+MOST_ON_FRONTIER = 96
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
 #: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
@@ -78,7 +80,8 @@ _FAMILY, _LAYOUT, _REFINED = range(3)
 class Search:
     """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
 
-    pareto: simulate all layouts that no result beats in both time and memory, besides the ``top`` fastest ones.
+    pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
+    space that is not searched exactly, by estimates, and at most MOST_ON_FRONTIER.
     most: simulate no more layouts once one fits.
     """
 
@@ -89,7 +92,7 @@ class Search:
         job = packed.job()
         self.packed, self._job, self._space, self._capacity = packed, job, space, capacity_bytes
         self._executor, self._top, self._pareto, self._most = executor, top, pareto, most
-        self._exact, self._estimates = exact or pareto, False
+        self._exact, self._estimates = exact, False
         self._since_best = self.num_simulated = self.num_layouts = self._num_with_offload = 0
         self._slowness: dict[tuple[object, ...], float] = {}
         self._memory: dict[tuple[object, ...], float] = {}
@@ -119,7 +122,7 @@ class Search:
         for family in families:
             heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
         self._simulate_rounds()
-        if self._estimates and self._most is None and self.ranked:
+        if self._estimates and self._most is None and not self._pareto and self.ranked:
             self._fills, self._since_best = True, 0
             self.rejected[UNPROMISING] -= len(self._passed)
             for entry in self._passed:
@@ -134,10 +137,16 @@ class Search:
         while not self._is_done() and (batch := self._next_round(size)):
             self._simulate(batch)
             size = min(2 * size, MOST_PER_ROUND)
+            if self._pareto and self._estimates:
+                size = min(size, MOST_ON_FRONTIER - self.num_simulated)
 
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
         most = self._most
+        if self._estimates and self._pareto:
+            return self.num_simulated >= MOST_ON_FRONTIER
+        if self._pareto:
+            return False
         if self._estimates and most is None:
             most = MOST_FOR_OTHERS if self._fills else MOST_FOR_BEST
             most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else most
@@ -232,7 +241,7 @@ class Search:
     @property
     def _mark(self) -> float:
         """The time that a layout must be likely to beat in a large space: the best, or the last of those asked for."""
-        if not self._estimates or not self.ranked:
+        if not self._estimates or not self.ranked or self._pareto:
             return inf
         if self._fills:
             return inf if self._limit is None else self._limit
@@ -284,7 +293,9 @@ class Search:
         """Return whether a result has less time and memory than a layout can have at least."""
         if entry.stage == _FAMILY or not self._has_bounds:
             return False
-        time_ps, allocated = self.bounds(entry.subject)[0], self._allocated(entry.subject)
+        time_ps, allocated = float(self.bounds(entry.subject)[0]), float(self._allocated(entry.subject))
+        if self._estimates:
+            time_ps, allocated = self._estimate(entry), allocated * self._memory.get(_store(entry.subject), 1.0)
         return any(
             each.outcome.step_ps <= time_ps and (each.outcome.memory_bytes or 0) <= allocated for each in self.ranked
         )
@@ -371,7 +382,9 @@ class Search:
             self._since_best = 0
         horizon = self._horizon
         waiting = sum(entry.bound <= horizon for entry in self._queue)
-        if not self._exact:
+        if self._pareto and self._estimates:
+            waiting = min(waiting, MOST_ON_FRONTIER - self.num_simulated)
+        elif not (self._exact or self._pareto):
             waiting = min(waiting, max(0, self._patience - self._since_best))
         _report(self.num_simulated, self.num_simulated + waiting)
 

@@ -28,8 +28,8 @@ from trine.results.headline import (
     StepBand,
     StepWork,
     WidenedBand,
-    best_public_mfu,
     mfu,
+    mfu_warning,
     nearest_band,
 )
 from trine.software.profile import FACTORS
@@ -204,14 +204,9 @@ def foreign_band(result: Result) -> tuple[str, ...]:
 
 def public_mfu(result: Result) -> tuple[str, ...]:
     """Warn about an MFU above all published ones."""
-    reached = mfu(result)
-    best = None if result.work is None or not result.plan.get("is_training") else best_public_mfu(result.work.gpu)
-    if reached is None or best is None or reached <= best[0]:
+    if result.work is None or not result.plan.get("is_training"):
         return ()
-    return (
-        f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
-        f"({best[0]:.1%}, {best[1]}): hardly to be had",
-    )
+    return tuple(filter(None, (mfu_warning(result.work.gpu, mfu(result)),)))
 
 
 def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:
