@@ -100,7 +100,7 @@ class ClusterFit(Report):
     def headline(self) -> str:
         """The errors before and after, and the spread, in one line."""
         return (
-            f"{self.base} fitted to {self.num_sizes} sizes of {len(self.logs)} logs: "
+            f"{self.base} fitted to {self.num_sizes} sizes of {len(self.logs)} log{'s' if len(self.logs) > 1 else ''}: "
             f"error {self.error_before:.1%} before, {self.error_after:.1%} after; "
             f"spread {self.spread:.1%} ({self.spread_from})"
         )
@@ -171,12 +171,15 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     spread, spread_from = _spread(runs, after)
     machine = machines[largest.machine] if largest.nodes > 1 else cluster
     errors = _rms(before), _rms(after)
+    if fits_badly := errors[1] > MAX_ERROR:
+        spread, spread_from = max(spread, errors[1]), "the error that the fit leaves"
     source = (
         f"bandwidth and latency fitted to {', '.join(Path(run.log.path).name for run in runs)} ({num_sizes} sizes; "
         f"error {errors[0]:.1%} before, {errors[1]:.1%} after); spread {spread:.1%}, {spread_from}"
     )
     fitted = replace(
-        _with_factors(machine, classes, factors), name=name or f"{cluster.name}-fitted", evidence="measured",
+        _with_factors(machine, classes, factors), name=name or f"{cluster.name}-fitted",
+        evidence="assumed" if fits_badly else "measured",
         sources={**machine.sources, "calibrated": source}, spread=round(spread, 4),
     )  # fmt: skip
     return ClusterFit(

@@ -237,6 +237,8 @@ class PlanSearch(Report):
             ("simulated", self.simulated, COLOURS[6], 25),
             ("no layout has less of both", self.frontier, COLOURS[0], 45),
         ):  # fmt: skip
+            if not rows:
+                continue
             x = [(each.outcome.memory_bytes or 0) / 2**30 for each in rows]
             axes.scatter(x, [seconds(each.outcome.step_ps) for each in rows], s=size, color=colour, label=name)
         axes.set_xlabel("memory of the fullest GPU (GiB)")

@@ -124,6 +124,15 @@ def test_refusals_and_the_command(tmp_path):
     target = tmp_path / "ours.yaml"
     found = CliRunner().invoke(app, ["calibrate", "--cluster", "dgx-h100", str(tmp_path / "a.log"), "-o", str(target)])
     assert found.exit_code == 0, found.output
-    assert "dgx-h100 fitted to 11 sizes of 1 logs" in " ".join(found.output.split())
+    assert "dgx-h100 fitted to 11 sizes of 1 log:" in " ".join(found.output.split())
     assert load_cluster(target).name == "ours"
     assert CliRunner().invoke(app, ["calibrate", "--cluster", "dgx-h100"]).exit_code == 2
+
+
+def test_a_misfit_widens_the_range_and_is_not_measured():
+    """The log of a broken fabric: what the links do not explain counts as spread."""
+    log = read_log(Path(__file__).parents[3] / "examples/data/gh200-8.log")
+    fit = fit_cluster("gh200-node", [log])
+    assert fit.error_after > 0.3
+    assert fit.spread == fit.error_after
+    assert fit.cluster.evidence == "assumed"
