@@ -66,7 +66,7 @@ def test_terms_add_up_to_the_breakdown_of_the_rank(workload: str, plan: dict[str
     assert compute + exposed + idle == result.step_time_ps
 
 
-@pytest.mark.parametrize("plan", [{"pp": 2, "batch": 64, "schedule": "1f1b"}, {"dp": 2, "batch": 32}], ids=["pp", "dp"])
+@pytest.mark.parametrize("plan", [{"pp": 2, "batch": 64, "schedule": "1f1b"}, {"dp": 2, "batch": 64}], ids=["pp", "dp"])
 def test_terms_of_repeated_micro_batches_are_those_of_all(plan: dict[str, object]) -> None:
     from trine import Plan, simulate
 
