@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from folded_cases import Case, chain, joined, random_case
-from long_tests import long
+from long_tests import enough_repeat, long
 
 import trine
 from trine.cluster import load_cluster
@@ -72,12 +72,7 @@ def test_random_jobs_are_equal_folded_and_unfolded(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [20, pytest.param(500, marks=long)])
 def test_many_random_jobs_that_repeat_are_equal(wanted: int) -> None:
-    found = 0
-    for seed in range(100, 10_000):
-        found += compare(seed)
-        if found == wanted:
-            return
-    pytest.fail(f"only {found} jobs repeat")
+    enough_repeat(compare, wanted)
 
 
 SCHEDULES = [

@@ -143,10 +143,8 @@ class Search:
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
         most = self._most
-        if self._estimates and self._pareto:
-            return self.num_simulated >= MOST_ON_FRONTIER
         if self._pareto:
-            return False
+            return self._estimates and self.num_simulated >= MOST_ON_FRONTIER
         if self._estimates and most is None:
             most = MOST_FOR_OTHERS if self._fills else MOST_FOR_BEST
             most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else most

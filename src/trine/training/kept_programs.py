@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Most steps of all kept programs, about 500 bytes each.
 MOST_STEPS = 100_000
-
-
 #: The latest programs by :func:`_key`. Their context holds the objects whose ids are part of the key.
 _kept: dict[Hashable, WrittenJob] = {}
 
