@@ -52,7 +52,7 @@ test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes lon
 long: $(VENV)/.installed-test  ## tests of many minutes: random searches, kills, and jobs folded in time
 	TRINE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/property tests/unit/experiments
 
-check: $(VENV)/.installed-test  ## style, types, layers, size of the house, plain English, public names
+check: $(VENV)/.installed-test  ## style, types, layers, import cycles, plain English, public names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

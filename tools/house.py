@@ -1,12 +1,10 @@
 """Measure a source tree: sizes, functions, parameters, import cycles (hidden ones too), class names that repeat.
 
-    python tools/house.py [src] [--cycles] [--names] [--long] [--limits] [--check]
+    python tools/house.py [src] [--cycles] [--names] [--long] [--packages] [--check]
 
-All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if a figure exceeds
-``[tool.house]`` of pyproject.toml: files in cycles, class names with several meanings, the longest file, words of the
-docs, and for each package lines, lines of logic, files, classes and hits of tools/plain.py. Those numbers may only
-fall; whoever raises one adds a line "bought: ..." to CHANGELOG.md. It also fails if a module defines a name twice.
-``--limits`` prints today's figures as limits. ``make check`` runs it.
+All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if files are in import cycles or
+class names have several meanings (``[tool.house]`` of pyproject.toml has both limits), or if a module defines a name
+twice. Lines, files and classes have no limits: limits on them packed the code. ``make check`` runs it.
 
 Lines of logic: statements in functions, without docstrings, comments, blank lines, signatures and imports.
 """
@@ -22,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import plain
@@ -31,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Functions with more parameters should take a dataclass; files with at most this many lines count as small.
 MAX_PARAMETERS = 8
 SMALL_FILE = 100
-#: Figures of a package that have a limit. hits: of tools/plain.py in docstrings, comments and messages.
+#: Figures of a package. hits: of tools/plain.py in docstrings, comments and messages.
 FIGURES = ("lines", "logic", "files", "classes", "hits")
 
 
@@ -104,11 +101,6 @@ def logic_lines(tree: ast.Module, text: str) -> int:
                 found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = text.splitlines()
     return sum(bool(line) and not line.startswith("#") for line in (lines[i - 1].strip() for i in found))
-
-
-def words_of_docs() -> int:
-    """Count the words of docs/**/*.md, as ``wc -w`` does."""
-    return sum(len(page.read_text(encoding="utf-8").split()) for page in ROOT.glob("docs/**/*.md"))
 
 
 def _defined_twice(tree: ast.Module) -> list[str]:
@@ -194,37 +186,26 @@ def report(house: House, found: list[list[str]]) -> str:
     )
 
 
-def limits(house: House, found: list[list[str]]) -> dict[str, int]:
-    """Return today's figures by the names of their limits; those of a package as ``package.figure``."""
-    figures = {
-        "files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names()),
-        "longest_file": max(house.lines.values()), "words_of_docs": words_of_docs(),
-    }  # fmt: skip
-    for name, counts in sorted(house.packages.items()):
-        figures |= {f"{name}.{figure}": counts[figure] for figure in FIGURES}
-    return figures
+def limited(house: House, found: list[list[str]]) -> dict[str, int]:
+    """Return the figures that have a limit."""
+    return {"files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names())}
 
 
-def too_many(figures: Mapping[str, int], allowed: Mapping[str, Any]) -> list[str]:
-    """Return a message for each figure that exceeds its limit, or has none."""
-    found = []
-    for name, count in figures.items():
-        package, _, figure = name.rpartition(".")
-        limit = (allowed.get("packages", {}).get(package, {}) if package else allowed).get(figure)
-        if limit is None:
-            found.append(f"{name.replace('_', ' ')}: {count:,}, and pyproject.toml has no limit for it")
-        elif count > limit:
-            found.append(f"{name.replace('_', ' ')}: {count:,}, and pyproject.toml allows {limit:,}")
-    return found
+def above_limits(figures: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
+    """Return a message for each figure that exceeds its limit."""
+    return [
+        f"{name.replace('_', ' ')}: {count:,}, and pyproject.toml allows {allowed[name]:,}"
+        for name, count in figures.items()
+        if count > allowed[name]
+    ]
 
 
-def limit_lines(figures: Mapping[str, int]) -> list[str]:
-    """Return ``figures`` as lines of pyproject.toml."""
-    lines = [f"{name} = {count}" for name, count in figures.items() if "." not in name]
-    for package in dict.fromkeys(name.partition(".")[0] for name in figures if "." in name):
-        inner = ", ".join(f"{figure} = {figures[f'{package}.{figure}']}" for figure in FIGURES)
-        lines.append(f"packages.{package} = {{ {inner} }}")
-    return lines
+def package_lines(house: House) -> list[str]:
+    """Return the figures of each package, one line each."""
+    return [
+        f"  {name}: " + ", ".join(f"{figure} {counts[figure]:,}" for figure in FIGURES)
+        for name, counts in sorted(house.packages.items())
+    ]
 
 
 def main() -> int:
@@ -235,16 +216,15 @@ def main() -> int:
     parser.add_argument("--names", action="store_true", help="name the classes that share a name")
     parser.add_argument("--long", action="store_true", help="name the longest functions, and those of many parameters")
     parser.add_argument("--check", action="store_true", help="fail where pyproject.toml allows less")
-    parser.add_argument("--limits", action="store_true", help="print today's figures as limits")
+    parser.add_argument("--packages", action="store_true", help="print the figures of each package")
     given = parser.parse_args()
     house = measure(given.root)
     found = cycles(house.imports)
     print(report(house, found))
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["house"]
-    figures = limits(house, found)
-    wrong = [*too_many(figures, allowed), *house.rebound] if given.check else []
-    if given.limits:
-        print(*limit_lines(figures), sep="\n")
+    wrong = [*above_limits(limited(house, found), allowed), *house.rebound] if given.check else []
+    if given.packages:
+        print(*package_lines(house), sep="\n")
     if given.cycles or any("cycles" in each for each in wrong):
         print(*(f"  {', '.join(modules)}" for modules in found), sep="\n")
     if given.names or any("names" in each for each in wrong):
