@@ -135,6 +135,23 @@ def _batches(text: str) -> tuple[int, ...] | str:
     return tuple(size for size in sizes if size is not None)
 
 
+def _repeated(text: str) -> tuple[int, ...]:
+    """Return ``0,1*126,0`` as numbers, where ``N*TIMES`` repeats a number."""
+    from trine.common.units import whole_number
+    from trine.parallel.plan import MAX_LAYERS
+
+    counts: list[int] = []
+    for part in names(text, "--stage-layers"):
+        number, star, times = part.partition("*")
+        count, repeats = whole_number(number, 0, MAX_LAYERS), whole_number(times, 1, MAX_LAYERS) if star else 1
+        if count is None or repeats is None or len(counts) + repeats > MAX_LAYERS:
+            raise PlanError(
+                f"--stage-layers takes whole numbers of 0 to {MAX_LAYERS}, such as 0,1*126,0; got {part[:40]!r}"
+            )
+        counts += [count] * repeats
+    return tuple(counts)
+
+
 def _bucket(text: str) -> int:
     from trine.common.units import parse_bytes
 
@@ -220,8 +237,12 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "replica_batches": Option(metavar="6,6,2,2|time", panel=JOB, read=_batches, kind=str),
         "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),
-        "balance": word("time|layers|blocks|nanotron", PIPELINE),
+        "balance": word("time|layers|blocks|blocks+embedding|blocks+loss|blocks+embedding+loss|nanotron", PIPELINE),
         "cuts": Option(panel=PIPELINE, read=_cuts, kind=str),
+        "stage_layers": Option(metavar="N,N*TIMES,...", panel=PIPELINE, read=_repeated, kind=str),
+        "first_stage_layers": Option(panel=PIPELINE),
+        "last_stage_layers": Option(panel=PIPELINE),
+        "defer_head_gradient": Option(panel=PIPELINE),
         "sync": word("last|each", PIPELINE),
         "recompute": word("none|full|selective", MEMORY),
         "recompute_layers": Option(panel=MEMORY),

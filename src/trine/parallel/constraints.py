@@ -135,7 +135,7 @@ class _Values(dict[str, Value]):
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
         self._facts, batch = facts, plan.batch or facts.batch
         self |= {
-            "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": bool(plan.cuts),
+            "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": plan.has_cuts,
             "local_sgd": plan.sync_every is not None, "batch": batch,
             "micro_batch": plan.micro_batch or batch, "micro_batches": _num_micro_batches(plan, batch),
             "heads": None if heads is None else heads.queries, "kv_heads": None if heads is None else heads.keys,

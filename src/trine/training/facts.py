@@ -54,7 +54,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "micro_batches": list(report.micro_batches),
         "schedule": plan.schedule if pipeline else None,
         "virtual_stages": plan.virtual_stages if pipeline else None,
-        "balance": None if not pipeline or plan.cuts else plan.balance,
+        "balance": None if not pipeline or plan.has_cuts else plan.balance,
         "recompute": plan.recompute if workload.is_training else None,
         "recompute_layers": plan.recompute_layers,
         "sync": plan.sync if plan.dp > 1 and workload.is_training and not plan.splits_gradients else None,
