@@ -173,6 +173,26 @@ def resolve_layout(plan: Plan, software: Software | None, facts: LayoutFacts) ->
     return plan.filled(fields), tuple(notes)
 
 
+def virtual_stage_counts(software: Software | None, layers: int, pp: int) -> list[int]:
+    """Return the numbers of virtual stages whose chunks divide the layers, or do by a default of ``software``."""
+    defaults = [d for d in ([] if software is None else software.constraints.defaults) if d.field == "balance"]
+
+    def divides(count: int) -> bool:
+        values: dict[str, Value] = {"pp": pp, "virtual_stages": count, "layers": layers, "cut": False}
+        return layers % (pp * count) == 0 or any(evaluate(default.when, values) for default in defaults)
+
+    return [count for count in range(1, (layers + 2) // pp + 1) if divides(count)]
+
+
+def default_balance(software: Software | None, layers: int | None, pp: int, virtual_stages: int) -> str:
+    """Return the rule that cuts a pipeline without an explicit one."""
+    values: dict[str, Value] = {"pp": pp, "virtual_stages": virtual_stages, "layers": layers, "cut": False}
+    for default in [] if software is None else software.constraints.defaults:
+        if default.field == "balance" and evaluate(default.when, values):
+            return str(default.value)
+    return "time" if software is None else software.stages
+
+
 def ignored_options(request: Plan, plan: Plan) -> tuple[str, ...]:
     """Return a sentence for each option of a plan that has no effect, as the filled-in plan shows."""
     notes = []

@@ -15,11 +15,12 @@ from trine.common.units import MAX_GPUS
 from trine.compute.origin import known_gpu
 from trine.errors import InputError
 from trine.graph.workload import Workload
-from trine.parallel.constraints import LayoutFacts
+from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
+from trine.search.stage_layout import PLACEMENT
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import JobMachine, setup_machine, setup_workload
@@ -105,6 +106,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),
+        plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
 
 
@@ -170,12 +172,15 @@ def _simulate_given(values: Mapping[str, Any], search: Search, space: Space) -> 
         "micro_batch": 1, "sequence_parallel": None, "recompute": "none", "offload": "none",
     }  # fmt: skip
     layout = Layout(**{**defaults, **degrees, **names, "dp": dp})
-    return Ranked(layout, simulate_layout(search.packed, space.plan(layout)), 0)
+    placement = {name: values[name] for name in PLACEMENT if name in values}
+    return Ranked(layout, simulate_layout(search.packed, space.plan(layout, **placement)), 0)
 
 
 def _stages_of(values: Mapping[str, Any], space: Space) -> int:
     """Return the virtual stages of a configuration that gives layers per stage."""
     layers, pp = values.get("layers_per_stage"), values.get("pp", 1)
+    if values.get("stage_layers"):
+        return max(1, len(values["stage_layers"]) // pp)
     return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
 
 
