@@ -262,6 +262,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "gpu": Option(values=gpus),
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
         "compute": Option(metavar="auto|recorded|linear|roofline|tables", values=compute_models),
         "calibration": Option(metavar="FILE", read=_calibration, kind=str),
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),

@@ -113,6 +113,13 @@ class Recipe(Protocol):
     @property
     def is_said(self) -> bool: ...
 
+    @property
+    def operators(self) -> tuple[Operator, ...]: ...
+
+    def packed(self, documents: str) -> Workload:
+        """Write the workload with packed documents."""
+        ...
+
     def again(self, workload: Workload, software: Any) -> Workload:
         """Write ``workload`` for another profile; return it unchanged if it was modified since it was written."""
         ...

@@ -31,7 +31,7 @@ from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
-from trine.training.software import ChosenSoftware, is_model, launches_of, software_of, written_for
+from trine.training.software import ChosenSoftware, is_model, launches_of, packed, software_of, written_for
 from trine.workload import load
 from trine.workload.on_gpu import on_gpu
 
@@ -232,7 +232,8 @@ def setup_workload(
     software = software_of(options.software, loaded, machine.target)
     if not isinstance(loaded, Workload):
         loaded = load_workload(loaded, options.trace_gpu, machine.target, software.profile or NO_SOFTWARE)
-    return on_gpu(written_for(loaded, software), software.profile), software
+    workload = on_gpu(written_for(loaded, software), software.profile)
+    return workload if options.documents is None else packed(workload, options.documents), software
 
 
 def setup_layout(

@@ -119,6 +119,22 @@ def _written_again(workload: Workload, profile: Software | None) -> Workload:
     return workload.recipe.again(workload, profile)
 
 
+def packed(workload: Workload, documents: str) -> Workload:
+    """Return a synthesised transformer with packed documents. Raises InputError for any other workload."""
+    if workload.recipe is None or workload.recipe.operators is not workload.operators:
+        raise InputError(
+            "packed documents need a synthesised model (model:NAME): a trace has the attention of its own documents",
+            field="documents",
+        )
+    return _packed_again(workload, documents)
+
+
+@keep
+def _packed_again(workload: Workload, documents: str) -> Workload:
+    assert workload.recipe is not None
+    return workload.recipe.packed(documents)
+
+
 def launches_of(
     workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
 ) -> LaunchCosts | None:
