@@ -88,7 +88,7 @@ def _length(text: str, whole: str) -> int:
     length = whole_number(text, 1, MAX_LENGTH)
     if length is None:
         raise InputError(
-            f"takes a length of 1 to the sequence, uniform:A:B or a file of lengths; got {whole[:60]!r}", field=_FIELD
+            f"takes a length from 1 to the sequence, uniform:A:B or a file of lengths; got {whole[:60]!r}", field=_FIELD
         )
     return length
 
@@ -162,8 +162,8 @@ def pack_documents(workload: Workload, documents: Documents, sequence: int) -> W
     mean = sum(length * number for length, number in tokens.items()) / sum(tokens.values())
     text = (
         f"attention within packed documents ({documents.text}): a token's document has {mean:,.0f} of {sequence:,} "
-        f"tokens on average, so attention has {float(pairs_within(attributes)):.1%} of the FLOPs of one document; "
-        "every sample has the average mix"
+        f"tokens on average, so attention has {float(pairs_within(attributes)):.1%} of the FLOPs of one document (model FLOPs and MFU count all "
+        "pairs of tokens within documents, without the causal mask); every sample has the average mix"
     )
     return replace(
         workload, operators=tuple(operators), assumptions=(*workload.assumptions, text),
