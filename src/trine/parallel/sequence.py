@@ -19,7 +19,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.recompute import heads_of
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
-from trine.parallel.tensor import SplitCollectives
+from trine.parallel.tensor import SplitCollectives, sums_of
 from trine.parallel.token_partition import is_expert
 from trine.workload.synthesis.graph import HEAD_NORMS
 
@@ -171,6 +171,8 @@ class SequenceCollectives(SplitCollectives):
             return
         if scatter[0] == SCATTER and self._copies:
             done = self._copy(scatter[1], batch, op, place)
+        for number in range(sums_of(op) - 1):  # of a loss: one after the other
+            done = self._collective(scatter[0], scatter[1], batch, op, place, (done,), -2 - number)
         step = self._collective(scatter[0], scatter[1], batch, op, place, (done,))
         if scatter[0] == SCATTER:  # the sum over the ranks stays whole until the reduce-scatter ends
             size = self.context.gathered_bytes(op, scatter[1], batch)

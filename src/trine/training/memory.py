@@ -144,7 +144,7 @@ def in_order(program: RankProgram) -> list[MemoryChange]:
 def facts_of(software: Software | None, plan: Plan, workload: Workload) -> MemoryFacts:
     """Return a profile's memory facts besides tensors, for a plan's communicators and a workload's weights.
 
-    With half-precision weights and float32 copies, two thirds of the optimizer state are moments.
+    With half-precision weights, two thirds of the optimizer state are moments; four fifths with 16-bit remainders.
     """
     if software is None:
         return MemoryFacts()
@@ -157,7 +157,8 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
         error=style.error,
         software=software.name,
         state_blocks=max(2 * len(workload.parameters) // plan.pp, 1) if late else 0,
-        late_states=2 / 3 if is_half else 1.0,
+        late_states=(4 / 5 if software.operators.master == "remainder" else 2 / 3) if is_half else 1.0,
+        expandable=style.expandable_segments,
     )
 
 

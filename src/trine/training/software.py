@@ -136,13 +136,13 @@ def _packed_again(workload: Workload, documents: str) -> Workload:
 
 
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, interleaves: bool = False
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node.
+    crosses: whether messages of the pipeline leave the node. interleaves: the pipeline has virtual stages.
     """
     from trine.compute.launch import software_launches
 
@@ -157,4 +157,6 @@ def launches_of(
     may_shrink = stragglers is not None and (
         stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
     )
+    if interleaves:
+        profile = profile.model_copy(update={"launch": style.on_virtual_stages()})
     return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)

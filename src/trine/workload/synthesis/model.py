@@ -437,12 +437,19 @@ def _transformer_workload(
     return workload if options.documents is None else pack_documents(workload, options.documents, sequence)
 
 
+_LOSSES = {
+    "fused": "in one operator", "unfused": "on a float32 copy of the logits",
+    "native": "compiled, on a float32 copy of the logits", "te": "in place (Transformer Engine)",
+}  # fmt: skip
+_MASTERS = {"float32": "a float32 copy of the weights", "remainder": "16 more bits of each weight"}
+
+
 def _transformer_assumptions(
     spec: Transformer | Bert | EncoderDecoder, layers: int, dtype: str, software: Software | None
 ) -> tuple[str, ...]:
     writes = OperatorStyle() if software is None else software.operators
     attention = "FlashAttention" if writes.attention == "flash" else "attention with its scores in memory"
-    loss = "in one operator" if writes.loss == "fused" else "on a float32 copy of the logits"
+    loss = _LOSSES[writes.loss]
     source = "a fused implementation" if software is None else software.name
     dropout = "dropout" if writes.dropout else "no dropout"
     text = f"operators of {source}: {attention}, gate and up projection in one GEMM, cross entropy {loss}; {dropout}"
@@ -451,7 +458,7 @@ def _transformer_assumptions(
         accumulated_dtype = dtype if writes.gradient_dtype == "model" else "float32"
         assumptions.append(
             f"weights and activations are {dtype}; operators compute gradients in {dtype}, which are accumulated and "
-            f"reduced in {accumulated_dtype}; Adam keeps a float32 copy of the weights and two float32 moments"
+            f"reduced in {accumulated_dtype}; Adam keeps {_MASTERS[writes.master]} and two float32 moments"
         )
     if isinstance(spec, Bert):
         assumptions.append("logits are computed for all tokens, not for the masked ones alone")
