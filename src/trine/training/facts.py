@@ -41,6 +41,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "is_training": workload.is_training,
         "trace_gpu": workload.gpu,
         "trace_batch": workload.batch,
+        **({"documents": workload.metadata["documents"]} if "documents" in workload.metadata else {}),
         "gpu": ", ".join(name for name in gpus if name) or None,
         "batch": report.batch,
         "global_batch": report.samples(plan.dp),

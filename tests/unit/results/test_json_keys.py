@@ -43,6 +43,8 @@ LINES = {
         f"train {GPT} --dp 4 --sharding fsdp --shard-ways 2 --prefetch 2 --shard-unit 10MiB --cluster dgx-h100",
         "train resnet50-h100-b128 --dp 4 --steps 2 --sync-every 2 --buffers none --cluster dgx-h100",
         f"train {SMALL} --no-dp-overlap",
+        f"train {GPT} --pp 2 --stage-layers 0,2 --defer-head-gradient 0 --cluster dgx-h100 --documents 64",
+        f"train {GPT} --pp 2 --first-stage-layers 1 --last-stage-layers 1 --cluster dgx-h100",
         f"train {GPT} --dp 2 --cluster dgx-h100 --tokens 1B --price 2 --sensitivity",
         "train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --neighbour neighbour.yaml",
         "train model:gpt-2,layers=2,sequence=128 --dp 4 --replica-batches 3,3,1,1 --cluster mixed.yaml",
