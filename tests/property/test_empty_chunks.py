@@ -26,13 +26,22 @@ def plans(draw) -> trine.Plan:
         parts[draw(st.integers(0, len(parts) - 1))] += 1
     schedules = ["interleaved"] if virtual > 1 else ["1f1b", "gpipe", "zb-h1"]
     schedule = draw(st.sampled_from(schedules))
-    fields: dict[str, object] = {"dp": draw(st.sampled_from([1, 2])), "recompute": draw(st.sampled_from(["none", "full"]))}
+    fields: dict[str, object] = {
+        "dp": draw(st.sampled_from([1, 2])),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+    }
     if fields["dp"] == 2:
         fields["sharding"] = draw(st.sampled_from(["none", "zero1", "fsdp"]))
     if schedule != "zb-h1" and fields.get("sharding") != "fsdp":
         fields["defer_head_gradient"] = draw(st.sampled_from([None, 0, 2]))
     return trine.Plan(
-        pp=pp, virtual_stages=virtual, stage_layers=tuple(parts), schedule=schedule, batch=2 * pp, micro_batch=1, **fields
+        pp=pp,
+        virtual_stages=virtual,
+        stage_layers=tuple(parts),
+        schedule=schedule,
+        batch=2 * pp,
+        micro_batch=1,
+        **fields,
     )
 
 

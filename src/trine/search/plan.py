@@ -180,7 +180,7 @@ def _stages_of(values: Mapping[str, Any], space: Space) -> int:
     """Return the virtual stages of a configuration that gives layers per stage."""
     layers, pp = values.get("layers_per_stage"), values.get("pp", 1)
     if values.get("stage_layers"):
-        return max(1, len(values["stage_layers"]) // pp)
+        return max(1, int(len(values["stage_layers"]) // pp))
     return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
 
 

@@ -160,9 +160,10 @@ def pack_documents(workload: Workload, documents: Documents, sequence: int) -> W
             "whatever their documents", field=_FIELD,
         )  # fmt: skip
     mean = sum(length * number for length, number in tokens.items()) / sum(tokens.values())
+    share = float(pairs_within(attributes))
     text = (
         f"attention within packed documents ({documents.text}): a token's document has {mean:,.0f} of {sequence:,} "
-        f"tokens on average, so attention has {float(pairs_within(attributes)):.1%} of the FLOPs of one document (model FLOPs and MFU count all "
+        f"tokens on average, so attention has {share:.1%} of the FLOPs of one document (model FLOPs and MFU count all "
         "pairs of tokens within documents, without the causal mask); every sample has the average mix"
     )
     return replace(
