@@ -186,6 +186,8 @@ def size(
     global_batch: int | None = None,
     max_gpus: int = DEFAULT_MAX_GPUS,
     software: str | os.PathLike[str] | None = None,
+    gradient_dtype: str | None = None,
+    loss: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> SizeAnswer:
     """Return the smallest number of GPUs of each machine type that trains ``model`` on ``tokens`` tokens in time.
@@ -193,8 +195,8 @@ def size(
     model: such as ``model:llama-3-8b``. days: the limit for the smallest number of GPUs.
     budget: dollars, or a text such as ``2M$``; needs ``price``. Without ``days``, the largest number of GPUs whose run
     costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file. clusters: presets or files;
-    by default trine's presets of data-centre nodes. global_batch: samples per step; by default 4 Mi tokens. software:
-    as of :func:`trine.simulate`. progress: called with the number of finished machine types, and of all.
+    by default trine's presets of data-centre nodes. global_batch: samples per step; by default 4 Mi tokens.
+    software, gradient_dtype, loss: as of :func:`trine.simulate`. progress: called with the number of finished machine types, and of all.
 
     The search assumes that more GPUs take fewer days and cost more. It doubles the number of GPUs, then halves the
     interval among numbers that divide into equal replicas.
@@ -206,7 +208,7 @@ def size(
     check_whole("global_batch", batch, 1, 10**9)
     check_whole("max_gpus", max_gpus, 1, MAX_GPUS)
     names = tuple(dict.fromkeys(clusters)) or machine_types()
-    options = SimulateOptions(software=software)
+    options = SimulateOptions(software=software, gradient_dtype=gradient_dtype, loss=loss)
     machines = []
     for number, name in enumerate(names):
         machines.append(_Search(shape, name, batch, max_gpus, goal, options).answer())
