@@ -54,7 +54,7 @@ def changed(
     cluster = replace(
         cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
-        library=spec.library or base.library,
+        library=spec.library or base.library, segment=spec.segment or base.segment,
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")

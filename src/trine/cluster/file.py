@@ -136,7 +136,7 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
         library=spec.library or built.library, routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread, fabric=usual,
+        spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
     )  # fmt: skip
 

@@ -57,6 +57,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["fabric"] = _fabric_mapping(cluster.fabric)
     if cluster.spread is not None:
         data["spread"] = cluster.spread
+    if cluster.segment is not None:
+        data["segment"] = cluster.segment
     if cluster.circuits is not None:
         data["circuits"] = _circuits_mapping(cluster.circuits)
     return data
