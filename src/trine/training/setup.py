@@ -17,6 +17,7 @@ from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time
 from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
+from trine.compute.gaps import WithKernelGaps, kernel_gap_ps
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
 from trine.compute.power import Bounds, CappedTimes, PowerCap, power_cap
@@ -411,6 +412,13 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 
 
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
+    """Make the compute model of a job; times from a recording include the gaps between its kernels."""
+    model = _operator_times(workload, name, gpu, calibration)
+    gap_ps = kernel_gap_ps(workload)
+    return WithKernelGaps(model, gap_ps) if gap_ps and uses_recorded_times(name) else model
+
+
+def _operator_times(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     if gpu is None or not uses_recorded_times(name):
         target = None if gpu is None else load_gpu(gpu)
         return make_compute(name, workload, target=target, source=None, calibration=calibration)
