@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
 from trine.cli.output import Section, show, show_answer, to_terminal, write_json
+from trine.cli.parameters import Given
 from trine.cli.progress import RowsLine
 from trine.common.observer import observing
+from trine.decide.failures import Failures
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,9 +106,11 @@ SENSITIVITY = Annotated[bool, Option("Rank the inputs by their effect within the
 class CostAnswer(Section):
     """Output of ``--tokens`` and ``--price``: the cost of the whole run."""
 
-    def __init__(self, tokens: str | None, price: str | None) -> None:
-        if price is not None and tokens is None:
-            raise InputError("--price is about a whole run: add --tokens N")
+    def __init__(self, tokens: str | None, price: str | None, failures: Given[Failures]) -> None:
+        about_runs = [*(["price"] if price is not None else []), *failures.values]
+        if about_runs and tokens is None:
+            raise InputError(f"--{about_runs[0].replace('_', '-')} is about a whole run: add --tokens N")
+        self._failures = failures.make()
         self._tokens: int | float | None = None
         self._price: Price | None = None
         if tokens is not None:  # wrong values are refused before the simulation
@@ -128,7 +132,7 @@ class CostAnswer(Section):
         if self._tokens is not None:
             from trine.decide.cost import run_cost
 
-            self._cost = run_cost(result, self._tokens, self._price)
+            self._cost = run_cost(result, self._tokens, self._price, self._failures)
 
     def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
         """Print the cost."""
