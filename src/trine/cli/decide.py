@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
-from trine.cli.output import Section, show, show_answer, to_terminal, write_json
+from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
 from trine.cli.parameters import Given
 from trine.cli.progress import RowsLine
 from trine.common.observer import observing
@@ -43,6 +43,7 @@ def size(
         str, argument("Model such as model:llama-3-8b.", "MODEL", values=lambda: [f"model:{name}" for name in models()])
     ],
     tokens: Annotated[str, Option("Train on this many tokens, such as 1.4T.", "N")],
+    failures: Failures,
     days: Annotated[float | None, Option("Finish within N days.", "N")] = None,
     budget: Annotated[str | None, Option("Spend at most this, such as 2M$; needs --price.", "AMOUNT")] = None,
     price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file of prices.", "USD|FILE")] = None,
@@ -50,6 +51,9 @@ def size(
         list[str] | None, Option("Try only this machine type; repeat it for several.", "NAME", values=clusters)
     ] = None,
     global_batch: Annotated[int | None, Option("Set the samples per step [4 Mi tokens].", "N")] = None,
+    batch_change: Annotated[
+        float | None, Option("Let the global batch differ by this share, for other numbers of GPUs [0.25].", "SHARE")
+    ] = None,
     max_gpus: Annotated[int | None, Option("Try at most N GPUs [16384].", "N")] = None,
     software: Annotated[
         str | None, Option("Choose the software profile: name or file.", "NAME", values=software_profiles)
@@ -62,16 +66,23 @@ def size(
 
     Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100
     """
-    from trine.decide.size import DEFAULT_MAX_GPUS
+    from trine.decide.size import BATCH_CHANGE, DEFAULT_MAX_GPUS, SizeInterrupted
     from trine.decide.size import size as size_run
 
+    is_finished = True
     with RowsLine("machine types") as line, observing(on_stage=line.queue):
-        answer = size_run(
-            model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
-            max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,
-        )  # fmt: skip
+        try:
+            answer = size_run(
+                model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
+                batch_change=BATCH_CHANGE if batch_change is None else batch_change, failures=failures,
+                max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,
+                on_machine=lambda machine: line.queue(machine.sentence),
+            )  # fmt: skip
+        except SizeInterrupted as stop:
+            answer, is_finished = stop.answer, False
     show_answer(answer, json, brief, details)
     write_json(answer, json, "size")
+    end(is_finished)
 
 
 def _known_things() -> list[str]:

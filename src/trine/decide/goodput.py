@@ -203,5 +203,6 @@ def _span(seconds: float) -> str:
     """Return a time in s, min, h or days with three digits."""
     for least_s, unit_s, unit in ((172_800, 86_400, "days"), (3600, 3600, "h"), (120, 60, "min")):
         if seconds >= least_s:
-            return f"{seconds / unit_s:.3g} {unit}"
+            amount = seconds / unit_s
+            return f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
     return f"{seconds:.3g} s"
