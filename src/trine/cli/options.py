@@ -19,6 +19,7 @@ ARGUMENTS, OPTIONS, OUTPUT = "Arguments", "Options", "Output"
 LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", "Memory"
 JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
 CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
+FAILURES = "Failures of the run (--tokens)"
 WRITES, WAITS = "What peers send", "Choose how wavefronts wait"
 EXPERTS = "Tokens and experts (moe_dispatch, moe_combine)"
 HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
@@ -281,6 +282,11 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
         "gpu": Option(values=gpus),
+    }),
+    "Failures": (FAILURES, {
+        "mtbf_per_gpu": Option(metavar="HOURS"),
+        "checkpoint": Option(metavar="SECONDS"),
+        "restart": Option(metavar="SECONDS"),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),
