@@ -19,6 +19,7 @@ ARGUMENTS, OPTIONS, OUTPUT = "Arguments", "Options", "Output"
 LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", "Memory"
 JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
 CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
+FAILURES = "Failures of the run (--tokens)"
 WRITES, WAITS = "What peers send", "Choose how wavefronts wait"
 EXPERTS = "Tokens and experts (moe_dispatch, moe_combine)"
 HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
@@ -220,6 +221,7 @@ def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[s
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
 
 
+LOSS_WORDS, GRADIENT_WORDS = "native|te|unfused", "bf16|fp32"
 OVERLAP_WORDS = "ideal|modelled|none|range"
 NETWORK_WORDS = "fair|equal|fifo|circuit"
 _REQUESTS = {
@@ -263,6 +265,8 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
+        "gradient_dtype": word(GRADIENT_WORDS),
+        "loss": word(LOSS_WORDS),
         "compute": Option(metavar="auto|recorded|linear|roofline|tables", values=compute_models),
         "calibration": Option(metavar="FILE", read=_calibration, kind=str),
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
@@ -275,7 +279,14 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "PlanOptions": (OPTIONS, {
         "fix": Option(metavar="FIELD=VALUE", read=_fixed_fields),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "gradient_dtype": word(GRADIENT_WORDS),
+        "loss": word(LOSS_WORDS),
         "gpu": Option(values=gpus),
+    }),
+    "Failures": (FAILURES, {
+        "mtbf_per_gpu": Option(metavar="HOURS"),
+        "checkpoint": Option(metavar="SECONDS"),
+        "restart": Option(metavar="SECONDS"),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),

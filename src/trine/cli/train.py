@@ -30,6 +30,7 @@ from trine.cli.progress import watched
 from trine.common.arguments import option
 from trine.common.observer import observing
 from trine.common.plugins import load_target
+from trine.decide.failures import Failures
 from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.results.text import MAX_LINES
@@ -205,6 +206,7 @@ def train(
     choices: Given[SimulateOptions],
     machine: Annotated[MachineOptions, Fields(without=("gpus",))],
     ranks: RankOptions,
+    failures: Given[Failures],
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -246,7 +248,7 @@ def train(
     from trine.engine.models import is_compiled
     from trine.folding.run import showing_few
 
-    cost, varied = CostAnswer(tokens, price), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
+    cost, varied = CostAnswer(tokens, price, failures), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"

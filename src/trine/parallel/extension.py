@@ -228,5 +228,9 @@ class Extension:
     def after_optimizer(self, step: int) -> None:
         """Run after the optimizer's operators."""
 
+    def host_bytes(self) -> int:
+        """Return the bytes that this rank keeps in host memory between steps."""
+        return 0
+
     def resident(self, sizes: dict[str, int]) -> None:
         """Change the memory that persists between steps: bytes by category, see trine.graph.memory."""

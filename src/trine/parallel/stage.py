@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 
@@ -218,13 +219,14 @@ class StageBuilder(StageProgram):
         resident = self.memory.resident(
             self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
         )
+        host_bytes = sum(extension.host_bytes() for extension in self.extensions)
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
             name += f", experts {self.expert_position}"
         if self.context.kind:
             name += f", {self.context.kind}"
         self._close()
-        return self.writer.finish(name, resident)
+        return replace(self.writer.finish(name, resident), host_bytes=host_bytes)
 
     def _close(self) -> None:
         """Let go of the extensions, which refer to this object: the lists of steps are then freed at once."""

@@ -40,7 +40,7 @@ class PlanOptions:
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
-    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
+    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss, gpu: as in
     :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
     time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
     layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
@@ -57,6 +57,8 @@ class PlanOptions:
     software: Software | str | os.PathLike[str] | None = option(
         None, "Choose the software profile of all layouts: name or file [by workload]."
     )
+    gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
+    loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
     gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
     pareto: bool = option(False, "Search the frontier of time against memory, too.")
     exact: bool = option(False, "Simulate until lower bounds exclude all other layouts.")
@@ -84,7 +86,10 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     _check(options)
     cluster = _cluster(options)
     gpus = options.gpus or len(cluster.gpus)
-    settings = SimulateOptions(cluster=cluster, gpu=options.gpu, software=options.software, compare=False)
+    settings = SimulateOptions(
+        cluster=cluster, gpu=options.gpu, software=options.software, gradient_dtype=options.gradient_dtype,
+        loss=options.loss, compare=False,
+    )  # fmt: skip
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)

@@ -53,6 +53,10 @@ class SimulateOptions:
     documents: lengths of documents packed into each sample of a synthesised transformer: ``LENGTH``, ``uniform:A:B``,
         or a file with one length per line. Attention sees only its own document
         (:mod:`trine.workload.synthesis.documents`). None: as the workload has them, by default one per sample.
+    gradient_dtype: dtype of the buffer and the reduction of gradients, ``bf16`` or ``fp32``, instead of the profile's.
+        Needs a transformer in bf16 that trine writes.
+    loss: implementation of the loss, ``native``, ``te`` or ``unfused``, instead of the profile's; the profile must offer
+        it (``losses`` in its file).
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     fold: ``on`` simulates one of each set of identical ranks, exactly, or gives an estimate if a few slow links make
@@ -106,6 +110,8 @@ class SimulateOptions:
     software: Software | str | os.PathLike[str] | None = option(
         None, "Choose the software profile: name or file [by workload]."
     )
+    gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
+    loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
     warnings: tuple[str, ...] = ()
     compare: bool = option(False, "Also simulate without each option that may not pay, and report it.")
 
