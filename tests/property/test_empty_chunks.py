@@ -66,6 +66,9 @@ def test_every_message_goes_to_the_next_chunk_and_all_work_is_done(plan: trine.P
         assert set(pairs.values()) == {messages}
     folded, whole = simulate(plan), simulate(plan, fold="off")
     assert folded.step_time_ps == whole.step_time_ps
+    graph, records = whole.graph, whole.records
+    after = np.repeat(np.arange(len(graph.kind)), np.diff(graph.predecessor_ptr))
+    assert (records.end_ps[graph.predecessor_idx] <= records.start_ps[after]).all()
 
 
 @settings(max_examples=15, deadline=None)
