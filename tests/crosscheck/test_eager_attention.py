@@ -76,6 +76,7 @@ def test_scores_move_28_bytes_each_way():
     assert moved["scaled_masked_softmax_backward"] == pytest.approx(28 * HEADS * SEQUENCE**2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_eager_norms_against_a_capture():
     """33 norms of Llama 3.2 1B at batch 4 take 8.8 ms forward; from their bytes trine says 6.5 (26 % less).
 
