@@ -408,10 +408,12 @@ class UsualRule(Spec):
 
 
 class UsualSoftware(Spec):
-    """rules: the first match wins. proposals: profiles to suggest in an error, in this order."""
+    """rules: the first match wins. proposals: profiles to suggest in an error, in this order. common: profiles whose
+    steps an answer compares, each with the profiles of the same family that it stands for."""
 
     rules: list[UsualRule]
     proposals: list[str]
+    common: dict[str, list[str]] = Field(default_factory=dict)
 
     def rule_for(self, workload: str, vendor: str) -> UsualRule:
         """Return the rule for a workload and a vendor; for an unknown vendor, the workload's first rule."""
