@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trine.common.schema import Field, Spec
-from trine.errors import InputError, nearest
+from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.software.profile import Software
 
 #: Names of a gradient dtype in commands and files -> ``operators.gradient_dtype``.
 GRADIENT_DTYPES: Mapping[str, str] = {"bf16": "model", "fp32": "float32"}
-LOSSES = ("native", "te", "unfused")
 
 _Count = Annotated[float, Field(ge=0, le=1000)]
 _Pair = Annotated[list[_Count], Field(min_length=2, max_length=2)]
@@ -54,8 +53,7 @@ def with_choices(profile: Software, loss: str | None, gradient_dtype: str | None
     if gradient_dtype is not None:
         if gradient_dtype not in GRADIENT_DTYPES:
             raise InputError(
-                f"unknown gradient dtype {gradient_dtype[:40]!r}: allowed are {' and '.join(GRADIENT_DTYPES)}"
-                f"{nearest(gradient_dtype[:40], GRADIENT_DTYPES)}",
+                f"unknown gradient dtype {gradient_dtype[:40]!r}: allowed are {' and '.join(GRADIENT_DTYPES)}",
                 field="gradient_dtype",
             )
         style = profile.operators.model_copy(update={"gradient_dtype": GRADIENT_DTYPES[gradient_dtype]})
@@ -65,9 +63,8 @@ def with_choices(profile: Software, loss: str | None, gradient_dtype: str | None
 
 def _with_loss(profile: Software, name: str) -> Software:
     if name not in profile.losses:
-        offered = ", ".join(profile.losses) or "only its own"
-        known = nearest(name[:40], LOSSES) if name not in LOSSES else ""
-        raise InputError(f"profile {profile.name} has no loss {name[:40]!r}{known}: allowed are {offered}", field="loss")
+        offered = f"allowed are {', '.join(profile.losses)}" if profile.losses else "it has only one"
+        raise InputError(f"profile {profile.name} has no loss {name[:40]!r}: {offered}", field="loss")
     loss = profile.losses[name]
     operators: dict[str, Any] = {
         "loss": name,

@@ -74,6 +74,15 @@ def software_of(
     the workload was synthesised for another profile than the named one, or for a choice that the profile does not offer.
     """
 
+    for field, value in (("loss", loss), ("gradient_dtype", gradient_dtype)):
+        if value is not None and not _is_transformer(workload):
+            name = workload.name if isinstance(workload, Workload) else workload
+            raise InputError(
+                f"{value[:40]!r} needs a transformer that trine writes, such as model:llama-3-8b; {name!s:.80} has its own "
+                "operators",
+                field=field,
+            )
+
     def choose(profile: Software | None, reason: str) -> ChosenSoftware:
         return ChosenSoftware(_with_choices(profile, loss, gradient_dtype), reason)
 
@@ -101,12 +110,6 @@ def check_choices(workload: Workload, options: SimulateOptions) -> None:
         value = getattr(options, name)
         if value is None:
             continue
-        if not _is_transformer(workload):
-            raise InputError(
-                f"{value!r} needs a transformer that trine writes, such as model:llama-3-8b; {workload.name!r} has its own "
-                "operators",
-                field=name,
-            )
         if not workload.is_training:
             raise InputError(f"{value!r} is about training, and {workload.name!r} has no backward pass", field=name)
         dtype = workload.tensors[workload.parameters[0].weight].dtype if workload.parameters else "no"

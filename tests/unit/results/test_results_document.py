@@ -13,7 +13,7 @@ STABLE_KEYS = {
     "step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s", "slowest_rank",
     "memory_peak_bytes", "memory_rank", "memory_verdict", "collectives", "evidence", "warnings", "not_modelled",
     "simulator", "plan", "inputs", "terms", "step_ends_s",
-    "ranks", "layers", "operators", "phases", "stages", "links", "memory", "critical_path", "energy", "folding",
+    "ranks", "layers", "operators", "phases", "stages", "links", "memory", "host_memory", "critical_path", "energy", "folding",
     "step_time_low_s", "step_time_high_s", "step_time_band",
     *(f"{what}{end}_per_s{per}" for what in ("samples", "tokens") for end in ENDS for per in ("", "_per_gpu")),
     *(f"{what}_flops{end}_per_s_per_gpu" for what in ("model", "hardware") for end in ENDS),
