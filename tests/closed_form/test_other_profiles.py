@@ -6,7 +6,7 @@ import pytest
 
 import trine
 from trine.cli.train import ProfilesAnswer
-from trine.training import other_profiles
+from trine.search import other_profiles
 from trine.training.options import SimulateOptions
 
 PIPELINE = trine.Plan(

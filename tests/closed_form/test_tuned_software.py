@@ -11,7 +11,7 @@ import trine
 from trine.errors import InputError, SpecError
 from trine.graph.program import Collective
 from trine.software import known_software, load_software
-from trine.software.choices import with_choices
+from trine.software.profile import with_choices
 from trine.training.memory import rank_memory, stage_programs
 from trine.validation.memory import GOLDEN, ModelledMemory, load_memory_rows
 from trine.workload.synthesis.model import from_text, written

@@ -82,8 +82,8 @@ def size(
     with RowsLine("machine types") as line, observing(on_stage=line.queue):
         answer = size_run(
             model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
-            max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, gradient_dtype=gradient_dtype,
-            loss=loss, progress=line.rows,
+            max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software,
+            gradient_dtype=gradient_dtype, loss=loss, progress=line.rows,
         )  # fmt: skip
     show_answer(answer, json, brief, details)
     write_json(answer, json, "size")

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
+    from trine.search.other_profiles import ProfileDifference
     from trine.training.ensemble import StepEnsemble
     from trine.training.explained import MemoryExplained
     from trine.training.neighbour import SharedRun
-    from trine.training.other_profiles import ProfileDifference
     from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
@@ -292,7 +292,10 @@ def train(
         section.prepare(step, answer.whole)
     with to_terminal(json):
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
-        show(answer.headline(result) if is_short else answer.text(result, details, cost.num_lines + others.num_lines), json)
+        show(
+            answer.headline(result) if is_short else answer.text(result, details, cost.num_lines + others.num_lines),
+            json,
+        )
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)
@@ -318,7 +321,7 @@ class ProfilesAnswer(Section):
     def prepare(self, step: StepRequest, result: Result) -> None:
         """Estimate the steps, if the run was long enough."""
         if self._is_asked:
-            from trine.training.other_profiles import differences
+            from trine.search.other_profiles import differences
 
             workload, plan, options = step
             self._found = differences(workload, plan, options, result)

@@ -75,7 +75,8 @@ def best_layout(
     try:
         with unobserved():
             found = plan(model.text, gpus=num_gpus, cluster=machine, global_batch=global_batch,
-                         software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss, top=1, workers=1, most_simulated=MAX_TRIES)  # fmt: skip
+                         software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
+                         top=1, workers=1, most_simulated=MAX_TRIES)  # fmt: skip
             layout = found.best.layout
             chosen = Plan(batch=global_batch // layout.dp, **layout._asdict())
             result = simulate(model.text, chosen, options=replace(options, cluster=machine, compare=False))

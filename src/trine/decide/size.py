@@ -196,7 +196,8 @@ def size(
     budget: dollars, or a text such as ``2M$``; needs ``price``. Without ``days``, the largest number of GPUs whose run
     costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file. clusters: presets or files;
     by default trine's presets of data-centre nodes. global_batch: samples per step; by default 4 Mi tokens.
-    software, gradient_dtype, loss: as of :func:`trine.simulate`. progress: called with the number of finished machine types, and of all.
+    software, gradient_dtype, loss: as of :func:`trine.simulate`. progress: called with the number of finished machine
+    types, and of all.
 
     The search assumes that more GPUs take fewer days and cost more. It doubles the number of GPUs, then halves the
     interval among numbers that divide into equal replicas.

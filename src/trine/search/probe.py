@@ -89,9 +89,9 @@ class Probe:
 
     def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
         recipe: Any = workload.recipe
-        short = with_layers(recipe, LAYERS)
+        short = _with_layers(recipe, LAYERS)
         self._setup: Setup = setup_of(short, Plan(dp=gpus), options)
-        self._shorter = setup_of(with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
+        self._shorter = setup_of(_with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
         self.software = self._setup.software.profile
         factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
         costs = options.collective_costs if isinstance(options.collective_costs, str) else "auto"
@@ -108,7 +108,7 @@ class Probe:
         key = (plan.tp, plan.cp, plan.ep, plan.etp, plan.micro_batch, plan.sequence_parallel, plan.recompute,
                plan.offload == "activations", plan.tp_overlap, plan.cp_style, plan.order)  # fmt: skip
         if key not in self._by_key:
-            self._by_key[key] = self._measure(on_one_stage(plan))
+            self._by_key[key] = self._measure(_on_one_stage(plan))
         return self._by_key[key]
 
     def message_ps(self, layout: Layout, size_bytes: int) -> int:
@@ -215,11 +215,11 @@ def can_probe(workload: Workload) -> bool:
     )  # fmt: skip
 
 
-def with_layers(recipe: ModelRecipe, layers: int) -> Workload:
+def _with_layers(recipe: ModelRecipe, layers: int) -> Workload:
     return replace(recipe, asked=replace(recipe.asked, layers=layers)).write()
 
 
-def on_one_stage(plan: Plan) -> Plan:
+def _on_one_stage(plan: Plan) -> Plan:
     """Return the plan without pipeline and sharding, with one micro-batch, on the fewest replicas for its experts."""
     etp, dp = plan.expert_tp, 1
     while (plan.tp * plan.cp * dp) % (etp * plan.ep):

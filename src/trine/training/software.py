@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from trine.common.kept import keep
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
-from trine.software.choices import with_choices
-from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
+from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software, with_choices
 from trine.workload.load import is_model_name
 
 if TYPE_CHECKING:
@@ -71,15 +70,16 @@ def software_of(
     """Return the profile for simulating ``workload`` on ``gpu``, with another loss or dtype of gradients if requested.
 
     A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
-    the workload was synthesised for another profile than the named one, or for a choice that the profile does not offer.
+    the workload was synthesised for another profile than the named one, or for a choice that the profile does not
+    offer.
     """
 
     for field, value in (("loss", loss), ("gradient_dtype", gradient_dtype)):
         if value is not None and not _is_transformer(workload):
             name = workload.name if isinstance(workload, Workload) else workload
             raise InputError(
-                f"{value[:40]!r} needs a transformer that trine writes, such as model:llama-3-8b; {name!s:.80} has its own "
-                "operators",
+                f"{value[:40]!r} needs a transformer that trine writes, such as model:llama-3-8b; {name!s:.80} has "
+                "its own operators",
                 field=field,
             )
 
@@ -89,7 +89,9 @@ def software_of(
     explicit = _explicit_profile(workload)
     if software is None:
         usual = usual_for(workload, gpu)
-        return choose(usual.profile, usual.reason) if explicit is None else choose(explicit[0], "the workload's profile")
+        return (
+            choose(usual.profile, usual.reason) if explicit is None else choose(explicit[0], "the workload's profile")
+        )
     chosen = choose(as_software(software), "as requested")
     if explicit is not None and choose(explicit[0], "").profile != chosen.profile:
         name = NO_SOFTWARE if explicit[0] is None else explicit[0].name

@@ -22,7 +22,7 @@ from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
 from trine.results.report import Row, Table
 from trine.results.text import aligned, wrapped
 from trine.software import Software, load_software
-from trine.software.choices import with_choices
+from trine.software.profile import with_choices
 from trine.training.memory import rank_memory, shortened
 from trine.validation.harness import (
     Errors,
@@ -341,7 +341,9 @@ class _Arguments:
         return changed(
             "megatron-core",
             operators={
-                "dropout": drops, "attention": "unfused" if self.is_unfused else "flash", "loss": chosen.operators.loss,
+                "dropout": drops,
+                "attention": "unfused" if self.is_unfused else "flash",
+                "loss": chosen.operators.loss,
             },
             weight_gradients="operator" if self.get("no-gradient-accumulation-fusion") else "fused",
             logits_bytes=logits,

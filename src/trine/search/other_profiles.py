@@ -15,6 +15,7 @@ from trine.common.observer import unobserved
 from trine.common.units import format_time
 from trine.errors import InputError
 from trine.graph.program import COMPUTE_STREAM, Compute, Phase
+from trine.parallel.plan import DEFAULT_BUCKETS
 from trine.software.profile import Software, load_software, usual_software
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _common(setup: Setup) -> list[Software]:
 
     own = setup.software.profile
     families = usual_software().common
-    if own is None or setup.mixed is not None or not can_probe(setup.workload):
+    if own is None or setup.mixed is not None or setup.plan.ep > 1 or not can_probe(setup.workload):
         return []
     if not any(own.name in (name, *alike) for name, alike in families.items()):
         return []
@@ -113,12 +114,18 @@ def _times_of(setup: Setup, software: Software, layers: int) -> tuple[int, int]:
     """Return the operator times of one micro-batch, and of the optimizer's operators, of a short model in one stage."""
     from trine.parallel.job import JobContext
     from trine.parallel.stage import StageBuilder
-    from trine.search.probe import on_one_stage, with_layers
     from trine.training.setup import setup_of
+    from trine.workload.synthesis.model import ModelRecipe
 
     recipe = setup.workload.recipe
-    workload = with_layers(replace(recipe, software=software), layers)
-    plan = on_one_stage(replace(setup.plan, recompute_layers=None))
+    assert isinstance(recipe, ModelRecipe)  # can_probe
+    workload = replace(recipe, software=software, asked=replace(recipe.asked, layers=layers)).write()
+    plan = replace(
+        setup.plan, pp=1, dp=1, schedule=None, virtual_stages=1, balance=None, cuts=(), sharding="none",
+        shard_ways=None, prefetch=None, reshard=True, batch=setup.plan.micro_batch, replica_batches=(), steps=1,
+        sync_every=None, dp_overlap=None, sync="last", offload="none", overlap=None, recompute_layers=None,
+        first_bucket_bytes=DEFAULT_BUCKETS[0], bucket_bytes=DEFAULT_BUCKETS[1],
+    )  # fmt: skip
     options = replace(
         setup.options, software=software, loss=None, gradient_dtype=None, cluster=setup.machine, placement=None,
         stragglers=None,
