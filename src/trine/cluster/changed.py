@@ -88,7 +88,8 @@ def _with_device(cluster: Cluster, entry: DeviceChange, indices: Sequence[int], 
         devices[i] = _device(devices[i], values, file)
     was = cluster.devices[indices[0]]
     for key, value in values.items():
-        log.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, 'memory_bytes' if key == 'memory' else key)} in {cluster.name})")
+        before = getattr(was, "memory_bytes" if key == "memory" else key)
+        log.append(f"{key} of {', '.join(entry.name)}: {value} ({before} in {cluster.name})")
     return replace(cluster, devices=tuple(devices))
 
 

@@ -20,8 +20,8 @@ from trine.results import activity, headline, metrics, terms, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
-from trine.results.records import Ends, RecordTable, record_table
 from trine.results.host_memory import HostMemory
+from trine.results.records import Ends, RecordTable, record_table
 from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
 
 
@@ -112,9 +112,9 @@ class TaskRun:
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
-    memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows that stand for a longer run; records are
-    then stretched. repeated_steps: the window that stands for further steps; records and :attr:`window` have simulated
-    steps only. inputs: the resolved inputs of the run, plain data by group.
+    memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows
+    that stand for a longer run; records are then stretched. repeated_steps: the window that stands for further steps;
+    records and :attr:`window` have simulated steps only. inputs: the resolved inputs of the run, plain data by group.
     """
 
     graph: TaskGraph

@@ -61,6 +61,8 @@ def question(result: TaskRun) -> str:
     facts += [text.format(plan[key]) for key, text in _CHOICES.items() if plan.get(key) not in (None, _USUAL.get(key))]
     if plan.get("recompute") not in (None, "none"):
         facts.append(f"{plan['recompute']} recomputation")
+    if profile := profile_suffix(result):
+        facts.append(f"profile {profile.removeprefix(' with ')}")
     return f"{name} on {machine}: {', '.join(fact for fact in facts if fact)}".removesuffix(": ")
 
 

@@ -40,13 +40,13 @@ class PlanOptions:
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
-    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss, gpu: as in
-    :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
-    time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
-    layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
-    executor: runs the simulations; None: one process per CPU (``workers``: their number).
-    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search
-    after this many simulations, once a layout fits.
+    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss,
+    gpu: as in :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the
+    frontier of time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of
+    over 1,000 layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not
+    the best. executor: runs the simulations; None: one process per CPU (``workers``: their number). given: a layout to
+    compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search after this many
+    simulations, once a layout fits.
     """
 
     global_batch: int = option(help="Set the samples per step of all replicas.")

@@ -27,15 +27,21 @@ from trine.errors import InputError, PlanError, nearest
 from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
+from trine.parallel.offload import check_hosts
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
-from trine.training.host_memory import check_hosts
 from trine.training.software import (
-    ChosenSoftware, check_choices, is_model, launches_of, packed, software_of, written_for,
-)  # fmt: skip
+    ChosenSoftware,
+    check_choices,
+    is_model,
+    launches_of,
+    packed,
+    software_of,
+    written_for,
+)
 from trine.workload import load
 from trine.workload.on_gpu import on_gpu
 

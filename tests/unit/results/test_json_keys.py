@@ -34,6 +34,7 @@ LINES = {
     "result": [
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
         f"train {SMALL} --overlap range",
+        f"train {GPT} --dp 2 --batch 1 --cluster dgx-h100 --offload optimizer",
         f"train {GPT} --batch 24 --micro-batch 1",
         f"train {GPT} --steps 8",
         "train model:llama-3-8b,layers=8 --tp 8 --pp 4 --batch 64 --micro-batch 1 --inputs none --cluster dgx-h100 "
@@ -148,6 +149,8 @@ RARE = {
         "folding.step_if_none_s",  # tests/property/test_estimated.py
         "folding.step_if_all_s",
         "plan.recorded_collectives",  # a trace of several ranks
+        # a long run: tests/closed_form/test_other_profiles.py
+        "other_profiles", *(f"other_profiles.{name}" for name in ("software", "step_s", "change")),
         *(f"detail.kernel.options.{name}" for name in ("rows", "cols", "inner", "dtype_bytes")),  # fused kernels
         *(f"detail.kernel.options.monitor.{name}" for name in ("capacity", "wakeup_s")),  # sync=mwait
     ),
