@@ -58,7 +58,7 @@ class ContentionFile(Spec):
     channels: ByReach
     message_channels: ByReach
     accesses: Accesses
-    waves_from: float = Field(alias="waves-from", gt=0, lt=1)
+    full_wave: float = Field(alias="full-wave", gt=0, lt=1)
     most: float = Field(gt=0, lt=1)
     evidence: Literal["measured", "interpolated", "modelled", "assumed"]
     sources: dict[str, str]
@@ -101,20 +101,35 @@ def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 
     """Return the speed that compute on ``gpu`` loses while a kernel runs, in millionths; at most the preset's ``most``.
 
     The memory-bound part of compute time loses the kernel's share of the memory bandwidth, products of persistent
-    kernels lose half of their speed, and the rest loses the share of the SMs. product_ps: duration of a product of a
-    persistent kernel that starts beside this kernel. Its blocks without an SM start when this kernel or the other
-    blocks have ended. So it takes longer by the shorter of the two times, and is alone with this kernel until that
-    ends. Kernels below ``waves_from`` of the SMs take their share of the SMs from products too.
+    kernels wait for a part of a second wave (:func:`extra_wave`), and the rest loses the share of the SMs.
+
+    product_ps: duration T of a product of a persistent kernel that starts beside this kernel of duration D. Its blocks
+    without an SM start when this kernel or the other blocks have ended. So it takes longer by the shorter of the two
+    times, times the part of a wave. Operators after it fill the rest of D.
+
+    More SMs never reduce the loss, and half of the SMs cause at least half of it.
     """
     sms = min(use.channels / gpu.num_compute_units, 1.0)
-    makes_waves = sms >= contention_numbers().waves_from
-    if makes_waves and 2 * product_ps > use.time_ps > 0:
-        lost = min(product_ps / use.time_ps, 1.0)
-    else:
-        memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
-        waves = bound.waves if makes_waves else 0.0
-        lost = bound.memory * memory + waves / 2 + (1 - bound.memory - waves) * sms
+    wave = extra_wave(sms)
+    memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
+    of_products = max(wave / (1 + wave), sms)  # a product of T takes (1 + wave) T
+    lost = bound.memory * memory + bound.waves * of_products + (1 - bound.memory - bound.waves) * sms
+    if product_ps and use.time_ps:
+        together_ps = product_ps * (1 + wave)
+        if together_ps >= use.time_ps:
+            lost = wave * min(product_ps / use.time_ps, 1.0)
+        else:
+            lost = (wave * product_ps + lost * (use.time_ps - together_ps)) / use.time_ps
     return round(min(lost, contention_numbers().most) * PPM)
+
+
+def extra_wave(sms: float) -> float:
+    """Return the part of a second wave that a persistent product waits for, beside a kernel on ``sms`` of the SMs.
+
+    A whole wave was measured with 10 and 18 % of the SMs. Below, the part is proportional to the SMs (assumed): the
+    least loss that grows from zero and of which half of the SMs cause at least half.
+    """
+    return min(sms / contention_numbers().full_wave, 1.0)
 
 
 def is_persistent(gpu: GpuSpec, op: Operator) -> bool:
