@@ -46,6 +46,7 @@ class DeviceSpec(Spec):
     forwards: bool | None = None
     reduces: bool = False
     rail: int | None = Field(default=None, ge=0, le=1 << 20)
+    memory: Size | None = None
     count: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
@@ -141,6 +142,7 @@ class HostSpec(Spec):
     bandwidth: Bandwidth
     latency: Duration
     gpus_per_link: int = Field(default=1, ge=1)
+    memory: Size | None = None
 
 
 class ClusterFile(Spec):
@@ -176,6 +178,7 @@ class DeviceChange(Spec):
     gpu: str | None = None
     forwards: bool | None = None
     reduces: bool | None = None
+    memory: Size | None = None
 
 
 class FabricChange(Spec):
