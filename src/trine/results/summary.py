@@ -237,9 +237,12 @@ def _contention(result: TaskRun) -> str:
     lost_ps, step_ps = result.contention_ps, result.step_time_ps
     if lost_ps <= MIN_CONTENTION * step_ps:
         return ""
+    plan, remedy = result.plan, "NCCL_MAX_CTAS limits its SMs"
+    if plan.get("sequence_parallel") and not plan.get("userbuffers"):
+        remedy = "--userbuffers takes fewer for tensor parallelism"
     return (
-        f"NCCL kernels beside GEMMs cost {format_time(lost_ps)} of compute, {percent(lost_ps, step_ps)} of the step; "
-        f"NCCL_MAX_CTAS limits its SMs (trine help contention)"
+        f"communication kernels beside GEMMs cost {format_time(lost_ps)} of compute, {percent(lost_ps, step_ps)} of "
+        f"the step; {remedy} (trine help contention)"
     )
 
 
