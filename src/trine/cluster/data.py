@@ -88,9 +88,7 @@ class ClusterData(LinkedDevices):
         """Raise SpecError for a segment above the hosts of this rack, or below 1."""
         hosts = len({self.devices[gpu].node for gpu in self.gpus})
         if not 1 <= segment <= hosts:
-            raise SpecError(
-                f"segment {segment}: {self.name!r} has {hosts} hosts, so that a segment is 1 to {hosts}"
-            )
+            raise SpecError(f"segment {segment}: {self.name!r} has {hosts} hosts, so that a segment is 1 to {hosts}")
 
     def _check_devices(self) -> None:
         devices = self.devices

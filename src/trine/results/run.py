@@ -316,6 +316,17 @@ class TaskRun:
         """Idle time of the slowest rank that the pipeline schedule causes."""
         return float(self.rank_times.bubble[self.slowest_row] / PS_PER_S)
 
+    @cached_property
+    def contention_ps(self) -> int:
+        """Compute time that the slowest rank loses in a step because communication kernels share its GPU."""
+        if self.graph.pressure_ppm is None:
+            return 0
+        tasks = activity.computing(self.graph) & activity.in_step(self.graph, self.window)
+        tasks &= self.graph.rank == self.slowest_row
+        records = self.records if self.repeats is None else self.repeats.unstretched(self.records)
+        lost_ps = (records.end_ps - records.start_ps - self.graph.duration_ps)[tasks]
+        return int(lost_ps.sum() if self.weights is None else (lost_ps * self.weights[tasks]).sum())
+
     @property
     def idle_s(self) -> float:
         """Other idle time of the slowest rank."""

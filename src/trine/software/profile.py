@@ -28,7 +28,7 @@ FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
 #: Plan fields that a profile may set.
-PLAN_FIELDS = ("schedule", "dp_overlap", "overlap")
+PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers")
 #: ``--software none``: fused operators, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 
@@ -254,7 +254,7 @@ class Software(Spec):
     """A software profile.
 
     stages: the default rule for cutting a pipeline into stages (:class:`trine.Plan`, ``balance``). plan: this
-    software's defaults for a plan's schedule, dp_overlap and overlap. constraints: layouts that the software can run.
+    software's defaults for the fields PLAN_FIELDS of a plan. constraints: layouts that the software can run.
     sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
     implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
     describes. vboost: the recipes raise the clock boost (``nvidia-smi boost-slider --vboost 1``).

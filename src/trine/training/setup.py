@@ -48,6 +48,7 @@ from trine.workload.on_gpu import on_gpu
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.cluster.presets import GpuSpec
+    from trine.parallel.tensor_times import TensorTimes
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine.models import Network
@@ -137,6 +138,21 @@ class Setup:
             kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
             for name, workload in list(pairs)[: len(self.gpu_names)]
         )
+
+    def tensor_times(self) -> TensorTimes | None:
+        """Return the times of collectives beside which GEMMs run in pieces; None without pieces, or if unknown."""
+        from trine.parallel.contention import kernels_of
+        from trine.parallel.tensor_times import tensor_times
+
+        plan, gpu = self.plan, known_gpu(self.gpu_names[0])
+        if not (plan.userbuffers or plan.tp_overlap > 1) or self.machine is None or gpu is None:
+            return None
+        if self.mixed is not None:
+            return None
+        profile = self.software.profile
+        factors = (1.0, 1.0) if profile is None else profile.communication_factors()
+        costs = costs_on(self.options.collective_costs, self.machine, network=self.network, factors=factors)
+        return tensor_times(plan, kernels_of(gpu, self.gpus.workloads[0], self.machine, self.places, costs))
 
     def _name_of(self, name: str | None) -> str | None:
         """Return the requested GPU, or ``name`` if the user requested none."""
@@ -272,6 +288,13 @@ def setup_times(
 ) -> Setup:
     """Choose the operator times and the costs of launches; return the finished setup."""
     plan, layout_notes, layout_warnings = layout
+    if plan.userbuffers and machine.cluster is not None:
+        from trine.parallel.tensor_times import is_within_domains
+
+        if not is_within_domains(plan, machine.cluster, machine.places):
+            plan = replace(plan, userbuffers=False)
+            words = "userbuffers are ignored: tensor-parallel groups are larger than an NVLink domain, or cross one"
+            layout_warnings = (*layout_warnings, words)
     if plan.offload != "none":
         check_hosts(machine.cluster, machine.places)
     compute = meant(options.compute, workload, machine.target)
