@@ -264,7 +264,7 @@ def setup_times(
     gpus, cap = _under_cap(workload, plan, gpus, options, machine)
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
-    launch = launches_of(workload, software, options, crosses)
+    launch = launches_of(workload, software, options, crosses, plan.pp)
     return Setup(
         workload=workload,
         plan=plan,

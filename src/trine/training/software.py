@@ -120,13 +120,13 @@ def _written_again(workload: Workload, profile: Software | None) -> Workload:
 
 
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, stages: int
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node.
+    crosses: whether messages of the pipeline leave the node. stages: number of pipeline stages.
     """
     from trine.compute.launch import software_launches
 
@@ -141,4 +141,4 @@ def launches_of(
     may_shrink = stragglers is not None and (
         stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
     )
-    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)
+    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses, stages=stages)
