@@ -87,7 +87,7 @@ def test_own_batch() -> None:
 
 @pytest.mark.slow
 def test_cpu_bound_captures_give_the_usual_share() -> None:
-    """The share that trine assumes for busy GPUs is the mean of two captures; the usual call is the slowest of eight."""
+    """The share that trine assumes for busy GPUs is the mean of two captures; the usual call is the slowest."""
     shares = []
     for name in ("llama-3.2-1b-b1-s2048-bf16", "densenet121-b128"):
         note = launch_costs(capture(name)).notes[0]
@@ -114,7 +114,7 @@ def test_waits_for_a_full_queue_are_no_launches() -> None:
 def test_the_l2_explains_bandwidth_at_a_small_batch() -> None:
     """Reads from the L2 count less, so forward memory-bound operators of Llama move bytes equally fast at both batches.
 
-    Counting all bytes, operators on 8 to 34 MB are 1.2 times as fast at batch 1 (median).
+    Counting all bytes, operators on 8 to 34 MB are 1.11 times as fast at batch 1 (median).
     """
     gpu, rates = load_gpu("h100-sxm"), {}
     for batch in (1, 4):

@@ -82,8 +82,8 @@ class LaunchStyle(Spec):
     the thread over the GPU when a pass begins, in launches. synchronises: the points at which the thread waits for the
     GPU to finish all launched work: at each pipeline message and the end of a step (``pass``), also after each forward
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
-    process: each ``rank`` has a process of its own, or one process launches for all stages of a ``pipeline``. Threads of
-    one process share the interpreter lock, so with p busy stages each of these times becomes p times as long.
+    process: each ``rank`` has its own process, or one process launches for all stages of a ``pipeline``. Its threads
+    share the interpreter lock, so with p stages each of these times becomes p times as long.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
