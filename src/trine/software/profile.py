@@ -20,8 +20,8 @@ from trine.software.conditions import LayoutConstraints
 
 #: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (
-    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
-    "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "rms_norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax",
+    "dropout", "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
@@ -53,7 +53,8 @@ class OperatorStyle(Spec):
     ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism, queries and keys are
     ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches per operator of a
     family, forward and backward (default 1). passes: memory traffic of an unfused operator as a multiple of its own
-    bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for ``rotary``.
+    bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for ``rotary``,
+    and ``rms_norm`` replaces ``norm`` for RMS norms.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
