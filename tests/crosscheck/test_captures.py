@@ -16,11 +16,13 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster import load_gpu
-from trine.compute import Split, kind_of
+from trine.compute import Split, kind_of, make_compute
 from trine.compute.cache import CachedTraffic
+from trine.compute.clock import step_clock
 from trine.compute.cost import Sizing
 from trine.compute.kinds import is_compute_bound
 from trine.compute.launch import launch_costs
+from trine.compute.other_batch import AtClockOfBatch
 from trine.compute.profiler import USUAL_CALL_PS, USUAL_SHARE, launch_call_ps
 from trine.graph.workload import Workload
 from trine.workload import load
@@ -133,3 +135,14 @@ def test_the_l2_explains_bandwidth_at_a_small_batch() -> None:
     print(f"{len(pairs)} operators: {all_bytes:.2f} with all bytes, {weighted_bytes:.2f} with the L2")
     assert len(pairs) > 100
     assert abs(weighted_bytes - 1) < 0.06 < abs(all_bytes - 1)
+
+
+@pytest.mark.slow
+def test_the_clock_at_another_batch_is_the_recorded_one() -> None:
+    """The clock that trine expects at another batch of Llama is the one that the other capture's times contain."""
+    gpu, (one, four) = load_gpu("h100-sxm"), (capture(f"llama-3.2-1b-b{batch}-s2048-bf16") for batch in (1, 4))
+    for traced, other in ((one, four), (four, one)):
+        expected = AtClockOfBatch(make_compute("auto", traced), traced, gpu).clock(other.batch)
+        recorded = step_clock(other, make_compute("auto", other), gpu)
+        print(f"batch {other.batch}: {expected.gemm_clock * 1980:.0f} MHz, recorded {recorded.gemm_clock * 1980:.0f}")
+        assert expected.gemm_clock == pytest.approx(recorded.gemm_clock, rel=0.03)

@@ -21,12 +21,13 @@ from trine.compute.clock import ClockedTimes, PowerCap, StepClock, power_cap, st
 from trine.compute.gaps import WithKernelGaps, kernel_gap_ps
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
+from trine.compute.other_batch import AtClockOfBatch, has_clock_of_batch
 from trine.compute.power import Bounds
 from trine.compute.roofline import TABLES
 from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.grid import RankGrid
-from trine.graph.workload import Workload
+from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
@@ -430,8 +431,13 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     """Make the compute model of a job; times from a recording include the gaps between its kernels."""
     model = _operator_times(workload, name, gpu, calibration)
+    if not uses_recorded_times(name) or workload.format == SYNTHESISED:
+        return model
+    source = known_gpu(workload.gpu)
+    if source is not None and gpu is None and calibration is None and has_clock_of_batch(workload, source):
+        model = AtClockOfBatch(model, workload, source)
     gap_ps = kernel_gap_ps(workload)
-    return WithKernelGaps(model, gap_ps) if gap_ps and uses_recorded_times(name) else model
+    return WithKernelGaps(model, gap_ps) if gap_ps else model
 
 
 def _operator_times(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
