@@ -21,8 +21,8 @@ from trine.software.conditions import LayoutConstraints
 
 #: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (
-    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
-    "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "rms_norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax",
+    "dropout", "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
@@ -58,7 +58,7 @@ class OperatorStyle(Spec):
     queries and keys are ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches
     per operator of a family, forward and backward (default 1). passes: memory traffic of an unfused operator as a
     multiple of its own bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for
-    ``rotary``.
+    ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS norms.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -91,6 +91,8 @@ class LaunchStyle(Spec):
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
     interleaved_messages: with virtual stages, messages are ``batched`` as without, or ``separate`` sends and receives
     for which the thread waits only at the end of a step.
+    process: each ``rank`` has its own process, or one process launches for all stages of a ``pipeline``. Its threads
+    share the interpreter lock, so with p stages each of these times becomes p times as long.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -100,6 +102,7 @@ class LaunchStyle(Spec):
     crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "forward", "micro-batch", "step"] = "step"
+    process: Literal["rank", "pipeline"] = "rank"
     interleaved_messages: Literal["batched", "separate"] = "batched"
 
     def on_virtual_stages(self) -> LaunchStyle:

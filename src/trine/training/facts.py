@@ -95,6 +95,7 @@ def evidence(
         for kind in EVIDENCE
         if evidence_ps.get(kind)
     ]
+    rows.extend(Evidence("GPU clock", "modelled", clock.detail) for clock in setup.clocks)
     if setup.cap is not None:
         rows.append(Evidence("power cap", "modelled", setup.cap.detail))
     if setup.slower:

@@ -62,5 +62,6 @@ def _key(setup: Setup, simulated: int | None) -> Hashable:
         return None
     return (
         id(setup.workload), id(setup.software.profile), replace(plan, batch=None), setup.compute, setup.slower,
+        tuple((clock.limit_w, clock.clock) for clock in setup.clocks),
         setup.launch, setup.has_host, setup.host_bytes_per_s, simulated,
     )  # fmt: skip

@@ -180,13 +180,15 @@ def _packed_again(workload: Workload, documents: str) -> Workload:
 
 
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, interleaves: bool = False
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, stages: int,
+    interleaves: bool = False,
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node. interleaves: the pipeline has virtual stages.
+    crosses: whether messages of the pipeline leave the node. stages: number of pipeline stages. interleaves: the pipeline
+    has virtual stages.
     """
     from trine.compute.launch import software_launches
 
@@ -203,4 +205,4 @@ def launches_of(
     )
     if interleaves:
         profile = profile.model_copy(update={"launch": style.on_virtual_stages()})
-    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)
+    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses, stages=stages)
