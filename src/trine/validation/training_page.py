@@ -29,7 +29,7 @@ from trine.validation.training import (
     layout_words,
     step_row,
 )
-from trine.validation.training_rows import load_sources
+from trine.validation.training_rows import TrainingSource, load_left_out, load_sources
 
 # The bands that results show: from errors of published steps, each left out of the data behind its prediction.
 #
@@ -164,7 +164,7 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     """Return the page in Markdown."""
     return page_text(
         PAGE, edition=_edition(steps), totals=_totals(steps), groups=_groups(steps), bands=_bands(steps),
-        worst=_worst_rows(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
+        tuned=_tuned(steps), left_out=_left_out(), worst=_worst_rows(steps), num_fitted=layouts.num_fitted, factors=words(layouts.factors, FITTED_FACTORS),
         ranking=layouts.headline, layout_errors=_layout_errors(layouts), apart=_apart_list(steps),
         constant_mfu=_constant_mfu(steps),
     )  # fmt: skip
@@ -199,6 +199,18 @@ def _groups(report: TrainingValidation) -> str:
     fitted = dict(report.grouped("source", True))
     rows = [(name, *cells(errors), *fitted_cells(fitted.get(name))) for name, errors in report.grouped("source")]
     return markdown(("source", *_HEAD, "fitted: bias", "mean", "p90"), rows)
+
+
+def _tuned(report: TrainingValidation) -> str:
+    """Return a table of the groups of tuned software, one vote each, and of all of them."""
+    voted = report.voted()
+    rows = [*report.votes(), *([("all groups", voted)] if voted else [])]
+    return markdown(("group", *_HEAD), [(name.replace("|", ", "), *cells(errors)) for name, errors in rows])
+
+
+def _left_out() -> str:
+    rows = load_left_out()
+    return "\n".join(f"- {row['group'].replace('|', ', ')} ({row['rows']} rows): {row['reason']}." for row in rows)
 
 
 def _worst_rows(report: TrainingValidation) -> str:
@@ -238,11 +250,16 @@ def _constant_mfu(report: TrainingValidation) -> str:
 def _sources(report: TrainingValidation) -> list[Row]:
     count = Counter(step.row.source.key for step in report.steps)
     return [
-        {"source": key, "title": source.title, "licence": source.licence, "software": source.software,
+        {"source": key, "title": source.title, "licence": source.licence, "software": _software_words(source),
          "rows": count[key], "open": list(source.open)}
         for key, source in load_sources().items()
         if count[key]
     ]  # fmt: skip
+
+
+def _software_words(source: TrainingSource) -> str:
+    names = [source.software] if isinstance(source.software, str) else source.software.values()
+    return "; ".join(dict.fromkeys(names))
 
 
 def plot_steps(report: TrainingValidation, path: Path) -> None:
