@@ -54,11 +54,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class FoundLayout:
-    """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown)."""
+    """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown) with its precision."""
 
     layout: Layout
     step: RunStep
     mfu: float | None
+    precision: str | None = None
 
 
 def best_layout(
@@ -81,7 +82,7 @@ def best_layout(
             result = simulate(model.text, chosen, options=replace(options, cluster=machine, compare=False))
     except PlanError:
         return None
-    return FoundLayout(layout, RunStep.of(result), headline.mfu(result))
+    return FoundLayout(layout, RunStep.of(result), headline.mfu(result), result.work and result.work.dtype)
 
 
 def has_layout(model: ModelShape, num_gpus: int, global_batch: int) -> bool:

@@ -19,7 +19,7 @@ from trine.decide.cost import LEFT_OUT, Price, RunCost, number_words, parse_amou
 from trine.decide.layout import FoundLayout, ModelShape, best_layout, gpus_of_node, has_layout
 from trine.errors import InputError
 from trine.results.columns import column, to_row
-from trine.results.headline import best_public_mfu, mfu_warning
+from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns
@@ -67,7 +67,8 @@ class MachineSize:
             **to_row(self, "cluster gpu"), "gpus": self.num_gpus or None, "problem": self.problem or None,
             "tried": list(self.tried), "layout": facts,
             "step_time_s": None if layout is None else seconds(layout.step.step_ps),
-            "mfu": None if layout is None else layout.mfu, "cost": None if cost is None else cost.document(),
+            "mfu": None if layout is None else layout.mfu,
+            "mfu_definition": "full attention", "cost": None if cost is None else cost.document(),
         }  # fmt: skip
 
 
@@ -120,7 +121,7 @@ class SizeAnswer(Report):
         rows, title = self._rows(), "the fewest GPUs first" if self.days else "within the budget"
         title += f" ({len(rows) - 1} machines; --details has all)" if len(rows) > MANY_ROWS else ""
         first = self.machines[0].layout
-        mfu = "" if first is None else mfu_warning(self.machines[0].gpu, first.mfu)
+        mfu = "" if first is None else mfu_warning(self.machines[0].gpu, first.precision, first.mfu)
         spare = (3, 4, len(rows[0]) - 2, len(rows[0]) - 1)  # likely, GPU-hours, kWh, layout
         failed = [f"{each.cluster}: {each.problem}" for each in self.machines if each.cost is None]
         return Screen(
@@ -350,9 +351,9 @@ class _Search:
 
     def _first_guess(self) -> float:
         """Return the number of GPUs that the best published MFU would need."""
-        public, peak = best_public_mfu(self._gpu), load_gpu(self._gpu).flop_per_s.get("bfloat16", 1e14)
+        public, peak = best_public_mfu(self._gpu, "bfloat16"), load_gpu(self._gpu).flop_per_s.get("bfloat16", 1e14)
         flops = _FLOPS * self._shape.parameters * self._goal.tokens
-        return flops / ((self._goal.days or 1) * 86_400 * peak * (_USUAL_MFU if public is None else public[0]))
+        return flops / ((self._goal.days or 1) * 86_400 * peak * (_USUAL_MFU if public is None else public.mfu))
 
 
 def _cells(machine: MachineSize, cost: RunCost) -> tuple[str, ...]:

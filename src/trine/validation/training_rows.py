@@ -16,7 +16,7 @@ from trine.cluster import Cluster, load_cluster
 from trine.common.inputs import PRESETS
 from trine.errors import InputError, nearest
 from trine.parallel.plan import Plan
-from trine.results.headline import scale_of
+from trine.results.scales import scale_of
 from trine.software.profile import Software, load_software
 from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
@@ -280,9 +280,9 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None, "set": ""}
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
     return {
-        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        key: TrainingSource(key=key, **{"set": "", **usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()
     }
 
