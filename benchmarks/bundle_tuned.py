@@ -84,9 +84,9 @@ def select(rows: list[Facts]) -> tuple[list[Facts], list[Facts]]:
         chosen |= {pick(newest, key=lambda row: int(row["gpus"]))["row"] for pick in ends}
         kept += [row for row in members if row["row"] in chosen]
         if len(chosen) < len(members):
-            left_out[group, "weak scaling: other rows of the same group and profile are compared"] += (
-                len(members) - len(chosen)
-            )
+            left_out[group, "weak scaling: other rows of the same group and profile are compared"] += len(
+                members
+            ) - len(chosen)
     order = {row["row"]: number for number, row in enumerate(rows)}
     others = [{"group": group, "rows": str(count), "reason": why} for (group, why), count in left_out.items()]
     return sorted(kept, key=lambda row: order[row["row"]]), sorted(others, key=lambda row: row["group"])

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
-from trine.cli.output import Section, show, show_answer, to_terminal, write_json
+from trine.cli.options import (
+    GRADIENT_WORDS,
+    LOSS_WORDS,
+    OUTPUT,
+    Brief,
+    Details,
+    Json,
+    Option,
+    argument,
+    clusters,
+    models,
+    software_profiles,
+)
+from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
+from trine.cli.parameters import Given
 from trine.cli.progress import RowsLine
 from trine.common.observer import observing
+from trine.decide.failures import Failures
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +55,7 @@ def size(
         str, argument("Model such as model:llama-3-8b.", "MODEL", values=lambda: [f"model:{name}" for name in models()])
     ],
     tokens: Annotated[str, Option("Train on this many tokens, such as 1.4T.", "N")],
+    failures: Failures,
     days: Annotated[float | None, Option("Finish within N days.", "N")] = None,
     budget: Annotated[str | None, Option("Spend at most this, such as 2M$; needs --price.", "AMOUNT")] = None,
     price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file of prices.", "USD|FILE")] = None,
@@ -48,10 +63,17 @@ def size(
         list[str] | None, Option("Try only this machine type; repeat it for several.", "NAME", values=clusters)
     ] = None,
     global_batch: Annotated[int | None, Option("Set the samples per step [4 Mi tokens].", "N")] = None,
+    batch_change: Annotated[
+        float | None, Option("Let the global batch differ by this share, for other numbers of GPUs [0.25].", "SHARE")
+    ] = None,
     max_gpus: Annotated[int | None, Option("Try at most N GPUs [16384].", "N")] = None,
     software: Annotated[
         str | None, Option("Choose the software profile: name or file.", "NAME", values=software_profiles)
     ] = None,
+    gradient_dtype: Annotated[
+        str | None, Option("Accumulate and reduce gradients in this dtype [profile's].", GRADIENT_WORDS)
+    ] = None,
+    loss: Annotated[str | None, Option("Choose the implementation of the loss [profile's].", LOSS_WORDS)] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -60,16 +82,24 @@ def size(
 
     Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100
     """
-    from trine.decide.size import DEFAULT_MAX_GPUS
+    from trine.decide.size import BATCH_CHANGE, DEFAULT_MAX_GPUS, SizeInterrupted
     from trine.decide.size import size as size_run
 
+    is_finished = True
     with RowsLine("machine types") as line, observing(on_stage=line.queue):
-        answer = size_run(
-            model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
-            max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,
-        )  # fmt: skip
+        try:
+            answer = size_run(
+                model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
+                batch_change=BATCH_CHANGE if batch_change is None else batch_change, failures=failures,
+                max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software,
+                gradient_dtype=gradient_dtype, loss=loss, progress=line.rows,
+                on_machine=lambda machine: line.queue(machine.sentence),
+            )  # fmt: skip
+        except SizeInterrupted as stop:
+            answer, is_finished = stop.answer, False
     show_answer(answer, json, brief, details)
     write_json(answer, json, "size")
+    end(is_finished)
 
 
 def _known_things() -> list[str]:
@@ -104,9 +134,11 @@ SENSITIVITY = Annotated[bool, Option("Rank the inputs by their effect within the
 class CostAnswer(Section):
     """Output of ``--tokens`` and ``--price``: the cost of the whole run."""
 
-    def __init__(self, tokens: str | None, price: str | None) -> None:
-        if price is not None and tokens is None:
-            raise InputError("--price is about a whole run: add --tokens N")
+    def __init__(self, tokens: str | None, price: str | None, failures: Given[Failures]) -> None:
+        about_runs = [*(["price"] if price is not None else []), *failures.values]
+        if about_runs and tokens is None:
+            raise InputError(f"--{about_runs[0].replace('_', '-')} is about a whole run: add --tokens N")
+        self._failures = failures.make()
         self._tokens: int | float | None = None
         self._price: Price | None = None
         if tokens is not None:  # wrong values are refused before the simulation
@@ -128,7 +160,7 @@ class CostAnswer(Section):
         if self._tokens is not None:
             from trine.decide.cost import run_cost
 
-            self._cost = run_cost(result, self._tokens, self._price)
+            self._cost = run_cost(result, self._tokens, self._price, self._failures)
 
     def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
         """Print the cost."""

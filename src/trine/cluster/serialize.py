@@ -57,6 +57,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["fabric"] = _fabric_mapping(cluster.fabric)
     if cluster.spread is not None:
         data["spread"] = cluster.spread
+    if cluster.segment is not None:
+        data["segment"] = cluster.segment
     if cluster.circuits is not None:
         data["circuits"] = _circuits_mapping(cluster.circuits)
     return data
@@ -79,7 +81,9 @@ def _circuits_mapping(circuits: Circuits) -> dict[str, object]:
 
 
 def _device_mapping(device: Device) -> dict[str, object]:
-    optional = {"gpu": device.gpu, "node": device.node, "rail": device.rail, "reduces": device.reduces or None}
+    memory = None if device.memory_bytes is None else f"{device.memory_bytes} B"
+    optional = {"gpu": device.gpu, "node": device.node, "rail": device.rail, "reduces": device.reduces or None,
+                "memory": memory}  # fmt: skip
     values = {name: value for name, value in optional.items() if value is not None}
     return {"name": device.name, "kind": device.kind, **values, "forwards": device.forwards}
 

@@ -1,6 +1,7 @@
 """Cost of a whole training run from one step: days, GPU-hours, dollars and energy, with likely ranges.
 
-Prices are one number of dollars per GPU-hour, or a dated file with a price per GPU model.
+``days`` and the other amounts are those of the steps alone; ``expected_days`` adds failures, restarts and checkpoints
+(:mod:`trine.decide.goodput`). Prices are one number of dollars per GPU-hour, or a dated file with a price per GPU model.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from trine.common.evidence import ASSUMED, MODELLED, Evidence
 from trine.common.schema import Spec
 from trine.common.spec import read_spec
 from trine.common.units import PS_PER_S
+from trine.decide.failures import Failures
+from trine.decide.goodput import Goodput, goodput_of
 from trine.errors import InputError, SpecError, nearest
 from trine.results import headline
 from trine.results.columns import to_row
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
 _PS_PER_HOUR = 3600 * PS_PER_S
 _JOULES_PER_KWH = 3.6e6
 #: Lines of the cost on a terminal of 100 columns.
-COST_LINES = 4
+COST_LINES = 6
 #: Effects that no number here includes.
-LEFT_OUT = "failures and restarts, checkpoints, evaluation, idle GPUs, storage, hosts, NICs, switches and cooling"
+LEFT_OUT = "evaluation, spare and idle GPUs, storage, hosts, NICs, switches and cooling"
 #: Letters behind an amount, and their factors.
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _AMOUNT = re.compile(r"([0-9][0-9_]{0,20}(?:\.[0-9]{0,24})?(?:e[+-]?[0-9]{1,2})?) ?([kmbgt]?)")
@@ -113,7 +116,8 @@ class RunCost:
     """Cost of a training run of ``tokens`` tokens in ``steps`` equal steps on ``num_gpus`` GPUs.
 
     usd: None without a price. kwh: of the GPUs alone; None if their power is unknown. usd_per_gpu_hour: None without
-    a price; price_source: its source.
+    a price; price_source: its source. goodput: effect of failures and checkpoints, which the ``expected_`` amounts
+    include and the others do not.
     """
 
     tokens: float
@@ -123,8 +127,30 @@ class RunCost:
     gpu_hours: Range
     usd: Range | None
     kwh: Range | None
+    goodput: Goodput
     usd_per_gpu_hour: float | None = None
     price_source: str | None = None
+
+    @property
+    def expected_days(self) -> Range:
+        """Days with failures, restarts and checkpoints."""
+        return self._expected(self.days)
+
+    @property
+    def expected_gpu_hours(self) -> Range:
+        """GPU-hours with failures, restarts and checkpoints."""
+        return self._expected(self.gpu_hours)
+
+    @property
+    def expected_usd(self) -> Range | None:
+        """Dollars with failures, restarts and checkpoints; None without a price."""
+        return None if self.usd is None else self._expected(self.usd)
+
+    def _expected(self, amount: Range) -> Range:
+        """Return an amount with failures; the ends multiply, because the step and failures are independent."""
+        low, high = (amount.value if end is None else end for end in (amount.low, amount.high))
+        goodput = self.goodput
+        return Range(amount.value * goodput.slowdown, low * goodput.low, high * goodput.high)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and likely range of each amount, as a screen shows them."""
@@ -140,15 +166,26 @@ class RunCost:
             parts.append(f"{value}{unit}" + (f" ({likely})" if likely and name in ("run", "cost") else ""))
         return f"{', '.join(parts)} for {number_words(self.tokens)} tokens in {self.steps:,} equal steps"
 
+    def expected_line(self) -> str:
+        """Return the expected time and cost with failures in one sentence."""
+        days, likely = self.expected_days.words(after=" days")
+        parts = [f"{days} ({likely})", f"{self.expected_gpu_hours.words()[0]} GPU-hours"]
+        parts += [] if self.expected_usd is None else [self.expected_usd.words("$")[0]]
+        return f"{', '.join(parts)}; {self.goodput.words()}"
+
     def text(self) -> list[str]:
         """Return the cost as at most COST_LINES lines below the answer of a step."""
         price = "" if self.price_source is None else f"; {self.price_source}"
-        return wrapped_at("run", f"{self.line()}{price}; without {LEFT_OUT}", 13)
+        return [
+            *wrapped_at("run", f"{self.line()}{price}; without {LEFT_OUT}", 13),
+            *wrapped_at("expected", self.expected_line(), 13),
+        ]
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         """Evidence of the amounts."""
         rows = [Evidence("run time", MODELLED, f"{self.steps:,} equal steps; without {LEFT_OUT}")]
+        rows += self.goodput.evidence
         if self.price_source is not None:
             rows.append(Evidence("price", ASSUMED, self.price_source))
         if self.kwh is not None:
@@ -159,23 +196,28 @@ class RunCost:
         """Return the cost as plain data (docs/reference/decide-json.md)."""
         amounts = {
             f"{key}{ending}": getattr(getattr(self, key), end, None)
-            for key in ("days", "gpu_hours", "usd", "kwh")
+            for key in ("days", "gpu_hours", "usd", "kwh", "expected_days", "expected_gpu_hours", "expected_usd")
             for ending, end in (("", "value"), ("_low", "low"), ("_high", "high"))
         }
         prices = to_row(self, "usd_per_gpu_hour price_source")
-        return {**to_row(self, "tokens steps num_gpus"), **amounts, **prices, "left_out": LEFT_OUT}
+        return {**to_row(self, "tokens steps num_gpus"), **amounts, **prices, "goodput": self.goodput.document(),
+                "left_out": LEFT_OUT}  # fmt: skip
 
 
 @named_arguments
 def run_cost(
-    step: Result | RunStep, tokens: float | str, price: Price | float | str | os.PathLike[str] | None = None
+    step: Result | RunStep,
+    tokens: float | str,
+    price: Price | float | str | os.PathLike[str] | None = None,
+    failures: Failures | None = None,
 ) -> RunCost:
     """Return the cost of training on ``tokens`` tokens (a number or a text such as ``1.4T``) in equal steps.
 
     step: a result, or its facts. price: dollars per GPU-hour, or a file (:func:`trine.decide.cost.read_price`).
+    failures: failures, checkpoints and restarts; None: the defaults of presets/failures.yaml.
 
-    Raises InputError for a step without tokens, such as a convolutional network's, an inference step, or an invalid
-    price.
+    Raises InputError for a step without tokens, such as a convolutional network's, an inference step, an invalid
+    price, or failures that leave no progress.
     """
     amount, facts = parse_amount(tokens, "tokens"), step if isinstance(step, RunStep) else RunStep.of(step)
     steps = math.ceil(amount / facts.tokens)
@@ -183,12 +225,14 @@ def run_cost(
     hours = Range(facts.step_ps / _PS_PER_HOUR, low, high).times(steps)
     known = price if isinstance(price, Price) or price is None else read_price(price)
     usd_per_hour = None if known is None else known.of(facts.gpu)
+    step_s = facts.step_ps / PS_PER_S
+    goodput = goodput_of(failures or Failures(), facts.gpu, facts.num_gpus, step_s, steps * step_s)
     return RunCost(
         tokens=amount, steps=steps, num_gpus=facts.num_gpus, days=hours.times(1 / 24),
         gpu_hours=hours.times(facts.num_gpus),
         usd=None if usd_per_hour is None else hours.times(facts.num_gpus * usd_per_hour),
         kwh=None if facts.mean_w is None else hours.times(facts.mean_w * 3600 / _JOULES_PER_KWH),
-        usd_per_gpu_hour=usd_per_hour, price_source=None if known is None else known.source,
+        goodput=goodput, usd_per_gpu_hour=usd_per_hour, price_source=None if known is None else known.source,
     )  # fmt: skip
 
 

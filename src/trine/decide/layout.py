@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trine.cluster import load_cluster
 from trine.common.observer import unobserved
 from trine.compute.origin import known_gpu
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
+from trine.folding.run import showing_few
 from trine.graph.workload import SYNTHESISED
 from trine.parallel.plan import Plan
-from trine.results import headline
 from trine.search.plan import plan
 from trine.search.space import Layout
+from trine.search.worker import Outcome, outcome_of
 from trine.training import simulate
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Layouts to simulate per number of GPUs, besides those that do not fit the memory.
 MAX_TRIES = 6
+#: Fields of the layouts that are tried first; the others follow if none of these fits.
+_USUAL: Mapping[str, Any] = {"cp": 1, "offload": "none"}
 #: Bytes of a weight that training keeps on a GPU, however much is sharded or offloaded.
 LEAST_WEIGHT_BYTES = 2
 
@@ -73,16 +77,58 @@ def best_layout(
     gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
     if gpu is not None and LEAST_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
         return None
-    try:
-        with unobserved():
-            found = plan(model.text, gpus=num_gpus, cluster=machine, global_batch=global_batch,
-                         software=options.software, top=1, workers=1, most_simulated=MAX_TRIES)  # fmt: skip
-            layout = found.best.layout
-            chosen = Plan(batch=global_batch // layout.dp, **layout._asdict())
-            result = simulate(model.text, chosen, options=replace(options, cluster=machine, compare=False))
-    except PlanError:
+    for fix in (_USUAL, {}):
+        try:
+            return _found(model, machine, global_batch, options, fix)
+        except PlanError:
+            continue
+    return None
+
+
+def _found(
+    model: ModelShape, machine: Cluster, global_batch: int, options: SimulateOptions, fix: Mapping[str, Any]
+) -> FoundLayout:
+    """Return the best layout with the fields of ``fix``. Raises PlanError if none fits."""
+    with unobserved():
+        best = plan(model.text, gpus=len(machine.gpus), cluster=machine, global_batch=global_batch,
+                    software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
+                    top=1, workers=1, most_simulated=MAX_TRIES, fix=fix).best  # fmt: skip
+    return _found_layout(best.layout, best.outcome, machine)
+
+
+def scaled_layout(
+    model: ModelShape, cluster: str, num_gpus: int, global_batch: int, like: Layout, options: SimulateOptions
+) -> FoundLayout | None:
+    """Return the layout ``like`` with as many replicas as ``num_gpus`` GPUs hold: one simulation in place of a search.
+
+    Returns None if the numbers do not divide, or the layout lacks a margin of memory.
+    """
+    ranks = like.tp * like.pp * like.cp
+    dp = num_gpus // ranks
+    if num_gpus % ranks or not dp or global_batch % (dp * like.micro_batch):
         return None
-    return FoundLayout(layout, RunStep.of(result), headline.mfu(result), result.work and result.work.dtype)
+    machine = load_cluster(cluster, gpus=num_gpus)
+    layout = like._replace(dp=dp)
+    chosen = Plan(batch=global_batch // dp, **layout._asdict())
+    settings = replace(options, cluster=machine, compare=False)
+    try:
+        with unobserved(), showing_few():
+            outcome = outcome_of(simulate(model.text, chosen, options=settings))
+    except InputError:
+        return None
+    return None if outcome.verdict in ("tight", "does not fit") else _found_layout(layout, outcome, machine)
+
+
+def _found_layout(layout: Layout, outcome: Outcome, machine: Cluster) -> FoundLayout:
+    """Return a layout with the facts of its step that a run's cost needs."""
+    low_ps, high_ps = outcome.low_ps, outcome.high_ps
+    gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
+    step = RunStep(
+        step_ps=outcome.step_ps, ends_ps=None if low_ps is None or high_ps is None else (low_ps, high_ps),
+        tokens=outcome.tokens or 0, num_gpus=len(machine.gpus), gpu=None if gpu is None else gpu.name,
+        mean_w=outcome.mean_w,
+    )  # fmt: skip
+    return FoundLayout(layout, step, outcome.mfu, outcome.precision)
 
 
 def has_layout(model: ModelShape, num_gpus: int, global_batch: int) -> bool:

@@ -81,7 +81,6 @@ class StepWork(OneLine):
         return "full attention" if self.tokens is not None else "no attention"
 
 
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBand(OneLine):
     """80 % prediction interval of a step's time, as factors, and the published steps it comes from.

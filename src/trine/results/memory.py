@@ -17,7 +17,7 @@ from trine.results.peaks import peak_of_columns
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
-_WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
+WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -137,7 +137,7 @@ def least_headroom(uses: Sequence[MemoryUse]) -> int:
     def order(index: int) -> tuple[int, int, int]:
         use = uses[index]
         margin = use.margin_bytes
-        return _WORST_FIRST.index(use.verdict), -use.needed_bytes if margin is None else margin, index
+        return WORST_FIRST.index(use.verdict), -use.needed_bytes if margin is None else margin, index
 
     return min(range(len(uses)), key=order)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
+from trine.parallel.plan import Plan
 from trine.results.headline import mfu_words
 from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
@@ -27,7 +28,8 @@ class PlanSearch(Report):
 
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
-    rejected: numbers of layouts by reason. command: simulates the best layout in detail.
+    rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
+    the software fills it in.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -48,6 +50,7 @@ class PlanSearch(Report):
     given: Ranked | None = None
     rejected: Mapping[str, int]
     command: str = ""
+    plan: Plan | None = None
 
     @property
     def best(self) -> Ranked:

@@ -48,6 +48,7 @@ class Outcome:
     """Result of one layout. Times in ps, of the slowest rank; memory in bytes, of the fullest.
 
     refused: why the layout cannot run; all numbers are then 0. communication: transfer time of collectives by axes.
+    mean_w: power of all GPUs, None if unknown.
     """
 
     step_ps: int = 0
@@ -66,6 +67,7 @@ class Outcome:
     capacity_bytes: int = 0
     verdict: str = ""
     refused: str = ""
+    mean_w: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -141,7 +143,7 @@ def outcome_of(result: Result) -> Outcome:
         compute_ps=int(times.compute[row]), exposed_ps=int(times.exposed[row]), bubble_ps=int(times.bubble[row]),
         idle_ps=int(times.idle[row]), communication=communication,
         memory_bytes=None if use is None else use.needed_bytes, capacity_bytes=0 if use is None else use.capacity_bytes,
-        verdict="" if use is None else use.verdict,
+        verdict=result.fit_verdict or "", mean_w=None if result.energy is None else result.energy.mean_w,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def stage_programs(
     from trine.parallel.stage import StageBuilder
 
     plan, _ = resolve_layout(plan, software, LayoutFacts(workload))
-    needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
+    needs_times = plan.pp > 1 and not plan.has_cuts and plan.balance == "time"
     model = make_compute("auto", workload) if needs_times else NoTimes()
     launch = recorded_launches(workload, software)
     context = JobContext(workload, shortened(plan, workload.batch), model, launch, software)
@@ -85,6 +85,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
         size is None
         or plan.replica_batches
         or plan.steps > 1
+        or plan.defer_head_gradient is not None
         or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
     ):
         return plan

@@ -1,4 +1,4 @@
-"""The table of published MFU holds the best row of the corpus; only a higher MFU is warned about, and widens the range."""
+"""Published MFU: the best row of the corpus is in the table; only a higher MFU is warned about, and widens the range."""
 
 from __future__ import annotations
 

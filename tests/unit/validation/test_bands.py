@@ -89,7 +89,14 @@ def test_a_level_counts_votes_and_many_rows_of_one_group_are_one() -> None:
 
 def test_few_steps_of_one_scale_are_no_level() -> None:
     of = {"gpu": "h100-sxm", "software": "x"}
-    narrow = {"of": {**of, "scale": "1 node"}, "rows": 14, "votes": 14, "scales": {"1 node": 14}, "low": 0.99, "high": 1}
+    narrow = {
+        "of": {**of, "scale": "1 node"},
+        "rows": 14,
+        "votes": 14,
+        "scales": {"1 node": 14},
+        "low": 0.99,
+        "high": 1,
+    }
     wide = {"of": of, "rows": 20, "votes": LEAST_VOTES, "scales": {"1 node": 14}, "low": 0.8, "high": 1.3}
     bands = {"generations": {}, "levels": [narrow, wide], "scales": {}}
     for votes, low in ((LEAST_VOTES_OF_SCALE - 1, 0.8), (LEAST_VOTES_OF_SCALE, 1 - RUN_TO_RUN)):
