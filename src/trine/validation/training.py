@@ -1,8 +1,8 @@
 """How far predicted training steps are from published ones: errors by source, GPU, software and scale.
 
 The error of a row is predicted / measured step time - 1. Every source weighs the same, however many rows it has, and
-within a source every group of rows (the scales of one job) has one vote. Rows whose source leaves decisive facts open, or
-whose times are doubtful, are shown apart and count nowhere.
+within a source every group of rows (the scales of one job) has one vote. Rows whose source leaves decisive facts open,
+or whose times are doubtful, are shown apart and count nowhere.
 """
 
 from __future__ import annotations

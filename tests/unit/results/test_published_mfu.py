@@ -1,4 +1,4 @@
-"""Published MFU: the best row of the corpus is in the table; only a higher MFU is warned about, and widens the range."""
+"""Published MFU: the best row of the corpus is in the table; only a higher MFU is warned about and widens the range."""
 
 from __future__ import annotations
 
