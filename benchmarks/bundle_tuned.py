@@ -23,7 +23,7 @@ from pathlib import Path
 from bundle_training import RENAMED, STEPS, TARGET
 
 Facts = dict[str, str]
-COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers"]
+COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers", "open"]
 LEFT_OUT = ["group", "rows", "reason"]
 SHAPE = re.compile(r"(\d+)L h(\d+) (\d+)H (?:kv(\d+) )?ffn(\d+) (?:squared relu )?v(\d+)")
 #: Source family of the tables -> key in sources.yaml; families without an entry have no profile.
@@ -164,6 +164,8 @@ def _with_model(facts: Facts, model: str, shape: str) -> Facts:
         names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
         facts |= dict(zip(names, (each or "" for each in match.groups()), strict=True))
     facts["params_B"] = ""
+    if facts["group"].split("|")[1].endswith("-sft"):
+        facts["open"] = "lengths of the packed documents (one document of full length assumed)"
     facts["architecture"] = "gpt" if model.startswith("gpt") else "nemotron" if "nemotron" in model else "llama"
     if facts["source"] in ("dgxc", "nemo-launcher") and int(facts.get("tp") or 1) > 1:
         facts["sequence_parallel"] = "1"

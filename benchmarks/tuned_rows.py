@@ -67,8 +67,8 @@ def print_steps(report: TrainingValidation) -> None:
         for step in report.counted
     ]  # fmt: skip
     print(*aligned([("row", "group", "profile", "GPUs", "measured", "predicted", "error"), *rows], 8), sep="\n")
-    for paragraph in list(report.paragraphs())[4:]:
-        print("", *([paragraph] if isinstance(paragraph, str) else paragraph), sep="\n")
+    for paragraph in report.tuned_paragraphs():
+        print("", *paragraph, sep="\n")
     errors = np.array([abs(errors.bias) for _, errors in report.votes()])
     if not len(errors):
         return

@@ -34,7 +34,13 @@ class PublishedMfu:
 def published_mfus() -> tuple[PublishedMfu, ...]:
     """Return all rows of the table."""
     lines = (line for line in read_text(TABLE).splitlines() if not line.startswith("#"))
-    return tuple(PublishedMfu(**{**row, "mfu": float(row["mfu"])}) for row in csv.DictReader(lines))
+    return tuple(
+        PublishedMfu(
+            gpu=row["gpu"], precision=row["precision"], definition=row["definition"], mfu=float(row["mfu"]),
+            job=row["job"], source=row["source"],
+        )
+        for row in csv.DictReader(lines)
+    )  # fmt: skip
 
 
 def best_public_mfu(gpu: str | None, precision: str | None, definition: str = FULL) -> PublishedMfu | None:

@@ -5,9 +5,9 @@ reads. A level is a GPU and software at a scale, a GPU and software, a generatio
 everything. Within a level every source has the same weight, and within a source every group of rows has one vote. A
 band always contains the prediction itself, even if all rows of a level were slower, or all faster.
 
-Layouts on several nodes of a shared fabric (:mod:`trine.validation.layouts`) are rows of their own scale, and give the
-factors by which a level of another scale is wider (:mod:`trine.results.scales`). Convolutional networks have a band of
-their own rows (:mod:`trine.validation.cnn_rows`).
+Layouts on several nodes of a shared fabric (:mod:`trine.validation.layouts`) enter the level of their scale. Their
+scatter also gives the factors that widen a level of another scale (:mod:`trine.results.scales`). The band of
+convolutional networks comes from :mod:`trine.validation.cnn_rows`.
 
 A level has few models, so a new model lies outside its 10th to 90th percentile more often than in two of ten cases.
 :func:`share_left_out` counts these: with LOW and HIGH about 80 % of the rows lie inside.
@@ -105,7 +105,7 @@ def _ends(low: float, high: float) -> dict[str, float]:
 
 
 def scale_widening(errors: Sequence[StepError], layouts: Sequence[StepError]) -> dict[str, dict[str, float]]:
-    """Return factors of both ends by scale: ends of the layouts over those of the same sources on one node.
+    """Return factors of both ends by scale: ends of the layouts over the ends of the same sources on one node.
 
     A larger scale is at least as wide as a smaller one; a scale without layouts is as wide as the next smaller one.
     """

@@ -109,9 +109,7 @@ class TrainingValidation(StepValidation):
     def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
         yield from map(self._group_lines, GROUPS)
-        if voted := self.voted():
-            yield error_lines("tuned software, one vote a group", [*self.votes(), ("all groups", voted)], 32)
-            yield ["tuned software, left out", *left_out_lines()]
+        yield from self.tuned_paragraphs()
         if worst := [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]:
             yield ["worst rows", *worst]
         if apart := self.apart():
@@ -119,6 +117,12 @@ class TrainingValidation(StepValidation):
             yield [head, *(line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}"))]
         if self.failed:
             yield ["not predicted", *(f"  {s.row.source.key}: {s.row.name}: {s.answer.why_not}" for s in self.failed)]
+
+    def tuned_paragraphs(self) -> Iterable[Sequence[str]]:
+        """Return errors by group of tuned software, one vote each, and the groups that are left out."""
+        if voted := self.voted():
+            yield error_lines("tuned software, one vote a group", [*self.votes(), ("all groups", voted)], 32)
+            yield ["tuned software, left out", *left_out_lines()]
 
     def _group_lines(self, by: str) -> list[str]:
         fitted = dict(self.grouped(by, True))
@@ -159,7 +163,7 @@ class TrainingValidation(StepValidation):
 
 def left_out_lines() -> list[str]:
     """Return the groups of tuned rows that are not compared, with the number of rows and the reason."""
-    return [f"  {row['group']}: {row['rows']} rows: {row['reason']}" for row in load_left_out()]
+    return [f"  {row['group']} (rows: {row['rows']}): {row['reason']}" for row in load_left_out()]
 
 
 def step_row(step: ComparedStep) -> Row:

@@ -108,7 +108,7 @@ def _tuned(report: TrainingValidation) -> str:
 
 def _left_out() -> str:
     rows = load_left_out()
-    return "\n".join(f"- {row['group'].replace('|', ', ')} ({row['rows']} rows): {row['reason']}." for row in rows)
+    return "\n".join(f"- {row['group'].replace('|', ', ')} (rows: {row['rows']}): {row['reason']}." for row in rows)
 
 
 def _worst_rows(report: TrainingValidation) -> str:

@@ -155,7 +155,8 @@ class TrainingRow:
             for name in DECISIVE
             if not self.facts.get(name) and name not in self.source.plan and self._matters(name)
         )  # fmt: skip
-        return (*self.source.open, *blank)
+        stated = self.facts.get("open")
+        return (*self.source.open, *([stated] if stated else []), *blank)
 
     def _matters(self, column: str) -> bool:
         """Return True if a column has an effect on this layout."""

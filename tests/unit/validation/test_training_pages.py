@@ -27,7 +27,8 @@ def test_the_summary_of_all_pages_states_the_totals_of_the_stored_report() -> No
     steps = load_stored_training()
     errors = steps.errors(steps.counted)
     assert errors is not None
-    row = next(line for line in (BACKGROUND / "accuracy.md").read_text().splitlines() if "(training-accuracy.md)" in line)
+    lines = (BACKGROUND / "accuracy.md").read_text().splitlines()
+    row = next(line for line in lines if "(training-accuracy.md)" in line)
     stated = re.search(r"\| (\d+) published steps of (\d+) sources \| mean ([\d.]+) %, 90th percentile ([\d.]+) %, "
                        r"bias ([-+][\d.]+) %", row)  # fmt: skip
     assert stated is not None, row
