@@ -58,11 +58,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class FoundLayout:
-    """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown)."""
+    """A layout that fits the memory, its step, and the MFU (None if the GPU's peak is unknown) with its precision."""
 
     layout: Layout
     step: RunStep
     mfu: float | None
+    precision: str | None = None
 
 
 def best_layout(
@@ -127,7 +128,7 @@ def _found_layout(layout: Layout, outcome: Outcome, machine: Cluster) -> FoundLa
         tokens=outcome.tokens or 0, num_gpus=len(machine.gpus), gpu=None if gpu is None else gpu.name,
         mean_w=outcome.mean_w,
     )  # fmt: skip
-    return FoundLayout(layout, step, outcome.mfu)
+    return FoundLayout(layout, step, outcome.mfu, outcome.precision)
 
 
 def has_layout(model: ModelShape, num_gpus: int, global_batch: int) -> bool:

@@ -111,7 +111,8 @@ class MachineSize:
             "problem": self.problem or None, "unused": self.unused or None, "late": self.late or None,
             "tried": list(self.tried), "layout": facts,
             "step_time_s": None if layout is None else seconds(layout.step.step_ps),
-            "mfu": None if layout is None else layout.mfu, "cost": None if cost is None else cost.document(),
+            "mfu": None if layout is None else layout.mfu, "mfu_definition": "full attention",
+            "cost": None if cost is None else cost.document(),
         }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from trine.decide.layout import ModelShape
 from trine.decide.machine_size import Goal, MachineSearch, MachineSize, gpus_words
 from trine.errors import InputError
 from trine.results.columns import column, to_row
-from trine.results.headline import mfu_warning
+from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns, width
@@ -105,7 +105,7 @@ class SizeAnswer(Report):
         notes += [each for each in (first.unused, first.late) if each]
         if self.unfinished:
             notes.append(f"interrupted before {', '.join(self.unfinished)}")
-        mfu = "" if first.layout is None else mfu_warning(first.gpu, first.layout.mfu)
+        mfu = "" if first.layout is None else mfu_warning(first.gpu, first.layout.precision, first.layout.mfu)
         return [("note", each) for each in (*notes, mfu) if each]
 
     def summary(self) -> str:

@@ -69,8 +69,8 @@ def _numbers(result: TaskRun) -> list[str]:
             rates.append(f"{_tera(values['hardware_flops_per_s_per_gpu'])} with recomputation")
     if values["mfu"] is not None:
         low, high = values["mfu_low"], values["mfu_high"]
-        mfu_range = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
-        rates.append(f"MFU {values['mfu']:.1%}{mfu_range} of {work.dtype}")
+        mfu_range = "" if low is None or ends == (result.step_time_ps,) * 2 else f"{low:.1%} to {high:.1%}"
+        rates.append(f"{headline.mfu_words(float(str(values['mfu'])), mfu_range, work.mfu_definition)} of {work.dtype}")
     return [*lines, *wrapped("throughput", ", ".join(rates))]
 
 

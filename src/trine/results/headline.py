@@ -24,27 +24,23 @@ from trine.common.shown import OneLine
 from trine.common.units import PS_PER_S
 from trine.compute.spread import GPU_SPREAD, slowest_of
 from trine.results.report import Row, seconds
+from trine.results.scales import RUN_TO_RUN, scale_of, stand_in_factors
 
 if TYPE_CHECKING:
     from trine.results.metrics import RankTimes
     from trine.results.traffic import CollectiveUse
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
-#: Half-width of the range around the mean speed that holds 80 % of GPUs of one model (normal distribution).
-RUN_TO_RUN = 1.2816 * GPU_SPREAD
-#: Minimum rows of a level; with fewer, the next wider level applies.
-LEAST_ROWS = 8
+#: Minimum votes (groups of rows) of a level; with fewer, the next wider level applies.
+LEAST_VOTES = 8
+#: Minimum votes of a level of one scale: the ends of fewer are their extremes, which hold all of them.
+LEAST_VOTES_OF_SCALE = 15
 #: Name of the level with every published step.
 ALL_STEPS = "all that there are"
-#: Maximum nodes of each scale, and its name.
-SCALES = ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 40, "more nodes"))
+#: Name of the level of convolutional networks.
+CNN_STEPS = "convolutional networks on one A100 or V100"
 #: Sizes (log2 of bytes) between which a library's small-message band is interpolated to its large-message band.
 _SMALL, _LARGE = 18.0, 22.0
-
-
-def scale_of(nodes: int) -> str:
-    """Return the name of the scale of a job on ``nodes`` nodes."""
-    return next(name for max_nodes, name in SCALES if nodes <= max_nodes)
 
 
 class TimedStep(Protocol):
@@ -79,12 +75,18 @@ class StepWork(OneLine):
     dtype: str
     peak_flops: float | None
 
+    @property
+    def mfu_definition(self) -> str:
+        """Attention scores that the model FLOPs count: all of them, or none in models without tokens."""
+        return "full attention" if self.tokens is not None else "no attention"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBand(OneLine):
     """80 % prediction interval of a step's time, as factors, and the published steps it comes from.
 
     fit_error: error of a fitted profile, if it sets the width of the band. reason: replaces the usual description.
+    widened_for: scale of the job if the steps are of other scales.
     """
 
     low: float
@@ -93,6 +95,7 @@ class StepBand(OneLine):
     num_rows: int
     fit_error: float | None = None
     reason: str = ""
+    widened_for: str = ""
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """Return the shortest and longest likely time of the step."""
@@ -105,7 +108,10 @@ class StepBand(OneLine):
             return self.reason
         if self.fit_error is not None:
             return f"error of this software's fit on held-out steps ({self.fit_error:.1%})"
-        return f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
+        text = f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
+        if self.widened_for:
+            text += f"; too few are on {self.widened_for}: widened as layouts of other scales scatter"
+        return text
 
     def at_least(self, error: float) -> StepBand:
         """Return the band, widened to at least ``error``, a fitted profile's error on held-out steps."""
@@ -210,28 +216,28 @@ def nearest_in(
     entries = bands["fitted_levels" if is_fitted else "levels"]
     for level in levels:
         entry = next((entry for entry in entries if entry["of"] == level), None)
-        if entry is not None and entry["rows"] >= LEAST_ROWS:
+        if entry is not None and entry["votes"] >= (LEAST_VOTES_OF_SCALE if "scale" in level else LEAST_VOTES):
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
-            low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
-            return StepBand(low=low, high=high, level=words, num_rows=entry["rows"])
+            return _band_for(scale_of(nodes), entry, words, bands["scales"])
     return None
 
 
-def best_public_mfu(gpu: str | None) -> tuple[float, str] | None:
-    """Return the largest MFU among the published steps on this GPU and the name of its row, or None."""
-    entry = _bands()["mfu"].get(gpu)
-    return None if entry is None else (float(entry["mfu"]), str(entry["row"]))
+def cnn_band(nodes: int) -> StepBand | None:
+    """Return the band of convolutional networks from their own published steps, all of them on one GPU."""
+    entry, scales = _bands().get("cnn"), _bands().get("scales", {})
+    return None if entry is None else _band_for(scale_of(nodes), entry, CNN_STEPS, scales)
 
 
-def mfu_warning(gpu: str | None, reached: float | None) -> str:
-    """Return a warning if an MFU on this GPU is above all published ones, else an empty text."""
-    best = best_public_mfu(gpu)
-    if reached is None or best is None or reached <= best[0]:
-        return ""
-    return (
-        f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
-        f"({best[0]:.1%}, {best[1]}): hardly to be had"
-    )
+def _band_for(
+    scale: str, entry: Mapping[str, Any], level: str, widening: Mapping[str, Mapping[str, float]]
+) -> StepBand:
+    """Return the band of a level for a job of ``scale``, wider if the level has too few steps of that scale."""
+    low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
+    factors = stand_in_factors(entry["scales"], scale, widening)
+    if factors is None:
+        return StepBand(low=low, high=high, level=level, num_rows=entry["rows"])
+    low, high = low * factors[0], high * factors[1]
+    return StepBand(low=low, high=high, level=level, num_rows=entry["rows"], widened_for=scale)
 
 
 @cache
@@ -239,7 +245,7 @@ def _bands() -> Mapping[str, Any]:
     from trine.common.spec import load_mapping
 
     if not BANDS.is_file():
-        return {"levels": [], "fitted_levels": [], "generations": {}, "mfu": {}}
+        return {"levels": [], "fitted_levels": [], "scales": {}, "generations": {}}
     bands = load_mapping(BANDS)
     assert isinstance(bands, dict)
     return bands
@@ -273,6 +279,7 @@ def numbers(result: TimedStep) -> Row:
         "step_time_low_s": None if ends is None else seconds(shortest_ps),
         "step_time_high_s": None if ends is None else seconds(longest_ps),
         "step_time_band": None if result.band is None else result.band.words,
+        "mfu_definition": None if work is None else work.mfu_definition,
     }
     for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
         for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):
@@ -296,6 +303,12 @@ def _rate(work: StepWork | None, step_ps: int, field: str, is_per_gpu: bool, is_
 def mfu(result: TimedStep) -> float | None:
     """Return model FLOP/s of a GPU over its dense peak, or None if either is unknown."""
     return _rate(result.work, result.step_time_ps, "model_flops", True, True)
+
+
+def mfu_words(share: float, likely: str = "", definition: str = "full attention") -> str:
+    """Return an MFU with its definition and likely range, such as ``MFU 53.6% (full attention; 50.1% to 56.0%)``."""
+    remarks = "; ".join(filter(None, (definition if definition != "no attention" else "", likely)))
+    return f"MFU {share:.1%}" + (f" ({remarks})" if remarks else "")
 
 
 def rows(result: TimedStep) -> list[Row]:

@@ -97,8 +97,8 @@ def _throughput_row(result: TaskRun) -> list[tuple[str, str, str]]:
     if values["model_flops_per_s_per_gpu"]:
         rate = f"{float(str(values['model_flops_per_s_per_gpu'])) / 1e12:,.4g} TFLOP/s per GPU"
         if values["mfu"] is not None:
-            rate += f", MFU {values['mfu']:.1%}"
-            rate += "" if values["mfu_low"] is None else f" ({values['mfu_low']:.1%} to {values['mfu_high']:.1%})"
+            likely = "" if values["mfu_low"] is None else f"{values['mfu_low']:.1%} to {values['mfu_high']:.1%}"
+            rate += f", {headline.mfu_words(float(str(values['mfu'])), likely, work.mfu_definition)}"
         remarks.append(rate)
     return [("throughput", value, "; ".join(remarks))]
 
@@ -124,7 +124,8 @@ def rates_in_brief(result: TaskRun) -> list[str]:
     if result.work is None or not result.step_time_ps:
         return []
     mfu = headline.mfu(result)
-    return throughput(result.work, result.step_time_ps)[-1:] + ([] if mfu is None else [f"MFU {mfu:.1%}"])
+    rate = throughput(result.work, result.step_time_ps)[-1:]
+    return rate if mfu is None else [*rate, headline.mfu_words(mfu, definition=result.work.mfu_definition)]
 
 
 def memory_needed(result: TaskRun) -> str:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
 from trine.parallel.plan import Plan
-from trine.results.headline import mfu_warning
+from trine.results.headline import mfu_words
+from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.search import Ranked
@@ -162,7 +163,8 @@ class PlanSearch(Report):
     def document(self) -> Row:
         """Return the search's facts and its tables as plain data."""
         return {
-            "model": self.model, "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
+            "model": self.model, "mfu_definition": "full attention",
+            "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
             "software": self.software, "global_batch": self.global_batch, "sequence": self.sequence,
             "num_layouts": self.num_layouts, "num_simulated": self.num_simulated, "ranges_overlap": bool(self.overlap),
             "train_command": self.command, "notes": list(self.notes), **self.tables(),
@@ -215,7 +217,8 @@ class PlanSearch(Report):
         """Return the most important notes."""
         is_tight = self.best.outcome.verdict == "tight"
         tight = "the memory of the first layout is tight: the model's error may exceed the rest"
-        notes = mfu_warning(self.gpu, self.best.outcome.mfu), tight if is_tight else self.overlap
+        best = self.best.outcome
+        notes = mfu_warning(self.gpu, best.precision, best.mfu), tight if is_tight else self.overlap
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:
@@ -316,7 +319,7 @@ def _memory(outcome: Outcome) -> str:
 
 def _rate_words(outcome: Outcome) -> str:
     rate = "" if outcome.tokens is None else f", {per_second(outcome.tokens, outcome.step_ps):,.0f} tokens/s"
-    return rate + ("" if outcome.mfu is None else f", MFU {outcome.mfu:.1%}")
+    return rate + ("" if outcome.mfu is None else f", {mfu_words(outcome.mfu)}")
 
 
 def _range(outcome: Outcome) -> str:

@@ -57,6 +57,7 @@ class Outcome:
     tokens: int | None = None
     samples: int = 0
     mfu: float | None = None
+    precision: str | None = None
     compute_ps: int = 0
     exposed_ps: int = 0
     bubble_ps: int = 0
@@ -138,6 +139,7 @@ def outcome_of(result: Result) -> Outcome:
     return Outcome(
         step_ps=result.step_time_ps, low_ps=ends[0], high_ps=ends[1],
         tokens=None if work is None else work.tokens, samples=0 if work is None else work.samples, mfu=mfu(result),
+        precision=None if work is None else work.dtype,
         compute_ps=int(times.compute[row]), exposed_ps=int(times.exposed[row]), bubble_ps=int(times.bubble[row]),
         idle_ps=int(times.idle[row]), communication=communication,
         memory_bytes=None if use is None else use.needed_bytes, capacity_bytes=0 if use is None else use.capacity_bytes,

@@ -28,10 +28,11 @@ from trine.results.headline import (
     StepBand,
     StepWork,
     WidenedBand,
+    cnn_band,
     mfu,
-    mfu_warning,
     nearest_band,
 )
+from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
@@ -136,7 +137,11 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
         profile = setup.software.profile
         factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
         errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
-        band = _band_union(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
+        if work.tokens is None:
+            band = cnn_band(nodes)
+        else:
+            bands = (nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
+            band = _band_union(bands)
         return band if band is None or not errors else band.at_least(max(errors))
     if not setup.times.is_recorded:
         return _scaled_band(setup, shares)
@@ -183,13 +188,11 @@ def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
 
 
 def foreign_band(result: Result) -> tuple[str, ...]:
-    """Warn if no published step behind the range has the result's kind of model, precision or GPU."""
+    """Warn if no published step behind the range has the result's precision or GPU; networks have their own rows."""
     work, band = result.work, result.band
-    if work is None or not isinstance(band, StepBand) or band.reason:
+    if work is None or work.tokens is None or not isinstance(band, StepBand) or band.reason:
         return ()
     differences = []
-    if work.tokens is None:
-        differences.append("a convolutional network")
     if work.dtype not in ("bfloat16", "float16"):
         differences.append(work.dtype)
     if band.is_of_all and work.gpu is not None:
@@ -206,7 +209,21 @@ def public_mfu(result: Result) -> tuple[str, ...]:
     """Warn about an MFU above all published ones."""
     if result.work is None or not result.plan.get("is_training"):
         return ()
-    return tuple(filter(None, (mfu_warning(result.work.gpu, mfu(result)),)))
+    return tuple(filter(None, (mfu_warning(result.work.gpu, result.work.dtype, mfu(result)),)))
+
+
+def band_with_doubt(result: Result, band: Band | None) -> Band | None:
+    """Return the likely range, widened to the best published MFU if the step's MFU is above it."""
+    if not public_mfu(result):
+        return band
+    work, reached = result.work, mfu(result)
+    assert work is not None
+    assert reached is not None
+    best = best_public_mfu(work.gpu, work.dtype)
+    assert best is not None
+    step_ps = result.step_time_ps
+    reason = f"its MFU is above the best published one, {best.mfu:.1%}"
+    return WidenedBand(inner=band, low_ps=step_ps, high_ps=round(step_ps * reached / best.mfu), reason=reason)
 
 
 def band_on_shared_fabric(result: Result, setup: Setup) -> Band | None:

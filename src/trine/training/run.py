@@ -37,6 +37,7 @@ from trine.training.headline import (
     band_of,
     band_on_shared_fabric,
     band_under_cap,
+    band_with_doubt,
     band_with_spread,
     foreign_band,
     public_mfu,
@@ -342,7 +343,8 @@ class _Run:
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
         band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
-        return result.with_words(warnings, support, band_with_spread(result, band, setup))
+        band = band_with_doubt(result, band_with_spread(result, band, setup))
+        return result.with_words(warnings, support, band)
 
     def _repetition(self) -> tuple[Evidence, ...]:
         """Return how many of many micro-batches and steps the run simulated, and why."""

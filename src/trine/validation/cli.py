@@ -98,7 +98,10 @@ def _software(usual: str) -> Option:
 
 def training(
     sample: Sample = False,
-    sources: Sources = None,
+    sources: Annotated[
+        list[str] | None,
+        Option("Replay only this source, or the set 'tuned'; may be repeated.", names=("--source",)),
+    ] = None,
     software: Annotated[str | None, _software("each source's own")] = None,
     blind: Blind = False,
     most_rows: Annotated[int | None, Option("Replay at most N rows of each source [all].", names=("--rows",))] = None,

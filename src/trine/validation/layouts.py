@@ -127,6 +127,15 @@ class LayoutValidation(StepValidation):
         steps = [step for step in self.compared if step.row.apart]
         return list(errors_by(steps, lambda step: step.row.apart, lambda step: step.rate_error).items())
 
+    def on_several_nodes(self) -> tuple[ComparedStep, ...]:
+        """Return the counted layouts on several nodes, blind: the fitted factors are taken out along critical paths."""
+        simulated_factors = asked_factors(self.factors)
+        return tuple(
+            replace(step, answer=replace(step.answer, step_s=step.answer.scaled(ONES, simulated_factors)))
+            for step in self.counted
+            if step.row.num_nodes > 1
+        )
+
     @property
     def blind_errors(self) -> Errors | None:
         """Errors of :attr:`blind`, None without any."""

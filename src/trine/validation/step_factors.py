@@ -55,11 +55,12 @@ class ComparedStep:
         return self.measured_s / (self.calibrated_s or self.answer.step_s) - 1
 
     def group(self, by: str) -> str:
-        """Return the row's source, GPU, software or scale."""
+        """Return the row's source, GPU, software, scale or group."""
         return {
+            "group": self.row.group,
             "source": self.row.source.key,
             "gpu": self.row.gpu,
-            "software": self.row.source.software,
+            "software": self.row.software,
             "scale": self.row.scale,
         }[by]
 
@@ -80,9 +81,11 @@ def read_steps(records: Iterable[Mapping[str, Any]], rows: Iterable[TrainingRow]
 
 
 def source_weights(steps: Sequence[ComparedStep]) -> list[float]:
-    """Return weights that give every source the same weight, whatever its number of rows."""
-    sizes = Counter(step.row.source.key for step in steps)
-    return [1 / sizes[step.row.source.key] for step in steps]
+    """Return weights that give every source the same weight, and within a source every group of rows."""
+    rows = Counter((step.row.source.key, step.row.group) for step in steps)
+    groups = Counter(source for source, _ in rows)
+    keys = [(step.row.source.key, step.row.group) for step in steps]
+    return [1 / groups[key[0]] / rows[key] for key in keys]
 
 
 def compared_faults(rows: Iterable[TrainingRow]) -> tuple[ComparedStep, ...]:

@@ -1,7 +1,8 @@
 """How far predicted training steps are from published ones: errors by source, GPU, software and scale.
 
-The error of a row is predicted / measured step time - 1. Every source weighs the same, however many rows it has. Rows
-whose source leaves decisive facts open, or whose times are doubtful, are shown apart and count nowhere.
+The error of a row is predicted / measured step time - 1. Every source weighs the same, however many rows it has, and
+within a source every group of rows (the scales of one job) has one vote. Rows whose source leaves decisive facts open,
+or whose times are doubtful, are shown apart and count nowhere.
 """
 
 from __future__ import annotations
@@ -29,13 +30,22 @@ from trine.validation.harness import (
 )
 from trine.validation.replay_rows import Answers, Ask, cost, replay, shuffled
 from trine.validation.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
-from trine.validation.training_rows import TrainingRow, check_sources, load_layouts, load_rows
+from trine.validation.training_rows import (
+    TrainingRow,
+    check_sources,
+    load_layouts,
+    load_left_out,
+    load_rows,
+    sources_of,
+)
 
 #: Rows of each source in a sample, and the most layers times micro-batches of such a row.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
 #: Targets over sources: of blind predictions, and with factors fitted on other models or GPU counts of the source.
 BLIND, CALIBRATED = Target(mean=0.15, p90=0.30, bias=0.08), Target(mean=0.08, p90=0.18)
 GROUPS = ("source", "gpu", "software", "scale")
+#: Name of the set of sources that have groups of several rows (``sources.yaml``).
+TUNED = "tuned"
 NUM_WORST = 12
 
 
@@ -55,6 +65,16 @@ class TrainingValidation(StepValidation):
         groups = grouped(self.counted, lambda step: step.group(by)).items()
         rows = [(name, errors) for name, steps in groups if (errors := self.errors(steps, is_calibrated))]
         return sorted(rows, key=lambda row: -row[1].mean)
+
+    def votes(self) -> list[tuple[str, Errors]]:
+        """Return errors by group, of the tuned sources, whose groups have one vote each; the largest mean first."""
+        steps = [step for step in self.counted if step.row.source.set == TUNED]
+        rows = list(errors_by(steps, lambda step: step.row.group, lambda step: step.error).items())
+        return sorted(rows, key=lambda row: -row[1].mean)
+
+    def voted(self) -> Errors | None:
+        """Return the errors over the groups of :meth:`votes`: one signed mean error a group; None without groups."""
+        return Errors.of_some([errors.bias for _, errors in self.votes()])
 
     def apart(self) -> list[tuple[str, str, Errors]]:
         """Return source, reason and errors of the rows that are shown apart and count nowhere."""
@@ -89,6 +109,7 @@ class TrainingValidation(StepValidation):
     def paragraphs(self) -> Iterable[Sequence[str]]:
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
         yield from map(self._group_lines, GROUPS)
+        yield from self.tuned_paragraphs()
         if worst := [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]:
             yield ["worst rows", *worst]
         if apart := self.apart():
@@ -96,6 +117,12 @@ class TrainingValidation(StepValidation):
             yield [head, *(line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}"))]
         if self.failed:
             yield ["not predicted", *(f"  {s.row.source.key}: {s.row.name}: {s.answer.why_not}" for s in self.failed)]
+
+    def tuned_paragraphs(self) -> Iterable[Sequence[str]]:
+        """Return errors by group of tuned software, one vote each, and the groups that are left out."""
+        if voted := self.voted():
+            yield error_lines("tuned software, one vote a group", [*self.votes(), ("all groups", voted)], 32)
+            yield ["tuned software, left out", *left_out_lines()]
 
     def _group_lines(self, by: str) -> list[str]:
         fitted = dict(self.grouped(by, True))
@@ -118,6 +145,7 @@ class TrainingValidation(StepValidation):
             "errors": None if errors is None else errors.row(),
             "calibrated_errors": None if fitted is None else fitted.row(),
             **self.tables(),
+            "left_out": load_left_out() if self.voted() else [],
             "apart": [step_row(step) for step in self.compared if step.row.apart],
             "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed],
         }
@@ -125,11 +153,17 @@ class TrainingValidation(StepValidation):
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`, the worst first."""
         groups = [{"by": by, "group": name, **errors.row()} for by in GROUPS for name, errors in self.grouped(by)]
+        groups += [{"by": "group", "group": name, **errors.row()} for name, errors in self.votes()]
         return {"groups": groups, "rows": [step_row(step) for step in self.worst()]}
 
     def worst(self) -> list[ComparedStep]:
         """Return counted rows, the largest factor between prediction and measurement first."""
         return sorted(self.counted, key=lambda step: -abs(np.log1p(step.error)))
+
+
+def left_out_lines() -> list[str]:
+    """Return the groups of tuned rows that are not compared, with the number of rows and the reason."""
+    return [f"  {row['group']} (rows: {row['rows']}): {row['reason']}" for row in load_left_out()]
 
 
 def step_row(step: ComparedStep) -> Row:
@@ -155,7 +189,7 @@ def validate_training(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingValidation:
-    """Predict the bundled steps (of some sources) and compare.
+    """Predict the bundled steps (of some sources, or sets of sources such as ``tuned``) and compare.
 
     sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
     profile. blind: fit no factors either; a sample fits none. most_rows: maximum of counted rows per source, chosen by
@@ -189,8 +223,9 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     layouts = [row for row in load_layouts() if row.step_s is not None and row.apart == ""]
     one_node = [row for row in layouts if row.num_nodes == 1]
     rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None or row.fault]
-    check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
-    rows = [row for row in rows if not sources or row.source.key in sources]
+    names = sources_of(sources or ())
+    check_sources(names, list(dict.fromkeys(row.source.key for row in rows)))
+    rows = [row for row in rows if not names or row.source.key in names]
     return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
 
 

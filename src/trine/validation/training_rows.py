@@ -16,7 +16,7 @@ from trine.cluster import Cluster, load_cluster
 from trine.common.inputs import PRESETS
 from trine.errors import InputError, nearest
 from trine.parallel.plan import Plan
-from trine.results.headline import scale_of
+from trine.results.scales import scale_of
 from trine.software.profile import Software, load_software
 from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
@@ -27,6 +27,8 @@ GPUS_PER_NODE = 8
 DECISIVE = ("vocab", "sequence", "micro_batch", "recompute", "sequence_parallel", "sharding")
 #: Stage starts after the last transformer layer; the head and the loss share a stage.
 _HEAD_STARTS = ("final_norm", "head")
+#: Values of options in the column ``operators`` that are no text.
+_SWITCHES = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +41,7 @@ class TrainingSource:
     counts: bool
     cluster: str | Mapping[str, str]
     generation: str | Mapping[str, str]
-    software: str
+    software: str | Mapping[str, str]
     operators: Mapping[str, Any]
     model: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -48,28 +50,28 @@ class TrainingSource:
     why: str
     fabric: Mapping[str, str] | None
     layouts: Mapping[str, Any] | None
+    set: str
 
     def cluster_of(self, gpu: str) -> str:
         """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
-        return _of_gpu(self.cluster, gpu)
+        return _value_for(self.cluster, gpu, "GPU")
 
-    def profile(self) -> Software:
-        """Return the profile of the source's software, with the source's operator options."""
-        software = load_software(self.software)
-        return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
+    def software_of(self, variant: str) -> str:
+        """Return the name of the profile for a row's ``variant``. Raises InputError for an unknown variant."""
+        return _value_for(self.software, variant, "variant")
 
     def generation_of(self, gpu: str) -> str:
         """Return the GPU's architecture."""
-        return _of_gpu(self.generation, gpu)
+        return _value_for(self.generation, gpu, "GPU")
 
 
-def _of_gpu(values: str | Mapping[str, str], gpu: str) -> str:
-    """Return the value for a GPU as its source names it; a single value holds for all of them."""
+def _value_for(values: str | Mapping[str, str], name: str, what: str) -> str:
+    """Return the value for a GPU or variant as its source names it; a single value holds for all of them."""
     if isinstance(values, str):
         return values
-    if gpu not in values:
-        raise InputError(f"unknown GPU {gpu[:40]!r}{nearest(gpu, values)}", field="gpu")
-    return values[gpu]
+    if name not in values:
+        raise InputError(f"unknown {what} {name[:40]!r}{nearest(name, values)}", field=what.lower())
+    return values[name]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +101,13 @@ class TrainingRow:
         return self.whole("gpus")
 
     @property
+    def group(self) -> str:
+        """Rows with one vote: the runs of one model on one GPU that differ in scale; by default the row alone."""
+        return self.facts.get("group") or self.name
+
+    @property
     def num_nodes(self) -> int:
-        return -(-self.num_gpus // GPUS_PER_NODE)
+        return -(-self.num_gpus // gpus_per_node(self.source.cluster_of(self.facts["gpu"])))
 
     @property
     def tokens(self) -> int:
@@ -123,6 +130,19 @@ class TrainingRow:
         return gpu_of(self.source.cluster_of(self.facts["gpu"]))
 
     @property
+    def software(self) -> str:
+        """Name of the software profile."""
+        return self.source.software_of(self.facts.get("variant", ""))
+
+    def profile(self) -> Software:
+        """Return the profile of the row's software, with the operator options of its source and its own."""
+        software = load_software(self.software)
+        options = dict(part.split("=") for part in self.facts.get("operators", "").split())
+        operators = {name: _SWITCHES.get(value, value) for name, value in options.items()}
+        changes = {**self.source.operators, **operators}
+        return software.model_copy(update={"operators": software.operators.model_copy(update=changes)})
+
+    @property
     def generation(self) -> str:
         return self.source.generation_of(self.facts["gpu"])
 
@@ -135,7 +155,8 @@ class TrainingRow:
             for name in DECISIVE
             if not self.facts.get(name) and name not in self.source.plan and self._matters(name)
         )  # fmt: skip
-        return (*self.source.open, *blank)
+        stated = self.facts.get("open")
+        return (*self.source.open, *([stated] if stated else []), *blank)
 
     def _matters(self, column: str) -> bool:
         """Return True if a column has an effect on this layout."""
@@ -148,7 +169,8 @@ class TrainingRow:
 
     def transformer(self) -> Transformer:
         """Return the model's shapes."""
-        facts = dict(self.source.model)
+        architecture = self.facts.get("architecture")
+        facts = dict(self.source.model[architecture] if architecture else self.source.model)
         sequence, hidden, heads = (self.whole(name) for name in ("sequence", "hidden", "heads"))
         positions = facts.pop("positions", None)
         if tied := self.facts.get("tied"):
@@ -171,6 +193,8 @@ class TrainingRow:
             options["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
         options["sequence_parallel"] = sizes["tp"] > 1 and self.facts.get("sequence_parallel") in ("1", "true")
         options["recompute"] = self.facts.get("recompute") or "none"
+        if self.facts.get("recompute_layers"):
+            options["recompute_layers"] = self.whole("recompute_layers")
         if sizes["dp"] > 1:
             options |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
             options["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
@@ -244,6 +268,12 @@ def check_sources(names: Sequence[str] | None, known: Sequence[str]) -> None:
             raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
 
+def sources_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of sources; the name of a set of sources stands for all of its sources."""
+    members = [[source.key for source in load_sources().values() if source.set == name] or [name] for name in names]
+    return tuple(key for keys in members for key in keys)
+
+
 @cache
 def load_sources() -> Mapping[str, TrainingSource]:
     """Return all sources by key."""
@@ -253,14 +283,20 @@ def load_sources() -> Mapping[str, TrainingSource]:
     assert isinstance(entries, dict)
     usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
     return {
-        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        key: TrainingSource(key=key, **{"set": "", **usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()
     }
 
 
 def load_rows() -> tuple[TrainingRow, ...]:
-    """Return all measured steps except :func:`load_layouts`, in the order of the file."""
-    return tuple(_row(facts["source"], facts) for facts in read_table(FOLDER / "steps.csv"))
+    """Return all measured steps except :func:`load_layouts`, in the order of the files."""
+    tables = (read_table(FOLDER / name) for name in ("steps.csv", "tuned.csv"))
+    return tuple(_row(facts["source"], facts) for table in tables for facts in table)
+
+
+def load_left_out() -> list[dict[str, str]]:
+    """Return the groups of tuned rows that are not compared: ``group``, number of ``rows``, ``reason``."""
+    return read_table(FOLDER / "tuned_left_out.csv")
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
@@ -332,6 +368,14 @@ def gpu_of(cluster: str) -> str:
     return str(machine.devices[machine.gpus[0]].gpu)
 
 
+@cache
+def gpus_per_node(cluster: str) -> int:
+    """Return the GPUs of a node (a host), of a preset or of a file in ``clusters/``."""
+    machine = load_cluster(_cluster_file(cluster))
+    nodes = [int(machine.node_of[gpu]) for gpu in machine.gpus]
+    return nodes.count(nodes[0])
+
+
 def _cluster_file(name: str) -> str:
     file = FOLDER / "clusters" / f"{name}.yaml"
     return str(file) if file.exists() else name
@@ -341,9 +385,10 @@ def _cluster_file(name: str) -> str:
 def _cluster(name: str, gpus: int, medium: str, fabric_bytes_per_s: float) -> Cluster:
     """Return a machine with ``gpus`` GPUs; on several nodes, links of ``medium`` have a measured bandwidth."""
     path = _cluster_file(name)
-    if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
+    one_copy = len(load_cluster(path).gpus)
+    if gpus <= one_copy or gpus % one_copy:
         return load_cluster(path, gpus=gpus)
-    cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
+    cluster = load_cluster(path, nodes=gpus // one_copy)
     return _with_fabric(cluster, medium, fabric_bytes_per_s) if fabric_bytes_per_s else cluster
 
 

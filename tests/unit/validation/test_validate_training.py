@@ -10,12 +10,13 @@ import pytest
 import trine
 from trine.errors import InputError
 from trine.software import load_software
+from trine.validation.bands import band_document, share_inside, share_left_out
 from trine.validation.harness import Errors, read_table
 from trine.validation.layouts import LayoutValidation, spearman
 from trine.validation.replay_rows import Answers, Ask, Predicted, predict
 from trine.validation.step_factors import AskedStep, ComparedStep, calibrated, fit
 from trine.validation.training import TrainingValidation, chosen_rows, thinned, validate_training
-from trine.validation.training_page import band_document, share_inside, share_left_out, write_page
+from trine.validation.training_page import write_page
 from trine.validation.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 
 
@@ -253,7 +254,6 @@ def test_bands_hold_eight_of_ten_of_the_rows_that_they_come_from() -> None:
     everything = next(level for level in document["levels"] if not level["of"])
     assert everything["rows"] == len(found.counted)
     assert everything["low"] < 1 < everything["high"]
-    assert document["mfu"]["h100-sxm"]["mfu"] >= 0.494
 
 
 def test_bands_are_judged_by_rows_whose_model_was_left_out() -> None:
