@@ -30,6 +30,7 @@ _HOMES = {
     "trine.decentralised.protocol": "HopProtocol",
     "trine.decide.compare": "compare",
     "trine.decide.cost": "run_cost",
+    "trine.decide.failures": "Failures",
     "trine.decide.sensitivity": "sensitivity",
     "trine.decide.size": "size",
     "trine.decide.support": "support",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from trine.decentralised.study import hop
     from trine.decide.compare import compare
     from trine.decide.cost import run_cost
+    from trine.decide.failures import Failures
     from trine.decide.sensitivity import sensitivity
     from trine.decide.size import size
     from trine.decide.support import support
