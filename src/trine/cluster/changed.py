@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing.router import UNNAMED, usual_routing
@@ -55,6 +56,9 @@ def changed(
         cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
         library=spec.library or base.library,
+        collective_bandwidth=given_bandwidth(
+            spec.collective_bandwidth, cluster, spec.library or base.library, file
+        ),
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
