@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trine import Cluster, InputError, Plan, SpecError, collective, load_cluster, simulate
+from trine import Cluster, InputError, Plan, SpecError, collective, fit_cluster, load_cluster, simulate
 from trine.cluster.collective_bandwidth import BANDWIDTH_OPS
 from trine.cluster.schema import CollectiveBandwidthSpec
 from trine.collectives.nccl.predict import OPS
@@ -138,6 +138,11 @@ def test_a_bandwidth_beyond_the_latency(tmp_path: Path) -> None:
     path.write_text("base: dgx-h100\ncollective_bandwidth: {all_gather: 900 GB/s, size: 1 MiB}\n")
     with pytest.raises(InputError, match=r"collective_bandwidth\.all_gather: .* of launches and latency"):
         collective("all_gather", [GIB], load_cluster(path, nodes=8))
+
+
+def test_a_fit_of_links_refuses_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="collective_bandwidth, which hides its links from a fit"):
+        fit_cluster(load_cluster(cluster_file(tmp_path)), [])
 
 
 def test_bare_links_have_no_library(tmp_path: Path) -> None:

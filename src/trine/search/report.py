@@ -26,7 +26,8 @@ class PlanSearch(Report):
 
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
-    rejected: numbers of layouts by reason. command: simulates the best layout in detail.
+    rejected: numbers of layouts by reason. command: simulates the best layout in detail. fabric: a note on the bandwidth
+    of single collectives, if it decides.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -47,6 +48,7 @@ class PlanSearch(Report):
     given: Ranked | None = None
     rejected: Mapping[str, int]
     command: str = ""
+    fabric: str = ""
 
     @property
     def best(self) -> Ranked:
@@ -146,7 +148,7 @@ class PlanSearch(Report):
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
         precision = "precision is the model's: model:NAME,dtype=fp16 changes it"
-        return tuple(note for note in (self.overlap, space, precision) if note)
+        return tuple(note for note in (self.overlap, self.fabric, space, precision) if note)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -212,7 +214,7 @@ class PlanSearch(Report):
         """Return the most important notes."""
         is_tight = self.best.outcome.verdict == "tight"
         tight = "the memory of the first layout is tight: the model's error may exceed the rest"
-        notes = mfu_warning(self.gpu, self.best.outcome.mfu), tight if is_tight else self.overlap
+        notes = mfu_warning(self.gpu, self.best.outcome.mfu), tight if is_tight else self.overlap, self.fabric
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:
