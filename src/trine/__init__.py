@@ -114,13 +114,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
-    "Experiment", "ExperimentSpec", "Failures", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions",
-    "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
-    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
-    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare", "compare_fidelity",
-    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range",
-    "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size", "support",
-    "sweep", "synthesize",
+    "Experiment", "ExperimentSpec", "Failures", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions",
+    "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers",
+    "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
+    "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare",
+    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "loadstore_collective", "overlap_range", "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity",
+    "simulate", "simulate_shared", "size", "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

@@ -153,7 +153,9 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     """
     cluster = as_cluster(base)
     if cluster.collective_bandwidth is not None:
-        message = f"{cluster.name} gives collective_bandwidth, which hides its links from a fit: remove it from the base"
+        message = (
+            f"{cluster.name} gives collective_bandwidth, which hides its links from a fit: remove it from the base"
+        )
         raise InputError(message, field="collective_bandwidth")
     runs = [_run_of(log, cluster) for log in logs]
     if not runs:

@@ -55,7 +55,7 @@ class CollectiveBandwidth:
         """Return the evidence over ``nodes`` nodes: weaker between and beyond the given numbers of nodes."""
         numbers = [each for each, _ in dict(self.curves).get(op, ())]
         place = bisect_left(numbers, nodes)
-        if place < len(numbers) and numbers[place] == nodes or self.evidence != "measured":
+        if (place < len(numbers) and numbers[place] == nodes) or self.evidence != "measured":
             return self.evidence
         return "interpolated" if place < len(numbers) else "assumed"
 

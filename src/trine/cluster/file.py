@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.join import join_nodes, with_joint_nics
 from trine.cluster.given_bandwidth import given_bandwidth
+from trine.cluster.join import join_nodes, with_joint_nics
 from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Circuits, Device, Fabric, Link
 from trine.cluster.presets import LinkType, is_file_name, known_clusters, link_named, load_gpu, preset_path
 from trine.cluster.routing.router import usual_routing

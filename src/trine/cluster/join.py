@@ -68,7 +68,8 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         name=name, devices=devices, links=links, evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
         sources=_sources(nodes, fabric if builder is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(), library=_library(nodes),
-        spread=nodes[0].spread, collective_bandwidth=_common_bandwidth(nodes), routing=routing, routing_reason=(routing, reason),
+        spread=nodes[0].spread, collective_bandwidth=_common_bandwidth(nodes), routing=routing,
+        routing_reason=(routing, reason),
     )  # fmt: skip
 
 

@@ -153,7 +153,11 @@ class Comparison(Report):
                         spare=_SPARE),
                 Listing(title="further inputs that differ", rows=self._inputs()[1:], spare=_SPARE),
             ),
-            closing=(*([("note", note)] if (note := self._scale_note()) else []), ("first input", self._first), ("next", "--details (all terms and inputs); --json")),
+            closing=(
+                *([("note", note)] if (note := self._scale_note()) else []),
+                ("first input", self._first),
+                ("next", "--details (all terms and inputs); --json"),
+            ),
         ).text()  # fmt: skip
 
     def details(self) -> str:

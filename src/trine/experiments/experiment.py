@@ -223,7 +223,9 @@ class Experiment(Report):
         if is_text:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         note = f"\n{_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
-        axes.set(xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None))
+        axes.set(
+            xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None)
+        )
         axes.set_title(self.headline[:90], fontsize=9)
         axes.grid(alpha=0.3)
         return figure

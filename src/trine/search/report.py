@@ -26,8 +26,8 @@ class PlanSearch(Report):
 
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
-    rejected: numbers of layouts by reason. command: simulates the best layout in detail. fabric: a note on the bandwidth
-    of single collectives, if it decides.
+    rejected: numbers of layouts by reason. command: simulates the best layout in detail. fabric: a note on
+    the bandwidth of single collectives, if it decides.
     """
 
     SCHEMA: ClassVar[str] = "plan"

@@ -47,7 +47,9 @@ def test_the_files_bandwidths_are_named(tmp_path: Path) -> None:
     path = tmp_path / "slow.yaml"
     path.write_text("base: dgx-h100\ncollective_bandwidth: {all_gather: 40 GB/s, evidence: measured}\n")
     cluster = load_cluster(path, nodes=2)
-    answer = plan("gpt-2", gpus=16, cluster=cluster, global_batch=32, workers=1, most_simulated=1, fix={"pp": 1, "cp": 1})
+    answer = plan(
+        "gpt-2", gpus=16, cluster=cluster, global_batch=32, workers=1, most_simulated=1, fix={"pp": 1, "cp": 1}
+    )
     assert "bus bandwidths of the cluster file (measured): all_gather 40 GB/s on 2 nodes" in answer.fabric
     assert answer.fabric in answer.notes
     assert fabric_note(replace(cluster, library=None), answer.ranked) == ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.degraded import clusters_before
@@ -19,14 +19,21 @@ from trine.common.kept import keep
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError
 
-if TYPE_CHECKING:
-    from trine.collectives.nccl.predict import Collectives
-
 #: Range of factors on the time of the bytes, and bisections within it.
 _LEAST, _MOST, _HALVINGS = 1e-3, 1e4, 60
 
+
+class Reference(Protocol):
+    """A predictor of all GPUs of some nodes, by the links alone."""
+
+    topology: CommTopology
+
+    def scaled_us(self, op: str, size_bytes: int, factor: float) -> float:
+        """Return the time of a collective whose bytes take ``factor`` times as long."""
+
+
 #: Builds the predictor of a group of ranks, without bandwidths per collective.
-Predictor = Callable[[Cluster, Sequence[int]], "Collectives"]
+Predictor = Callable[[Cluster, Sequence[int]], Reference]
 
 
 def bytes_factors(cluster: Cluster, topology: CommTopology, predictor: Predictor) -> dict[str, float]:
@@ -56,14 +63,14 @@ def _without_faults(cluster: Cluster) -> Cluster:
 
 
 @keep
-def _reference(cluster: Cluster, nodes: int, predictor: Predictor) -> Collectives:
+def _reference(cluster: Cluster, nodes: int, predictor: Predictor) -> Reference:
     """Return the predictor of all GPUs of the first ``nodes`` nodes; kept for further groups of the same cluster."""
     rank_of = {gpu: rank for rank, gpu in enumerate(cluster.gpus)}
     domains = domains_of(cluster, sorted(rank_of))[:nodes]
     return predictor(cluster, [rank_of[gpu] for domain in domains for gpu in domain])
 
 
-def _factor(reference: Collectives, op: str, rate: float, size_bytes: int) -> float:
+def _factor(reference: Reference, op: str, rate: float, size_bytes: int) -> float:
     """Return the factor on the bytes' time at which ``op`` has this bus bandwidth in bytes/s."""
     ranks = reference.topology.num_ranks
     sent = sent_bytes(op, size_bytes, ranks)
@@ -73,8 +80,8 @@ def _factor(reference: Collectives, op: str, rate: float, size_bytes: int) -> fl
     if least_us > target_us:
         raise InputError(
             f"{format_bandwidth(rate)} on {reference.topology.num_domains} nodes moves {format_bytes(size_bytes)} in "
-            f"{format_time(round(target_us * 1e6))}, less than the {format_time(round(least_us * 1e6))} of launches and "
-            "latency: give less bandwidth, or a larger 'size'",
+            f"{format_time(round(target_us * 1e6))}, less than the {format_time(round(least_us * 1e6))} of launches "
+            "and latency: give less bandwidth, or a larger 'size'",
             field=f"collective_bandwidth.{op}",
         )
     for _ in range(_HALVINGS):
