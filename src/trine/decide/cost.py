@@ -1,6 +1,6 @@
 """Cost of a whole training run from one step: days, GPU-hours, dollars and energy, with likely ranges.
 
-``days`` and the other amounts are those of the steps alone; ``expected_days`` adds failures and checkpoints
+``days`` and the other amounts are those of the steps alone. ``expected_days`` adds failures and checkpoints
 (:mod:`trine.decide.goodput`). Prices are one number of dollars per GPU-hour, or a dated file with a price per GPU model.
 """
 

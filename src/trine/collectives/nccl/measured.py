@@ -23,7 +23,7 @@ from trine.errors import InputError
 _LEAST, _MOST, _HALVINGS = 1e-3, 1e4, 60
 
 
-class Reference(Protocol):
+class LinkPredictor(Protocol):
     """A predictor of all GPUs of some nodes, by the links alone."""
 
     topology: CommTopology
@@ -33,7 +33,7 @@ class Reference(Protocol):
 
 
 #: Builds the predictor of a group of ranks, without bandwidths per collective.
-Predictor = Callable[[Cluster, Sequence[int]], Reference]
+Predictor = Callable[[Cluster, Sequence[int]], LinkPredictor]
 
 
 def bytes_factors(cluster: Cluster, topology: CommTopology, predictor: Predictor) -> dict[str, float]:
@@ -63,14 +63,14 @@ def _without_faults(cluster: Cluster) -> Cluster:
 
 
 @keep
-def _reference(cluster: Cluster, nodes: int, predictor: Predictor) -> Reference:
+def _reference(cluster: Cluster, nodes: int, predictor: Predictor) -> LinkPredictor:
     """Return the predictor of all GPUs of the first ``nodes`` nodes; kept for further groups of the same cluster."""
     rank_of = {gpu: rank for rank, gpu in enumerate(cluster.gpus)}
     domains = domains_of(cluster, sorted(rank_of))[:nodes]
     return predictor(cluster, [rank_of[gpu] for domain in domains for gpu in domain])
 
 
-def _factor(reference: Reference, op: str, rate: float, size_bytes: int) -> float:
+def _factor(reference: LinkPredictor, op: str, rate: float, size_bytes: int) -> float:
     """Return the factor on the bytes' time at which ``op`` has this bus bandwidth in bytes/s."""
     ranks = reference.topology.num_ranks
     sent = sent_bytes(op, size_bytes, ranks)
