@@ -23,7 +23,7 @@ def check(
     machine: Annotated[
         MachineOptions,
         Fields(
-            without=CIRCUITS,
+            without=("segment", *CIRCUITS),
             helps={
                 "gpus": "Use N GPUs, filling nodes in order [the log's].",
                 "nodes": "Use N nodes of the preset [the log's].",

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, clusters, models, software_profiles
+from trine.cli.options import (
+    GRADIENT_WORDS,
+    LOSS_WORDS,
+    OUTPUT,
+    Brief,
+    Details,
+    Json,
+    Option,
+    argument,
+    clusters,
+    models,
+    software_profiles,
+)
 from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
 from trine.cli.parameters import Given
 from trine.cli.progress import RowsLine
@@ -58,6 +70,10 @@ def size(
     software: Annotated[
         str | None, Option("Choose the software profile: name or file.", "NAME", values=software_profiles)
     ] = None,
+    gradient_dtype: Annotated[
+        str | None, Option("Accumulate and reduce gradients in this dtype [profile's].", GRADIENT_WORDS)
+    ] = None,
+    loss: Annotated[str | None, Option("Choose the implementation of the loss [profile's].", LOSS_WORDS)] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -75,7 +91,8 @@ def size(
             answer = size_run(
                 model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
                 batch_change=BATCH_CHANGE if batch_change is None else batch_change, failures=failures,
-                max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software, progress=line.rows,
+                max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software,
+                gradient_dtype=gradient_dtype, loss=loss, progress=line.rows,
                 on_machine=lambda machine: line.queue(machine.sentence),
             )  # fmt: skip
         except SizeInterrupted as stop:

@@ -26,6 +26,7 @@ class MachineOptions:
     cluster: str | None = option(None, "Choose the cluster: preset or file.")
     gpus: int | None = option(None, "Use N GPUs, filling nodes in order.")
     nodes: int | None = option(None, "Use N nodes of the preset.")
+    segment: int | None = option(None, "Place N hosts at a time in one rack (Slurm's --segment).")
     fabric: str | None = option(None, "Choose the fabric between nodes: switch, rail, clos, ...")
     sharp: bool = option(False, "Let the switches between nodes reduce (InfiniBand SHARP).")
     slow_link: tuple[str, ...] = option((), "Slow a link down.")
@@ -48,8 +49,8 @@ class MachineOptions:
 
 
 CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
-#: Machine options for commands that support neither circuits nor libraries of collectives.
-LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp"))]
+#: Machine options for commands that support neither circuits nor libraries of collectives nor several racks.
+LinkedMachine = Annotated[MachineOptions, Fields(without=(*CIRCUITS, "sharp", "segment"))]
 
 
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
@@ -76,7 +77,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     if options.cluster is None:
         _refuse(
             options,
-            ("nodes", "fabric", "sharp", "slow_link", "link_down", "routing"),
+            ("nodes", "segment", "fabric", "sharp", "slow_link", "link_down", "routing"),
             "and none was described: give --cluster",
         )
         if options.has_circuits:
@@ -87,7 +88,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
     cluster = load_cluster(
         options.cluster, nodes=options.nodes, gpus=options.gpus, fabric=options.fabric,
         slow_links=[slow_link(text) for text in options.slow_link], links_down=options.link_down,
-        routing=options.routing, sharp=options.sharp,
+        routing=options.routing, sharp=options.sharp, segment=options.segment,
     )  # fmt: skip
     return _with_circuits(cluster, options)
 
@@ -164,7 +165,7 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
 def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
     if options.cluster is not None:
         raise InputError("--cluster and --topology both describe the machine: give one")
-    _refuse(options, ("nodes", "fabric", "sharp"), "and --topology describes all of it: use --cluster")
+    _refuse(options, ("nodes", "segment", "fabric", "sharp"), "and --topology describes all of it: use --cluster")
     if options.has_circuits:
         raise InputError("--topology joins all GPUs by links and leaves no circuits: use --cluster, or neither")
     from trine.cluster import build_topology

@@ -136,6 +136,23 @@ def _batches(text: str) -> tuple[int, ...] | str:
     return tuple(size for size in sizes if size is not None)
 
 
+def _repeated(text: str) -> tuple[int, ...]:
+    """Return ``0,1*126,0`` as numbers, where ``N*TIMES`` repeats a number."""
+    from trine.common.units import whole_number
+    from trine.parallel.plan import MAX_LAYERS
+
+    counts: list[int] = []
+    for part in names(text, "--stage-layers"):
+        number, star, times = part.partition("*")
+        count, repeats = whole_number(number, 0, MAX_LAYERS), whole_number(times, 1, MAX_LAYERS) if star else 1
+        if count is None or repeats is None or len(counts) + repeats > MAX_LAYERS:
+            raise PlanError(
+                f"--stage-layers takes whole numbers of 0 to {MAX_LAYERS}, such as 0,1*126,0; got {part[:40]!r}"
+            )
+        counts += [count] * repeats
+    return tuple(counts)
+
+
 def _bucket(text: str) -> int:
     from trine.common.units import parse_bytes
 
@@ -204,6 +221,7 @@ def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[s
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
 
 
+LOSS_WORDS, GRADIENT_WORDS = "native|te|unfused", "bf16|fp32"
 OVERLAP_WORDS = "ideal|modelled|none|range"
 NETWORK_WORDS = "fair|equal|fifo|circuit"
 _REQUESTS = {
@@ -221,8 +239,12 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "replica_batches": Option(metavar="6,6,2,2|time", panel=JOB, read=_batches, kind=str),
         "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),
-        "balance": word("time|layers|blocks|nanotron", PIPELINE),
+        "balance": word("time|layers|blocks|blocks+embedding|blocks+loss|blocks+embedding+loss|nanotron", PIPELINE),
         "cuts": Option(panel=PIPELINE, read=_cuts, kind=str),
+        "stage_layers": Option(metavar="N,N*TIMES,...", panel=PIPELINE, read=_repeated, kind=str),
+        "first_stage_layers": Option(panel=PIPELINE),
+        "last_stage_layers": Option(panel=PIPELINE),
+        "defer_head_gradient": Option(panel=PIPELINE),
         "sync": word("last|each", PIPELINE),
         "recompute": word("none|full|selective", MEMORY),
         "recompute_layers": Option(panel=MEMORY),
@@ -242,6 +264,9 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "gpu": Option(values=gpus),
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
+        "gradient_dtype": word(GRADIENT_WORDS),
+        "loss": word(LOSS_WORDS),
         "compute": Option(metavar="auto|recorded|linear|roofline|tables", values=compute_models),
         "calibration": Option(metavar="FILE", read=_calibration, kind=str),
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
@@ -254,6 +279,8 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "PlanOptions": (OPTIONS, {
         "fix": Option(metavar="FIELD=VALUE", read=_fixed_fields),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
+        "gradient_dtype": word(GRADIENT_WORDS),
+        "loss": word(LOSS_WORDS),
         "gpu": Option(values=gpus),
     }),
     "Failures": (FAILURES, {

@@ -47,6 +47,8 @@ def plan(
         check_dialect(emit)
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])
+    for name in ("software", "loss", "gradient_dtype"):
+        text += f" --{name.replace('_', '-')} {search[name]}" if search[name] is not None else ""
     with RowsLine("layouts simulated") as line, observing(progress=line, on_compile=line.compiling):
         answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given))
     answer = replace(answer, command=f"{answer.command} {text}")

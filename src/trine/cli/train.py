@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
+from trine.cli.emit import EmitAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, group_machine, job_machine
 from trine.cli.options import (
@@ -233,6 +234,9 @@ def train(
     chakra_target: Annotated[
         str | None, Option("Choose the reader of --chakra's traces [astra-sim].", "astra-sim|chakra", OUTPUT)
     ] = None,
+    emit: Annotated[
+        str | None, Option("Print the layout as launch flags.", "megatron|torchtitan|deepspeed|nanotron", OUTPUT)
+    ] = None,
     tokens: TOKENS = None,
     price: PRICE = None,
     sensitivity: SENSITIVITY = False,
@@ -259,6 +263,7 @@ def train(
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
     refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
     fold = ranks.checked(job)
+    flags = EmitAnswer(emit)
     exported = load_target(_CHAKRA)(chakra, chakra_target)
     if exported.leaves_launches_out and choices["cpu"] is None and choices["launch_cost_ps"] is None:
         choices.values["cpu"] = False
@@ -283,6 +288,7 @@ def train(
         kernel,
         exported,
         NeighbourAnswer(neighbour),
+        flags,
         cost,
         varied,
     )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.given_bandwidth import given_bandwidth
-from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
+from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link, check_host_memory
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing.router import UNNAMED, usual_routing
 from trine.common.units import format_bandwidth, format_time
@@ -55,10 +55,10 @@ def changed(
     cluster = replace(
         cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
-        library=spec.library or base.library,
         collective_bandwidth=given_bandwidth(
             spec.collective_bandwidth, cluster, spec.library or base.library, file
         ),
+        library=spec.library or base.library, segment=spec.segment or base.segment,
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
@@ -86,13 +86,15 @@ def _as_objects(base: Cluster, file: str) -> Cluster:
 def _with_device(cluster: Cluster, entry: DeviceChange, indices: Sequence[int], file: str, log: list[str]) -> Cluster:
     values = {key: value for key, value in entry.model_dump(exclude={"name"}).items() if value is not None}
     if not values:
-        raise SpecError("changes nothing: give 'gpu', 'forwards' or 'reduces'", file=file, field="devices")
+        raise SpecError("changes nothing: give 'gpu', 'forwards', 'reduces' or 'memory'", file=file, field="devices")
     devices = list(cluster.devices)
     for i in indices:
         devices[i] = _device(devices[i], values, file)
     was = cluster.devices[indices[0]]
     for key, value in values.items():
-        log.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, key)} in {cluster.name})")
+        log.append(
+            f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, 'memory_bytes' if key == 'memory' else key)} in {cluster.name})"
+        )
     return replace(cluster, devices=tuple(devices))
 
 
@@ -107,7 +109,10 @@ def _device(device: Device, values: Mapping[str, object], file: str) -> Device:
             raise SpecError(str(error), file=file, field=f"{field}.gpu") from None
     if values.get("reduces") and device.kind != SWITCH:
         raise SpecError(f"a {device.kind} reduces nothing", file=file, field=f"{field}.reduces")
-    return replace(device, **values)  # type: ignore[arg-type]
+    if "memory" in values:
+        values = {**values, "memory_bytes": values["memory"]}
+        check_host_memory(device.kind, cast(int, values["memory_bytes"]), file, f"{field}.memory")
+    return replace(device, **{key: value for key, value in values.items() if key != "memory"})  # type: ignore[arg-type]
 
 
 def _with_links(

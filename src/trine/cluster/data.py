@@ -45,7 +45,8 @@ class ClusterData(LinkedDevices):
     ``routing``: the routing policy, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or torus
     of GPUs, in order, or empty. ``fabric``: the usual fabric between copies of this node, None if it is unknown or
     already built. ``circuits``: the circuits between GPUs that no links join, or None. ``spread``: standard deviation
-    of the logarithm of a collective's time from run to run, or None (``trine calibrate --cluster``).
+    of the logarithm of a collective's time from run to run, or None (``trine calibrate --cluster``). ``segment``: hosts
+    of the usual segment of jobs on copies of this rack, or None (:mod:`trine.cluster.segments`).
     ``collective_bandwidth``: measured bandwidths of single collectives, or None: all follow the links.
 
     Equality ignores the last three fields. ``routing_reason``: who chose the policy (see :meth:`routing_why`).
@@ -65,6 +66,7 @@ class ClusterData(LinkedDevices):
     circuits: Circuits | None = None
     spread: float | None = None
     collective_bandwidth: CollectiveBandwidth | None = None
+    segment: int | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
     cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
     degraded_from: tuple[Callable[[], Self], ...] = field(default=(), compare=False, repr=False)
@@ -78,10 +80,18 @@ class ClusterData(LinkedDevices):
         if self.library is not None and self.library not in LIBRARIES:
             raise SpecError(f"unknown library {self.library!r}{nearest(self.library, LIBRARIES)}")
         check_routing(self.routing, self.grid)
+        if self.segment is not None:
+            self._check_segment(self.segment)
         self._check_devices()
         self._check_links()
         if self.grid and int(np.prod(self.grid, dtype=np.int64)) != len(self.gpus):
             raise SpecError(f"a grid of {'x'.join(map(str, self.grid))} has not the cluster's {len(self.gpus)} GPUs")
+
+    def _check_segment(self, segment: int) -> None:
+        """Raise SpecError for a segment above the hosts of this rack, or below 1."""
+        hosts = len({self.devices[gpu].node for gpu in self.gpus})
+        if not 1 <= segment <= hosts:
+            raise SpecError(f"segment {segment}: {self.name!r} has {hosts} hosts, so that a segment is 1 to {hosts}")
 
     def _check_devices(self) -> None:
         devices = self.devices

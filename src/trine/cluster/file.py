@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any
 from trine.cluster.cluster import Cluster
 from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.join import join_nodes, with_joint_nics
-from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Circuits, Device, Fabric, Link
+from trine.cluster.parts import (
+    GPU,
+    HOST,
+    HOST_LINK,
+    LEAVED,
+    NIC,
+    SCALE_UP,
+    SWITCH,
+    Circuits,
+    Device,
+    Fabric,
+    Link,
+    check_host_memory,
+)
 from trine.cluster.presets import LinkType, is_file_name, known_clusters, link_named, load_gpu, preset_path
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.select import first_gpus
@@ -126,7 +139,7 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         library=library, collective_bandwidth=given_bandwidth(spec.collective_bandwidth, built, library, file),
         routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread, fabric=usual,
+        spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
     )  # fmt: skip
 
@@ -158,8 +171,11 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
             raise SpecError("goes with 'node' and 'count'", file=file, field=f"devices[{number}].per_node")
         if entry.reduces and entry.kind != SWITCH:
             raise SpecError(f"a {entry.kind} reduces nothing", file=file, field=f"devices[{number}].reduces")
+        if entry.memory is not None:
+            check_host_memory(entry.kind, entry.memory, file, f"devices[{number}].memory")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
-        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces}
+        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces,
+                                  "memory_bytes": entry.memory}  # fmt: skip
         for i in range(entry.count or 1):
             name = entry.name if entry.count is None else f"{entry.name}{i}"
             node = f"{entry.node}{i // entry.per_node}" if entry.per_node else entry.node
@@ -316,7 +332,9 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
     cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, topology.gpu, medium=topology.link)
     if spec.host is None:
         return cluster
-    return add_host(cluster, spec.host.bandwidth, spec.host.latency, spec.host.gpus_per_link)
+    if spec.host.memory is not None:
+        check_host_memory(HOST, spec.host.memory, file, "host.memory")
+    return add_host(cluster, spec.host.bandwidth, spec.host.latency, spec.host.gpus_per_link, spec.host.memory)
 
 
 def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:

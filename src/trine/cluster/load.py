@@ -14,7 +14,8 @@ from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_joint_nics
 from trine.cluster.parts import NIC, Link
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
-from trine.cluster.select import Slowness, first_gpus, slow_down, take_down, with_gpus
+from trine.cluster.segments import SegmentedHosts, segmented_hosts
+from trine.cluster.select import Slowness, first_gpus, slow_down, take_down, with_gpus, with_hosts_of
 from trine.common.arguments import named_arguments
 from trine.common.inputs import is_file
 from trine.errors import InputError, SpecError, about, as_known, nearest
@@ -24,18 +25,21 @@ from trine.errors import InputError, SpecError, about, as_known, nearest
 
 def scaled(
     cluster: Cluster, *, nodes: int | None = None, gpus: int | None = None, gpus_per_node: int | None = None,
-    fabric: str | None = None,
+    fabric: str | None = None, segment: int | None = None,
 ) -> Cluster:  # fmt: skip
     """Return copies of ``cluster`` with ``gpus`` GPUs in total; see :func:`trine.cluster.load_cluster`.
 
     ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
-    ``gpus`` is also given and fits into that number of hosts.
+    ``gpus`` is also given and fits into that number of hosts. Whole hosts of several racks come in segments.
 
-    Raises SpecError for too many GPUs, or GPUs that do not spread evenly.
+    Raises SpecError for too many GPUs, GPUs that do not spread evenly, or a segment without an effect.
     """
-    for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
+    for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node), ("segment", segment)):
         if value is not None and value < 1:
             raise SpecError(f"{name} must be at least 1, got {value}")
+    hosts = _gpus_by_host(cluster)
+    if segment is not None:
+        _check_segment(cluster, hosts, nodes, gpus, gpus_per_node)
     if nodes is None and gpus is None and gpus_per_node is None:
         _check_not_joined(cluster, nodes, gpus, fabric)
         if fabric is not None:
@@ -44,9 +48,11 @@ def scaled(
     _check_not_joined(cluster, nodes, gpus, fabric)
     if gpus is None and gpus_per_node is None and joined_nodes(cluster):
         return cluster
-    hosts = _gpus_by_host(cluster)
-    if len(hosts) > 1 and nodes is not None and gpus is not None and gpus <= nodes * max(map(len, hosts)):
-        return _hosts_of(cluster, hosts, nodes, gpus, gpus_per_node, fabric)
+    if len(hosts) > 1 and gpus is not None:
+        if nodes is not None and gpus <= nodes * max(map(len, hosts)):
+            return _hosts_of(cluster, hosts, nodes, gpus, gpus_per_node, fabric, segment)
+        if gpus_per_node is None and (segmented := _segmented(cluster, hosts, nodes, gpus, segment)) is not None:
+            return _racks_of_segments(cluster, hosts, segmented, fabric)
     size = len(cluster.gpus)
     per_node = gpus_per_node or size
     if per_node > size:
@@ -91,6 +97,58 @@ def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fab
             f"{name!r} is {joined} nodes that are joined already, and --nodes joins copies of one node: give "
             f"--nodes {nodes} with a cluster of one node, or write a file with {nodes}{part}"
         )
+
+
+def _check_segment(
+    cluster: Cluster, hosts: Sequence[Sequence[int]], nodes: int | None, gpus: int | None, gpus_per_node: int | None
+) -> None:
+    """Raise SpecError for a segment on a machine without several racks of several hosts."""
+    if len(hosts) == 1 or joined_nodes(cluster):
+        raise SpecError(
+            f"segments are parts of a rack of several hosts, and {cluster.name!r} is not one: leave it out"
+        )
+    if gpus is None or gpus_per_node is not None:
+        raise SpecError("a segment divides the hosts of a number of GPUs: add gpus, and leave gpus_per_node out")
+    counts_hosts = nodes is not None and gpus <= nodes * max(map(len, hosts))
+    racks = -(-gpus // len(cluster.gpus)) if nodes is None else -(-nodes // len(hosts)) if counts_hosts else nodes
+    if racks == 1:
+        raise SpecError(f"{gpus} GPUs are in one {cluster.name}, so that a segment changes nothing: leave it out")
+
+
+def _segmented(
+    cluster: Cluster, hosts: Sequence[Sequence[int]], nodes: int | None, gpus: int, segment: int | None
+) -> SegmentedHosts | None:
+    """Return the segments of ``gpus`` GPUs on several racks, or None for one rack or GPUs that are not whole hosts."""
+    per_host = len(hosts[0])
+    is_whole = gpus % per_host == 0 and all(len(host) == per_host for host in hosts)
+    if not is_whole and segment is not None:
+        raise SpecError(f"segment {segment}: {gpus} GPUs are not whole hosts of {per_host}")
+    racks = -(-gpus // len(cluster.gpus)) if nodes is None else nodes
+    if not is_whole or racks == 1 or gpus > racks * len(cluster.gpus):
+        return None
+    _check_number(gpus)
+    segment = cluster.segment if segment is None else segment
+    return segmented_hosts(gpus // per_host, len(hosts), nodes, segment)
+
+
+def _racks_of_segments(
+    cluster: Cluster, hosts: Sequence[Sequence[int]], segmented: SegmentedHosts, fabric: str | None
+) -> Cluster:
+    """Return racks with the first hosts of ``cluster``, joined; the fabric joins the job's hosts only."""
+    counts = segmented.hosts_by_rack
+    usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    name, words = f"{len(counts)} x {cluster.name}", ""
+    total, segment_gpus = sum(counts) * len(hosts[0]), segmented.segment * len(hosts[0])
+    if sum(counts) < len(counts) * len(hosts):
+        name += f" ({total} GPUs in segments of {segment_gpus})"
+        words = f"segments of {segmented.segment} hosts ({segment_gpus} GPUs), each in one rack: "
+    joint, usual = with_joint_nics(cluster, usual)
+    makes = {}
+    for count in set(counts):
+        selected = {gpu for host in _gpus_by_host(joint)[:count] for gpu in host}
+        makes[count] = joint if count == len(hosts) else with_hosts_of(joint, selected)
+    joined = join_nodes([makes[count] for count in counts], usual, name, asked=fabric)
+    return replace(joined, notes=words + joined.notes)
 
 
 def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
@@ -147,27 +205,36 @@ def _gpus_by_host(cluster: Cluster) -> list[list[int]]:
 
 def _hosts_of(
     cluster: Cluster, hosts: Sequence[Sequence[int]], nodes: int, gpus: int, gpus_per_node: int | None,
-    fabric: str | None,
+    fabric: str | None, segment: int | None,
 ) -> Cluster:  # fmt: skip
-    """Return ``gpus`` GPUs on the first ``nodes`` hosts of the fewest racks."""
+    """Return ``gpus`` GPUs on ``nodes`` hosts, in segments on the fewest racks."""
     largest = max(map(len, hosts))
     if gpus_per_node is not None and gpus_per_node > largest:
         raise SpecError(f"hosts of {cluster.name!r} have {largest} GPUs, not {gpus_per_node}")
     counts, _ = _counts(nodes, gpus, gpus_per_node or largest, f"hosts of {cluster.name}")
-    racks = []
-    for first in range(0, nodes, len(hosts)):
-        part = counts[first : first + len(hosts)]
+    hosts_by_rack: tuple[int, ...] = (nodes,)
+    words = f"{gpus} GPUs on {nodes} hosts"
+    if nodes > len(hosts):
+        segment = cluster.segment if segment is None else segment
+        segmented = segmented_hosts(nodes, len(hosts), None, segment)
+        assert segmented is not None  # segments of one host always fit
+        hosts_by_rack = segmented.hosts_by_rack
+        words += f" in segments of {segmented.segment}"
+    racks, first = [], 0
+    for number in hosts_by_rack:
+        part = counts[first : first + number]
+        first += number
         selected = {gpu for host, count in zip(hosts, part, strict=False) for gpu in host[:count]}
         if len(selected) != sum(part):
             raise SpecError(f"the hosts of {cluster.name!r} have not {gpus} GPUs on {nodes} of them")
-        racks.append(with_gpus(cluster, selected))
+        racks.append(with_gpus(cluster, selected) if nodes <= len(hosts) else with_hosts_of(cluster, selected))
     if len(racks) == 1:
         if fabric is not None:
             raise SpecError(f"a fabric ({fabric}) joins copies of {cluster.name!r}, and {nodes} hosts are in one")
         words = f"{gpus} GPUs on {nodes} hosts of one {cluster.name}. {cluster.notes}"
         return replace(racks[0], name=f"{cluster.name} ({gpus} GPUs on {nodes} hosts)", notes=words)
     usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
-    name = f"{len(racks)} x {cluster.name} ({gpus} GPUs on {nodes} hosts)"
+    name = f"{len(racks)} x {cluster.name} ({words})"
     return join_nodes(racks, usual, name, asked=fabric)
 
 
@@ -183,6 +250,7 @@ def load_cluster(
     links_down: Sequence[str] = (),
     routing: str | None = None,
     sharp: bool = False,
+    segment: int | None = None,
 ) -> Cluster:
     """Return a preset by its name, or read a cluster file; then scale, degrade and route it on request.
 
@@ -198,6 +266,8 @@ def load_cluster(
     links_down: names of links to leave out.
     routing: the policy, see :mod:`trine.cluster.routing.router`.
     sharp: whether the fabric's switches reduce (SHARP); needs InfiniBand from HDR on, and several nodes.
+    segment: hosts of a segment, the part of the job that one rack holds (Slurm's ``--segment``). By default the
+        cluster's, else the largest divisor of the job's hosts up to a rack; see :mod:`trine.cluster.segments`.
 
     Raises SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
     """
@@ -207,7 +277,7 @@ def load_cluster(
     with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
         if sharp:
             cluster, fabric = with_sharp(cluster, fabric), None
-        cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)
+        cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric, segment=segment)
         if sharp and not cluster.has_fabric:
             raise SpecError("SHARP is about the switches between nodes, and there is one node: add --nodes N")
         cluster = take_down(slow_down(cluster, slow_links), links_down)

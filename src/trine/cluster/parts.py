@@ -20,6 +20,8 @@ LIBRARIES = ("nccl", "rccl")
 #: Fabrics between nodes; ``clos`` is a synonym of ``fat-tree``. Fabrics in :data:`LEAVED` have leaf switches.
 FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
 LEAVED = ("rail", "fat-tree", "clos")
+#: Possible sizes of a host's memory.
+MIN_HOST_BYTES, MAX_HOST_BYTES = 2**30, 2**50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +30,8 @@ class Device:
 
     ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node``: the host that the device belongs to.
     ``forwards``: whether routes may pass through it. ``reduces``: whether a switch reduces and multicasts the traffic
-    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
+    through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to. ``memory_bytes``:
+    capacity of a host's memory, None if unknown.
     """
 
     name: str
@@ -38,6 +41,16 @@ class Device:
     forwards: bool = False
     reduces: bool = False
     rail: int | None = None
+    memory_bytes: int | None = None
+
+
+def check_host_memory(kind: str, memory_bytes: int, file: str, field: str) -> None:
+    """Raise SpecError for memory of another device than a host, or of an impossible size."""
+    if kind != HOST:
+        hint = ": its GPU model has the capacity" if kind == GPU else ""
+        raise SpecError(f"a {kind} has no memory figure{hint}", file=file, field=field)
+    if not MIN_HOST_BYTES <= memory_bytes <= MAX_HOST_BYTES:
+        raise SpecError(f"a host has 1 GiB to 1 PiB of memory, got {memory_bytes} B", file=file, field=field)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,6 +46,7 @@ class GpuSpec(OneLine):
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
     ``power_w``: the vendor's maximum power, None if not published.
     ``nvlink``, ``pcie``: entries of the link catalogue, None if absent or unknown.
+    ``l2_bytes``, ``l2_bytes_per_s``: capacity and read bandwidth of the L2, None if no measurement is bundled.
     ``step_slowdown``: operator time in a step over the tables' time, at the GPU's sustained clock.
     ``sources`` maps each field to the source of its number.
     """
@@ -61,6 +62,8 @@ class GpuSpec(OneLine):
     nvlink: str | None = None
     pcie: str | None = None
     step_slowdown: Annotated[float, Field(ge=1, le=2)] = 1.0
+    l2_bytes: Annotated[Size | None, Field(alias="l2")] = None
+    l2_bytes_per_s: Annotated[Bandwidth | None, Field(alias="l2_bandwidth")] = None
 
 
 def known_gpus() -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class DeviceSpec(Spec):
     forwards: bool | None = None
     reduces: bool = False
     rail: int | None = Field(default=None, ge=0, le=1 << 20)
+    memory: Size | None = None
     count: int | None = Field(default=None, ge=1, le=1 << 20)
 
 
@@ -173,6 +174,7 @@ class HostSpec(Spec):
     bandwidth: Bandwidth
     latency: Duration
     gpus_per_link: int = Field(default=1, ge=1)
+    memory: Size | None = None
 
 
 class ClusterFile(Spec):
@@ -196,6 +198,7 @@ class ClusterFile(Spec):
     grid: list[Annotated[int, Field(ge=1, le=1 << 20)]] | None = Field(default=None, min_length=1, max_length=8)
     spread: float | None = Field(default=None, ge=0, le=1, strict=False)
     collective_bandwidth: CollectiveBandwidthSpec | None = None
+    segment: int | None = Field(default=None, ge=1, le=1 << 18)
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
@@ -208,6 +211,7 @@ class DeviceChange(Spec):
     gpu: str | None = None
     forwards: bool | None = None
     reduces: bool | None = None
+    memory: Size | None = None
 
 
 class FabricChange(Spec):
@@ -232,6 +236,7 @@ class ChangedFile(Spec):
     collective_bandwidth: CollectiveBandwidthSpec | None = None
     library: Literal["nccl", "rccl"] | None = None
     routing: str | None = None
+    segment: int | None = Field(default=None, ge=1, le=1 << 18)
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""

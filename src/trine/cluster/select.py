@@ -45,7 +45,22 @@ def first_gpus(cluster: Cluster, count: int) -> Cluster:
 
 def with_gpus(cluster: Cluster, gpus: Collection[int]) -> Cluster:
     """Return the cluster with only ``gpus`` (device indices)."""
-    remaining = [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in gpus]
+    return _with_devices(cluster, [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in gpus])
+
+
+def with_hosts_of(cluster: Cluster, gpus: Collection[int]) -> Cluster:
+    """Return the cluster with only ``gpus`` (device indices), and without the hosts that have none of them."""
+    used = {cluster.devices[gpu].node for gpu in gpus}
+    unused = {cluster.devices[gpu].node for gpu in cluster.gpus} - used
+    remaining = [
+        i for i, device in enumerate(cluster.devices)
+        if (i in gpus if device.kind == GPU else device.node not in unused)
+    ]  # fmt: skip
+    return _with_devices(cluster, remaining)
+
+
+def _with_devices(cluster: Cluster, remaining: Sequence[int]) -> Cluster:
+    """Return the cluster with only some devices, and the links between them."""
     place = {old: new for new, old in enumerate(remaining)}
     links = tuple(
         replace(link, source=place[link.source], target=place[link.target])
@@ -53,7 +68,7 @@ def with_gpus(cluster: Cluster, gpus: Collection[int]) -> Cluster:
         if link.source in place and link.target in place
     )
     devices = tuple(cluster.devices[i] for i in remaining)
-    return replace(cluster, devices=devices, links=links, grid=(), cut_from=None, degraded_from=())
+    return replace(cluster, devices=devices, links=links, grid=(), segment=None, cut_from=None, degraded_from=())
 
 
 def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster:

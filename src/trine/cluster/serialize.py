@@ -60,6 +60,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["spread"] = cluster.spread
     if cluster.collective_bandwidth is not None:
         data["collective_bandwidth"] = _bandwidth_mapping(cluster.collective_bandwidth)
+    if cluster.segment is not None:
+        data["segment"] = cluster.segment
     if cluster.circuits is not None:
         data["circuits"] = _circuits_mapping(cluster.circuits)
     return data
@@ -88,7 +90,9 @@ def _circuits_mapping(circuits: Circuits) -> dict[str, object]:
 
 
 def _device_mapping(device: Device) -> dict[str, object]:
-    optional = {"gpu": device.gpu, "node": device.node, "rail": device.rail, "reduces": device.reduces or None}
+    memory = None if device.memory_bytes is None else f"{device.memory_bytes} B"
+    optional = {"gpu": device.gpu, "node": device.node, "rail": device.rail, "reduces": device.reduces or None,
+                "memory": memory}  # fmt: skip
     values = {name: value for name, value in optional.items() if value is not None}
     return {"name": device.name, "kind": device.kind, **values, "forwards": device.forwards}
 

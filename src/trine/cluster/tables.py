@@ -51,6 +51,7 @@ class DeviceKind(NamedTuple):
     forwards: bool
     reduces: bool
     rail: int | None
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -75,6 +76,7 @@ class DeviceTable(_OnDemand[Device]):
         return Device(
             name=self.names[index], kind=kind.kind, gpu=kind.gpu, node=None if node < 0 else self.node_names[node],
             forwards=kind.forwards, reduces=kind.reduces, rail=kind.rail,
+            memory_bytes=kind.memory_bytes,
         )  # fmt: skip
 
     @classmethod
@@ -203,7 +205,7 @@ class LinkTable(_OnDemand[Link]):
 
 def kind_of(device: Device) -> DeviceKind:
     """Return the attributes that a device shares with others."""
-    return DeviceKind(device.kind, device.gpu, device.forwards, device.reduces, device.rail)
+    return DeviceKind(device.kind, device.gpu, device.forwards, device.reduces, device.rail, device.memory_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,13 +77,15 @@ def implied_gpus(text: str) -> int | None:
     return BLUEPRINTS[kind].implied(sizes) if kind in BLUEPRINTS else None
 
 
-def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: int = 1) -> Cluster:
-    """Add one host memory, with links of ``bandwidth`` bytes/s both ways to each GPU.
+def add_host(
+    cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: int = 1, memory_bytes: int | None = None
+) -> Cluster:
+    """Add one host memory of ``memory_bytes``, with links of ``bandwidth`` bytes/s both ways to each GPU.
 
     ``gpus_per_link`` > 1 puts this number of GPUs, in order, behind a PCIe switch with one shared link to the host.
     Every link then has this bandwidth, and each of the two links half of ``latency_ps`` (the upper one rounded up).
     """
-    devices = [*cluster.devices, Device(name="host", kind=HOST)]
+    devices = [*cluster.devices, Device(name="host", kind=HOST, memory_bytes=memory_bytes)]
     host = len(devices) - 1
     rows = [(link.source, link.target, link.bare) for link in cluster.links]
 

@@ -49,6 +49,13 @@ def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tu
         files.append((path, load_mapping(path)))
 
 
+def merged(below: object, above: object) -> object:
+    """Return plain data with the keys of ``above`` in place of those of ``below``; mappings are merged key by key."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
 def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str, Any] = NOTHING) -> AnyClass:
     """Validate plain data as ``model``; raise SpecError for the first fault, with file and field.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from trine.compute.documents import pairs_within
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.compute.resize import Resized, Split, resized
 from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
@@ -120,6 +121,8 @@ def factors(source: Resized) -> tuple[Tensor, Tensor] | None:
 def attention(sizes: Resized) -> Cost:
     """Return the cost: q (*b, S, d), k (*b', T, d), v (*b', T, e): scores and product with v, 2 b S T (d + e) FLOPs.
 
+    Packed documents have only the scores within documents (:mod:`trine.compute.documents`).
+
     Backward: scores again, and gradients of scores, v, q and k: 2 b S T (3 d + 2 e). Bytes assume that the scores stay
     on chip (FlashAttention): q, k, v, the addend of the scores (a fourth tensor), output, and their gradients backward.
     """
@@ -133,7 +136,7 @@ def attention(sizes: Resized) -> Cost:
     if len(queries) < 3:
         return memory(sizes)
     q, k, v = queries
-    scores = prod(q.shape[:-1]) * k.shape[-2]
+    scores = math.ceil(prod(q.shape[:-1]) * k.shape[-2] * pairs_within(source.operator.attributes))
     d, e = q.shape[-1], v.shape[-1]
     out_bytes = q.size_bytes // d * e
     num_bytes = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(addends)

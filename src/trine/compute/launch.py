@@ -13,7 +13,8 @@ from trine.common.kept import keep
 from trine.common.units import PS_PER_US, format_time
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
-from trine.graph.workload import TRACED_STEP, Operator, Workload
+from trine.compute.profiler import without_profiler
+from trine.graph.workload import Operator, Workload
 from trine.software.profile import LaunchStyle, Software
 
 #: Per operator without a launch time in the trace. Assumed: about one cudaLaunchKernel call, whose median over 245
@@ -107,7 +108,9 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
 
     Time between operators (Python, operators without kernels) belongs to the earlier operator. The usual time of the
     kind replaces an apparent wait for the GPU; kinds seen fewer than three times count the launch and at most a usual
-    gap. Without launch times in the trace each operator costs ``default_ps``.
+    gap. The profiler's part is left out (:mod:`trine.compute.profiler`).
+
+    Without launch times in the trace each operator costs ``default_ps``.
     """
     spans = _spans(workload)
     if not spans:
@@ -115,12 +118,14 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
         return LaunchCosts((default_ps,) * len(workload.operators), "assumed", (note,))
     usual = _usual(workload, spans)
     usual_gap = round(median([float(gap) for _, gap in spans.values()]))
-    costs, num_waits = [], 0
+    costs, recorded, num_waits = [], [], 0
     for op in workload.operators:
         if op.id not in spans:
             costs.append(default_ps)
+            recorded.append(default_ps)
             continue
         launch, gap = spans[op.id]
+        recorded.append(launch + gap)
         typical = usual.get(kind_of(op))
         if typical is None:
             costs.append(launch + min(gap, usual_gap))
@@ -129,26 +134,12 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
             waited = launch + gap > _WAIT_FACTOR * typical
             costs.append(typical if waited else launch + gap)
             num_waits += waited
-    share, notes = _without_profiler(workload, sum(costs))
+    share, note = without_profiler(workload, costs, recorded)
     return LaunchCosts(
         tuple(round(cost * share) for cost in costs),
         "measured" if len(spans) == len(costs) else "assumed",
-        (*notes, *_notes(workload, spans, num_waits, default_ps)),
+        (note, *_notes(workload, spans, num_waits, default_ps)),
     )
-
-
-def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[str, ...]]:
-    """Return the share of launches that is not the profiler's, and a note.
-
-    The profiler slows the CPU alone. Its overhead in a CPU-bound step is known if the trace has the time of steps
-    without it; in GPU-bound steps it is unknown.
-    """
-    traced, unprofiled = workload.metadata.get(TRACED_STEP, ""), workload.unprofiled_step_ps
-    more_ps = int(traced) - unprofiled if traced.isdecimal() and unprofiled else 0
-    if not 0 < more_ps < total_ps:
-        return 1.0, ("launch times were recorded with the profiler on, which makes each launch several times longer",)
-    text = f"launches are {more_ps / total_ps:.0%} shorter than recorded: the profiler added {format_time(more_ps)}"
-    return 1 - more_ps / total_ps, (f"{text} to the step",)
 
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:

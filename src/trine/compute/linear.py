@@ -9,11 +9,16 @@ With m0 and m the law at the recorded and at the new size, x = m / m0, and r = r
 its law:
 
 - r <= 0: recorded x. The operator is more efficient than its kind, and stays so.
-- r > 0: (recorded - e) x + e sqrt(x), with e = min(r, max(m0 / 4, 30 us)). An operator can exceed its law for two
-    reasons. Its shape may suit the GPU badly, an effect that scales. Or the recorded size had a fixed cost, or an
-    algorithm that the library need not choose at another size; this does not scale. Fixed costs are tens of
-    microseconds and algorithms differ by tens of percent, so an excess of up to e may be of the second sort. Its factor
-    is the geometric mean of "scales" and "does not".
+- r > 0: (recorded - e) x + e sqrt(x), with e = min(r, max(m0 / 4, f)). An operator can exceed its law for two reasons.
+    Its shape may suit the GPU badly, an effect that scales. Or the recorded size had a fixed cost, or an algorithm that
+    the library need not choose at another size; this does not scale. An excess of up to e may be of the second sort.
+    Its factor is the geometric mean of "scales" and "does not". The fixed cost f is at most 3 us for each recorded
+    kernel, or 30 us if the trace does not list an operator's kernels. Memory-bound operators with known kernels have no
+    choice of algorithm: e = min(r, f).
+
+If the data sheet has the L2, the law's bytes at both sizes are those that reach memory (cache.py). 16-bit products and
+attention scale with the GPU's measured tables instead (trine.compute.tables), if the GPU has them and only the batch
+changes: tables know how tiles fill the GPU at both sizes, and FLOPs and bytes overlap in them.
 
 Both are at most proportional to the law, increase with the work, and never become more efficient with less work.
 """
@@ -23,28 +28,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
+from trine.cluster.presets import GpuSpec
+from trine.compute.cache import CachedTraffic
 from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
 from trine.compute.cost import Sizing, Work
-from trine.compute.kinds import kind_of
+from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.law import FIXED_SPREAD_PS, FitReport, Law, Laws, Sample, fit_laws, report
-from trine.compute.origin import short_name
+from trine.compute.origin import known_gpu, short_name
 from trine.compute.resize import Split
+from trine.compute.roofline import dtype_of
+from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 
 # Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
 # (docs/background/operator-time.md, with the results of other shares).
 _ALGORITHM_SHARE = 0.25
+#: Fixed time of a kernel: start and last partial wave. Empty kernels take 1 to 3 us (tests/data/h100/latencies.csv);
+#: trine.compute.tables.fp32 has the same figure.
+_KERNEL_PS = 3_000_000.0
+#: Families with tables for 16-bit types.
+_IN_HALF = ("linear", "matmul", "attention")
 
 
-def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
-    """Return ps, rounded up, for the work ``after`` of an operator that took ``recorded_ps`` for ``before``."""
+def anchored(
+    law: Law, before: Work, recorded_ps: int, after: Work, *, kernels: int = 0, has_algorithms: bool = True
+) -> int:
+    """Return ps, rounded up, for the work ``after`` of an operator that took ``recorded_ps`` for ``before``.
+
+    kernels: number of recorded kernels, 0 if unknown. has_algorithms: the library may choose another algorithm.
+    """
     m0, m = law.time_ps(before), law.time_ps(after)
     if m0 <= 0.0:
         return recorded_ps
     ratio = m / m0
-    excess = min(max(recorded_ps - m0, 0.0), max(_ALGORITHM_SHARE * m0, FIXED_SPREAD_PS))
+    fixed = kernels * _KERNEL_PS if kernels else FIXED_SPREAD_PS
+    unscaled = max(_ALGORITHM_SHARE * m0, fixed) if has_algorithms or not kernels else fixed
+    excess = min(max(recorded_ps - m0, 0.0), unscaled)
     time = (recorded_ps - excess) * ratio + excess * math.sqrt(ratio)
     # The doubles' rounding error must not be rounded up to a picosecond.
     return math.ceil(time * (1.0 - 2.0**-50))
@@ -62,6 +84,9 @@ class LinearTimes:
         self._laws: Laws | None = None
         self._measured = {} if calibration is None else measured_times(calibration)
         self._signatures = {} if calibration is None else signatures(workload)
+        self._gpu = known_gpu(workload.gpu)
+        self._traffic = CachedTraffic(workload, sizing, self._gpu)
+        self._tables: SizedTimes | None = None
 
     @property
     def laws(self) -> Laws:
@@ -89,15 +114,37 @@ class LinearTimes:
         if operator.gpu_time_ps == 0:
             return 0, "modelled"
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
+        after = self._sizing.work(operator, split)
         if operator.phase != OPTIMIZER and split.is_whole:
             points = self._points(operator)
             duration = _interpolate(points, split.batch)
             if duration is not None:
                 return duration
             # Outside the measured range the nearest measurement is the anchor.
-            _, anchor_ps, anchor_work = points[0] if split.batch < points[0][0] else points[-1]
-        after = self._sizing.work(operator, split)
-        return anchored(self.laws.law(kind_of(operator)), anchor_work, anchor_ps, after), "modelled"
+            anchor_batch, anchor_ps, anchor_work = points[0] if split.batch < points[0][0] else points[-1]
+            ratio = self._table_ratio(operator, Split(anchor_batch), split)
+            if ratio is not None:
+                return math.ceil(anchor_ps * ratio), "modelled"
+            anchor_work = self._traffic.work(operator, anchor_batch, anchor_work)
+            after = self._traffic.work(operator, split.batch, after)
+        kind = kind_of(operator)
+        ps = anchored(
+            self.laws.law(kind), anchor_work, anchor_ps, after,
+            kernels=len(operator.kernel_times_ps), has_algorithms=is_compute_bound(kind),
+        )  # fmt: skip
+        return ps, "modelled"
+
+    def _table_ratio(self, operator: Operator, before: Split, after: Split) -> float | None:
+        """Return the ratio of the tables' times of a 16-bit product or attention; None without a table."""
+        is_covered = self._gpu is not None and family_of(kind_of(operator)) in _IN_HALF
+        if not is_covered or dtype_of(operator, self._workload.tensors) not in ("float16", "bfloat16"):
+            return None
+        if self._tables is None:
+            self._tables = SizedTimes(cast("GpuSpec", self._gpu))
+        times = [self._tables.time(self._sizing.sizes(operator, split)) for split in (before, after)]
+        if times[0] is None or times[1] is None or times[0].us <= 0.0:
+            return None
+        return times[1].us / times[0].us
 
     def _points(self, operator: Operator) -> list[tuple[int, int, Work]]:
         """Return batch, time and work of the operator's measurements, its recorded one included, in order of batch."""

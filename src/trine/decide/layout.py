@@ -90,7 +90,8 @@ def _found(
     """Return the best layout with the fields of ``fix``. Raises PlanError if none fits."""
     with unobserved():
         best = plan(model.text, gpus=len(machine.gpus), cluster=machine, global_batch=global_batch,
-                    software=options.software, top=1, workers=1, most_simulated=MAX_TRIES, fix=fix).best  # fmt: skip
+                    software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
+                    top=1, workers=1, most_simulated=MAX_TRIES, fix=fix).best  # fmt: skip
     return _found_layout(best.layout, best.outcome, machine)
 
 

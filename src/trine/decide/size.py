@@ -193,6 +193,8 @@ def size(
     batch_change: float = BATCH_CHANGE,
     max_gpus: int = DEFAULT_MAX_GPUS,
     software: str | os.PathLike[str] | None = None,
+    gradient_dtype: str | None = None,
+    loss: str | None = None,
     failures: Failures | None = None,
     progress: Callable[[int, int], object] | None = None,
     on_machine: Callable[[MachineSize], object] | None = None,
@@ -204,7 +206,7 @@ def size(
     number of GPUs whose run costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file.
     clusters: presets or files; by default trine's presets of data-centre nodes. global_batch: samples per step; by
     default 4 Mi tokens. batch_change: the global batch may differ by this share, so that more numbers of GPUs divide
-    it. software: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`. progress: called with the number
+    it. software, gradient_dtype, loss: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`. progress: called with the number
     of finished machine types, and of all. on_machine: called with each answer as it ends.
 
     The search assumes that more GPUs take fewer days and cost more. It follows the power law through the two nearest
@@ -219,7 +221,8 @@ def size(
     check_whole("global_batch", batch, 1, 10**9)
     check_whole("max_gpus", max_gpus, 1, MAX_GPUS)
     names = tuple(dict.fromkeys(clusters)) or machine_types()
-    searches = [MachineSearch(shape, name, batch, max_gpus, goal, SimulateOptions(software=software)) for name in names]
+    options = SimulateOptions(software=software, gradient_dtype=gradient_dtype, loss=loss)
+    searches = [MachineSearch(shape, name, batch, max_gpus, goal, options) for name in names]
     machines: list[MachineSize] = []
     try:
         for number, search in enumerate(searches):

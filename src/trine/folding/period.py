@@ -55,8 +55,10 @@ def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tup
     The first fill the pipeline and drain it, with a few in between. Interleaved schedules need whole rounds.
     synchronises: when the launching thread waits for the GPU (:class:`trine.software.profile.LaunchStyle`), None
     without one; a thread that does not wait in each pass falls into step with the GPU later. Empty if there are too
-    few to gain anything.
+    few to gain anything, or if gradients are deferred (more micro-batches then need more memory).
     """
+    if plan.defer_head_gradient is not None:
+        return ()
     is_interleaved = plan.virtual_stages > 1
     if plan.pp == 1:
         count = FEW_IF_WAITING if synchronises in (None, "forward", "micro-batch") else FEW_MICRO_BATCHES

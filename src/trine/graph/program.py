@@ -148,7 +148,7 @@ class RankProgram:
     """Steps in program order; ``after`` of a step names earlier steps by index.
 
     ``resident_bytes``: allocated throughout, one number per category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
-    ``clocks``: one per step if blocks are kept while collectives use them; else empty.
+    ``host_bytes``: kept in host memory throughout. ``clocks``: one per step if blocks are kept while collectives use them; else empty.
     """
 
     name: str
@@ -156,6 +156,7 @@ class RankProgram:
     memory: tuple[MemoryChange, ...]
     resident_bytes: tuple[int, ...]
     clocks: tuple[LaunchClock, ...] = ()
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

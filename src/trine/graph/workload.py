@@ -24,6 +24,12 @@ GPU_KERNELS = "GPU kernels"
 #: Key of ``Workload.metadata``: picoseconds of the traced step, with the profiler on.
 TRACED_STEP = "traced_step_ps"
 
+#: Key of ``Workload.metadata``: picoseconds between two kernels of one stream whose launches delay neither.
+KERNEL_GAP = "kernel_gap_ps"
+
+#: Key of ``Workload.metadata``: median picoseconds of a kernel launch call, with the profiler on.
+LAUNCH_CALL = "launch_call_ps"
+
 #: Key of ``Workload.metadata``: the machine of a trace without GPU kernels, unless it is a CPU.
 RECORDED_ON = "recorded_on"
 
@@ -112,6 +118,13 @@ class Recipe(Protocol):
 
     @property
     def is_said(self) -> bool: ...
+
+    @property
+    def operators(self) -> tuple[Operator, ...]: ...
+
+    def packed(self, documents: str) -> Workload:
+        """Write the workload with packed documents."""
+        ...
 
     def again(self, workload: Workload, software: Any) -> Workload:
         """Write ``workload`` for another profile; return it unchanged if it was modified since it was written."""

@@ -21,6 +21,7 @@ from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data_parallel import build_data_parallel, local_sgd
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
+from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.rank_kinds import MixedGpus, replica_of
@@ -310,8 +311,11 @@ def cut_rule(context: JobContext) -> str:
     plan, forward = context.plan, [op for op in context.workload.operators if op.phase == FORWARD]
     if plan.pp == 1:
         return ""
-    if plan.cuts:
+    if plan.has_cuts:
         return "at the requested places"
+    if plan.balance in ACCOUNTED:
+        parts = " and ".join(part for part in ("embedding", "loss") if part in plan.balance)
+        return f"between layers, found by operator names; {parts} count as one layer each (Megatron-core)"
     if has_layers(forward):
         return "between layers, found by operator names"
     return "between any two operators of different names up to the head, since names show no layers"

@@ -89,6 +89,7 @@ class Chunk:
         self._segment_of = {op.id: i for i, ops in enumerate(segments) for op in ops}
         self._segments = [[op for op in ops if op.id not in left_out] for ops in segments]
         self._parts = stages.parts
+        self._deferred = stages.deferred if number == stages.num_stages - 1 else frozenset()
         self.passes = {FORWARD_PASS: self._forward_pass(stages)}
         self.passes[BACKWARD_PASS] = self._backward_pass(stages, self._backward_runs(BOTH, set()))
         if splits:
@@ -98,8 +99,9 @@ class Chunk:
 
     def _forward_pass(self, stages: Stages) -> ChunkPass:
         position = {op.id: i for i, op in enumerate(self.forward)}
-        arriving = [(position[c.consumer], c) for c in stages.crossings if c.target == self.number]
-        leaving = [(position[c.producer], c) for c in stages.crossings if c.source == self.number]
+        # A chunk without operators passes on what other chunks make and read.
+        arriving = [(position.get(c.consumer, 0), c) for c in stages.crossings if c.target == self.number]
+        leaving = [(position.get(c.producer, 0), c) for c in stages.crossings if c.source == self.number]
         return ChunkPass(tuple(OperatorRun(op) for op in self.forward), _grouped(arriving), _grouped(leaving))
 
     def _backward_runs(self, part: str, begun: set[int]) -> tuple[OperatorRun, ...]:
@@ -107,6 +109,8 @@ class Chunk:
         runs: list[OperatorRun] = []
         for op in self.backward:
             op_part = self._parts.get(op.id, INPUT_PART)
+            if self._deferred:
+                op_part = WEIGHT_PART if op.id in self._deferred else INPUT_PART
             if part not in (BOTH, op_part) and op_part != BOTH:
                 continue
             segment = self._segment_of.get(op.forward_id, -1) if op.forward_id is not None else -1

@@ -135,7 +135,7 @@ class _Values(dict[str, Value]):
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
         self._facts, batch = facts, plan.batch or facts.batch
         self |= {
-            "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": bool(plan.cuts),
+            "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": plan.has_cuts,
             "local_sgd": plan.sync_every is not None, "batch": batch,
             "micro_batch": plan.micro_batch or batch, "micro_batches": _num_micro_batches(plan, batch),
             "heads": None if heads is None else heads.queries, "kv_heads": None if heads is None else heads.keys,
@@ -171,6 +171,26 @@ def resolve_layout(plan: Plan, software: Software | None, facts: LayoutFacts) ->
             assert software is not None
             notes.append(f"{words}, the default of {software.name}: {default.reason} ({default.source})")
     return plan.filled(fields), tuple(notes)
+
+
+def virtual_stage_counts(software: Software | None, layers: int, pp: int) -> list[int]:
+    """Return the numbers of virtual stages whose chunks divide the layers, or do by a default of ``software``."""
+    defaults = [d for d in ([] if software is None else software.constraints.defaults) if d.field == "balance"]
+
+    def divides(count: int) -> bool:
+        values: dict[str, Value] = {"pp": pp, "virtual_stages": count, "layers": layers, "cut": False}
+        return layers % (pp * count) == 0 or any(evaluate(default.when, values) for default in defaults)
+
+    return [count for count in range(1, (layers + 2) // pp + 1) if divides(count)]
+
+
+def default_balance(software: Software | None, layers: int | None, pp: int, virtual_stages: int) -> str:
+    """Return the rule that cuts a pipeline without an explicit one."""
+    values: dict[str, Value] = {"pp": pp, "virtual_stages": virtual_stages, "layers": layers, "cut": False}
+    for default in [] if software is None else software.constraints.defaults:
+        if default.field == "balance" and evaluate(default.when, values):
+            return str(default.value)
+    return "time" if software is None else software.stages
 
 
 def ignored_options(request: Plan, plan: Plan) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -17,6 +18,7 @@ from trine.compute import kind_of
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError, nearest
 from trine.graph.workload import BACKWARD, Operator, Workload
+from trine.parallel.layer_counts import ACCOUNTED, accounted_counts
 
 
 def has_layers(operators: Sequence[Operator]) -> bool:
@@ -105,6 +107,25 @@ def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: in
     return [0, *starts[1:]]
 
 
+def accounted_starts(workload: Workload, forward: Sequence[Operator], num_stages: int, *, rule: str) -> list[int]:
+    """Return Megatron-core's stages if the embedding, the loss or both count as one block; some hold no block."""
+    layers = len(block_places(workload, forward))
+    return counted_starts(workload, forward, accounted_counts(layers, num_stages, rule))
+
+
+def counted_starts(workload: Workload, forward: Sequence[Operator], counts: Sequence[int]) -> list[int]:
+    """Return the starts of stages with these numbers of blocks, which add up to the model's.
+
+    A stage without operators starts where the next one does. Raises PlanError if the last stage would be empty.
+    """
+    blocks = block_places(workload, forward)
+    epilogue = next((place for place in places_of(workload, forward) if blocks and place > blocks[-1]), len(forward))
+    if not counts[-1] and epilogue == len(forward):
+        raise PlanError("the last pipeline chunk has no layers, and no operator follows the layers of the model")
+    ends = [*blocks, epilogue]
+    return [0, *(ends[before] for before in accumulate(counts[:-1]))]
+
+
 def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
     """Return nanotron's stages (models/base.py, build_model), balanced by weight elements of blocks and head.
 
@@ -134,13 +155,18 @@ def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages:
 
 def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
     """Return the first positions of the model's blocks. Raises PlanError if names contain fewer blocks than stages."""
-    places = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
+    places = block_places(workload, forward)
     if len(places) < num_stages:
         raise PlanError(
             f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(places)} by its operators' names: "
             "use fewer stages, --balance time, or --cuts"
         )
     return places
+
+
+def block_places(workload: Workload, forward: Sequence[Operator]) -> list[int]:
+    """Return the first positions of the model's blocks, by the names of their operators."""
+    return [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
 
 
 def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
@@ -364,4 +390,5 @@ STARTS: dict[str, Callable[[Workload, Sequence[Operator], int], list[int]]] = {
     "layers": layered_starts,
     "blocks": block_starts,
     "nanotron": nanotron_starts,
+    **{name: partial(accounted_starts, rule=name) for name in ACCOUNTED},
 }

@@ -7,7 +7,6 @@ extension appends steps through ``program.writer`` and makes the next operator w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.job import JobContext
 from trine.parallel.memory import StageMemory
 from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
-from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing, Stages
 from trine.parallel.token_partition import WHOLE
 from trine.parallel.writer import ProgramWriter
 
@@ -29,11 +28,11 @@ class Completion(NamedTuple):
     inputs: bool
     weights: bool
 
-    def covers(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
+    def covers(self, run: OperatorRun, stages: Stages) -> bool:
         """Return whether the gradients that ``run`` adds to are complete after it."""
         if not run.adds or run.op.phase != BACKWARD:
             return False
-        return self.inputs if parts.get(run.op.id) == INPUT_PART else self.weights
+        return self.inputs if stages.part_that_completes(run.op.id) == INPUT_PART else self.weights
 
 
 class RankActions:
@@ -57,6 +56,9 @@ class RankActions:
                 self.groups.append((action,))
         self._last_passes: dict[tuple[bool, int], int] = {}
         self._end: dict[int, PipelineAction] = {action.microbatch: action for action in self.passes}
+        self._before_deferred: dict[int, PipelineAction] = {}
+        if context.stages.deferred:
+            self._before_deferred = {a.microbatch: a for a in self.passes if a.kind != WEIGHT_PASS}
         for i, action in enumerate(self.passes):
             if action.kind in (BACKWARD_PASS, INPUT_PASS):
                 self._last_passes[False, action.chunk] = i
@@ -84,6 +86,14 @@ class RankActions:
         """Return whether ``action`` is the micro-batch's last pass here; inference keeps its tensors for the step."""
         return self.context.pipeline.backward and self._end[action.microbatch] is action
 
+    def defers(self, microbatch: int) -> bool:
+        """Return whether operators of the micro-batch run after all passes of the rank."""
+        return self._end[microbatch].kind == WEIGHT_PASS and microbatch in self._before_deferred
+
+    def comes_before_deferred(self, action: PipelineAction) -> bool:
+        """Return whether only deferred operators of the micro-batch follow ``action`` on this rank."""
+        return self._before_deferred.get(action.microbatch) is action
+
     def peer(self, crossing: Crossing, place: Place) -> int:
         """Return the rank at the other end of a message, or -1 if no message is sent.
 
@@ -102,13 +112,13 @@ class RankActions:
 
     def _by_readiness(self) -> list[Operator]:
         """Return the backward operators, sorted by the end of their last run in a step."""
-        parts = self.context.stages.parts
+        stages = self.context.stages
         ready: list[tuple[int, int, Operator]] = []
         for action in self.passes:
             ends = self.completes(action)
             if any(ends):
                 runs, index = self.context.chunks[action.chunk].passes[action.kind].runs, self._index[action]
-                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.covers(run, parts)]
+                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.covers(run, stages)]
         last = {op.id: (index, i, op) for index, i, op in ready}
         return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
 
@@ -217,6 +227,10 @@ class Extension:
 
     def after_optimizer(self, step: int) -> None:
         """Run after the optimizer's operators."""
+
+    def host_bytes(self) -> int:
+        """Return the bytes that this rank keeps in host memory between steps."""
+        return 0
 
     def resident(self, sizes: dict[str, int]) -> None:
         """Change the memory that persists between steps: bytes by category, see trine.graph.memory."""

@@ -19,6 +19,9 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
+from trine.parallel.cuts import block_places
+from trine.parallel.deferred import DeferredHead, with_deferred_head
+from trine.parallel.layer_counts import check_sum, uneven_counts
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
 from trine.parallel.recompute import check_recompute, kept_operators, left_out_again, recomputed
@@ -161,6 +164,13 @@ class JobFacts:
         """The order of the pipeline's passes."""
         plan = self.plan
         schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 and plan.schedule else "1f1b")
+        if plan.defer_head_gradient is not None and self.workload.is_training:
+            if self.software is not None and self.software.operators.accumulation != "fused":
+                raise PlanError(
+                    f"defer_head_gradient needs weight gradients that GEMMs accumulate; {self.software.name} adds them "
+                    "in passes of their own"
+                )
+            schedule = DeferredHead(schedule, plan.defer_head_gradient)
         schedule.check(self.requested_pipeline)
         return schedule
 
@@ -207,14 +217,30 @@ class JobFacts:
         plan = self.plan
         times: list[dict[int, int]] = [{}]
         of_chunk: list[list[int]] = []
-        if plan.pp > 1 and not plan.cuts and plan.balance == "time":
+        counts = self._chunk_layers()
+        if plan.pp > 1 and not plan.cuts and not counts and plan.balance == "time":
             times = [self._pass_times(gpu) for gpu in range(len(self.works))]
             gpus = gpus_of_stages(plan, self.mixed)
             of_chunk = [sorted({gpu for stage in ranks for gpu in gpus[stage]}) for ranks in self._ranks_of_chunks()]
-        return cut_into_stages(
+        stages = cut_into_stages(
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
-            [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else (),
+            [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else (), counts,
         )  # fmt: skip
+        is_deferred = plan.defer_head_gradient is not None and self.workload.is_training
+        return with_deferred_head(self.workload, stages) if is_deferred else stages
+
+    def _chunk_layers(self) -> Sequence[int]:
+        """Return the blocks of each chunk that the plan asks for; empty if a rule places the cuts."""
+        plan = self.plan
+        ends = plan.first_stage_layers, plan.last_stage_layers
+        if not plan.stage_layers and ends == (None, None):
+            return ()
+        forward = [op for op in self.workload.operators if op.phase == FORWARD]
+        layers = len(block_places(self.workload, forward))
+        if plan.stage_layers:
+            check_sum(plan.stage_layers, layers)
+            return plan.stage_layers
+        return uneven_counts(layers, plan.pp, plan.virtual_stages, *ends)
 
     def _ranks_of_chunks(self) -> list[list[int]]:
         """Return the pipeline ranks that hold each chunk."""

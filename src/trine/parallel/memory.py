@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -235,11 +235,14 @@ class StageMemory:
             rows.append((storage, size, category))
         return tuple(row for row in rows if row[1])
 
-    def received(self, tensor_id: int, step: int, microbatch: int) -> None:
-        """Record that a forward tensor arrived from another stage at program step ``step``."""
+    def received(self, tensor_id: int, step: int, microbatch: int, is_kept: bool = False) -> None:
+        """Record that a forward tensor arrived from another stage at program step ``step``.
+
+        is_kept: it arrived in a pass without operators, and autograd keeps it until the backward pass.
+        """
         storage = self._tensors[tensor_id].storage
         live = self._live.setdefault(microbatch, {})
-        if storage not in live and storage in self._touched[self._order_of[microbatch]]:
+        if storage not in live and (is_kept or storage in self._touched[self._order_of[microbatch]]):
             size = self._context.rank_bytes(tensor_id, self._context.micro_batches[microbatch])
             self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
@@ -311,11 +314,15 @@ class StageMemory:
                 self._free_block(block, self._writer.last_compute()[0])
             self.gradients.clear()
 
-    def end_of_microbatch(self, microbatch: int) -> None:
-        """Free the remaining tensors of a micro-batch after its last pass here (no listed operator reads them)."""
-        last = self._writer.last_compute()
+    def end_of_microbatch(self, microbatch: int, kept: Collection[int] = ()) -> None:
+        """Free the remaining tensors of a micro-batch after its last pass here (no listed operator reads them).
+
+        kept: storages that deferred operators still read.
+        """
+        last = self._writer.last_compute() or (len(self._writer.steps) - 1,)  # a rank without operators has messages
         for storage in list(self._live.get(microbatch, ())):
-            self._free(storage, microbatch, last[0])
+            if storage not in kept:
+                self._free(storage, microbatch, last[0])
 
     def end_step(self, last: tuple[int, ...]) -> None:
         """Set gradients to None and free everything that remains of the step."""

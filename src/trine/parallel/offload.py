@@ -73,6 +73,16 @@ def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None
         raise PlanError(f"offload of the {plan_offload} finds nothing to copy to the host")
 
 
+def host_peak_bytes(program: RankProgram) -> int:
+    """Return the most bytes that a rank holds in host memory: states, and copies that have not returned yet."""
+    held = peak = 0
+    for step in program.steps:
+        if isinstance(step, HostCopy) and step.label.phase == Phase.OFFLOAD:
+            held += step.size_bytes if step.to_host else -step.size_bytes
+            peak = max(peak, held)
+    return program.host_bytes + peak
+
+
 class GradientsToHost(Extension):
     """The copies of gradient buckets to the host: each is copied once complete and reduced, and freed on the GPU.
 
@@ -167,6 +177,10 @@ class HostOptimizer(Extension):
         for copy in copies:  # copies end in order
             writer.wait(copy)
         gradients.copies.clear()
+
+    def host_bytes(self) -> int:
+        """Return the bytes of the optimizer state."""
+        return self._state_bytes()
 
     def resident(self, sizes: dict[str, int]) -> None:
         """Remove the optimizer state from GPU memory; it stays on the host."""

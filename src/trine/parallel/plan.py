@@ -11,6 +11,7 @@ from trine.common.shown import OneLine
 from trine.common.units import MAX_GPUS
 from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
+from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.schedules import SCHEDULES
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
@@ -33,7 +34,9 @@ DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("auto", "column", "megatron")
 INPUTS = ("step", "prefetch", "none")
 TIME = "time"
-BALANCES = (TIME, "layers", "blocks", "nanotron")
+BALANCES = (TIME, "layers", "blocks", *ACCOUNTED, "nanotron")
+#: Most layers of a pipeline chunk, and most chunks; larger numbers are mistakes.
+MAX_LAYERS = 100_000
 RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
@@ -47,7 +50,7 @@ _BUCKETS = ("first_bucket_bytes", "bucket_bytes")
 #: Options that are positive whole numbers.
 _POSITIVE = (
     *_DEGREES, "steps", *_BUCKETS, "virtual_stages", "tp_overlap", "batch", "micro_batch", "recompute_layers",
-    "shard_ways", "shard_unit_bytes", "sync_every", "etp",
+    "shard_ways", "shard_unit_bytes", "sync_every", "etp", "first_stage_layers", "last_stage_layers",
 )  # fmt: skip
 _WORDS = {
     "data": DATA_MODES, "tp_style": TP_STYLES, "inputs": INPUTS, "balance": BALANCES, "recompute": RECOMPUTE,
@@ -80,7 +83,10 @@ class Plan(OneLine):
     balance: rule that cuts the pipeline into stages if ``cuts`` is empty, between layers if the operators name them.
         ``"time"`` minimises the slowest stage's time. ``"layers"`` equalises the number of layers; embedding and head
         count as one each. ``"blocks"`` follows Megatron-LM: equal numbers of blocks, the embedding in the first stage,
-        the head in the last. ``"nanotron"`` follows nanotron: by the parameters of blocks and head.
+        the head in the last. ``"blocks+embedding"``, ``"blocks+loss"`` and ``"blocks+embedding+loss"`` follow
+        Megatron-core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``: the
+        embedding and the loss count as one block each, and the sum must divide; a chunk may hold only one of them.
+        ``"nanotron"`` follows nanotron: by the parameters of blocks and head.
         None: the software profile's, else ``"time"``. The same holds for schedule (else ``"gpipe"``) and both overlaps.
     recompute: activations recomputed right before the backward pass that needs them: ``"none"``; ``"full"`` keeps only
         the input of each layer; ``"selective"`` recomputes the core of attention.
@@ -88,6 +94,15 @@ class Plan(OneLine):
     sync: gradients are reduced over replicas after the ``"last"`` micro-batch or after ``"each"``.
     first_bucket_bytes, bucket_bytes: a DDP bucket closes when it reaches its size limit (PyTorch: 1 MiB, then 25 MiB).
     cuts: layers (of operators) at which the second and later stages begin; if empty, ``balance`` decides.
+    stage_layers: blocks of each pipeline chunk, in the model's order (Megatron-core's
+        ``pipeline_model_parallel_layout``). A chunk with 0 blocks passes activations on; the first also holds the
+        embedding, the last the head and the loss.
+    first_stage_layers, last_stage_layers: blocks of the first and the last pipeline rank, over all its chunks
+        (Megatron-core's ``num_layers_in_first_pipeline_stage``, ``num_layers_in_last_pipeline_stage``); the other ranks
+        have equal parts of the remainder.
+    defer_head_gradient: the head's weight gradients of the first N micro-batches (0: of all) run after all passes of
+        the last stage, in the drain bubble (Megatron-core's ``defer_embedding_wgrad_compute`` and
+        ``wgrad_deferral_limit``); their logits' gradients stay in memory until then. None: no deferral.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
         ``"megatron"`` follows a column split by a row split if only elementwise or per-head work lies between, and
         pads the vocabulary; ``"auto"``: megatron for a model with attention, column for any other.
@@ -143,6 +158,12 @@ class Plan(OneLine):
     virtual_stages: int = option(1, "Place N model chunks on each pipeline rank.")
     balance: str | None = option(None, "Choose what pipeline stages have in equal parts [the software's, else time].")
     cuts: tuple[str, ...] = option((), "Start pipeline stages at these layers, e.g. conv2d.5,linear.1.")
+    stage_layers: tuple[int, ...] = option((), "Set the blocks of each pipeline chunk, e.g. 0,1*126,0.")
+    first_stage_layers: int | None = option(None, "Set the blocks of the first pipeline rank.")
+    last_stage_layers: int | None = option(None, "Set the blocks of the last pipeline rank.")
+    defer_head_gradient: int | None = option(
+        None, "Run the head's weight gradients of N micro-batches (0: all) in the drain bubble."
+    )
     sync: str = option("last", "Reduce gradients after the last or after each micro-batch.")
     recompute: str = option("none", "Recompute activations in the backward pass.")
     recompute_layers: int | None = option(
@@ -174,6 +195,7 @@ class Plan(OneLine):
         object.__setattr__(self, "replica_batches", _batches(self.replica_batches))
         object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
         object.__setattr__(self, "expert_shares", tuple(self.expert_shares))
+        object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
         _check_values(self)
         for name, is_allowed, why in _RULES:
             if getattr(self, name) != _DEFAULTS[name] and not is_allowed(self):
@@ -191,10 +213,15 @@ class Plan(OneLine):
         """Whether several replicas reduce their gradients as DistributedDataParallel does."""
         return self.dp * self.cp > 1 and self.data == "ddp"
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether the plan itself places the pipeline's cuts, so that no balance does."""
+        return bool(self.cuts or self.stage_layers or self.first_stage_layers or self.last_stage_layers)
+
     def filled(self, software: Mapping[str, object] | None = None) -> Plan:
         """Return the plan with unset options filled from ``software`` if they have an effect, else from defaults."""
         values = {**FALLBACKS, **(software or {})}
-        if self.pp == 1 or self.cuts:
+        if self.pp == 1 or self.has_cuts:
             values["balance"] = FALLBACKS["balance"]
         if self.dp * self.cp == 1 or self.data == "dp" or self.sync_every is not None:
             values["dp_overlap"] = FALLBACKS["dp_overlap"]
@@ -295,6 +322,11 @@ def _check_values(plan: Plan) -> None:
         _require_one_of("schedule", plan.schedule, SCHEDULES.names())
     if plan.prefetch is not None and (isinstance(plan.prefetch, bool) or plan.prefetch < 0):
         raise PlanError(f"prefetch must be 0 or a positive whole number, got {plan.prefetch!r}")
+    if (count := plan.defer_head_gradient) is not None and (isinstance(count, bool) or not 0 <= count <= MAX_BATCH):
+        raise PlanError(f"defer_head_gradient must be 0 (all micro-batches) to {MAX_BATCH}, got {count!r}")
+    for count in plan.stage_layers:
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_LAYERS:
+            raise PlanError(f"stage_layers are whole numbers of 0 to {MAX_LAYERS}, got {count!r}")
     if plan.tp_overlap > MAX_PIECES:
         raise PlanError(f"tp_overlap is at most {MAX_PIECES} pieces, got {plan.tp_overlap}")
     check_order(plan.order)
@@ -344,7 +376,19 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("virtual_stages", lambda p: p.pp > 1, "virtual stages need a pipeline: pp must be above 1"),
     ("cuts", lambda p: len(p.cuts) == p.pp * p.virtual_stages - 1, lambda p:
      f"{(parts := p.pp * p.virtual_stages)} stages need {parts - 1} cuts, got {len(p.cuts)}: {', '.join(p.cuts)}"),
-    ("balance", lambda p: p.balance == TIME or not p.cuts, "balance places the cuts of a pipeline, but cuts say where"),
+    ("balance", lambda p: p.balance == TIME or not p.has_cuts, lambda p:
+     f"balance places the cuts of a pipeline, but {_cut_fields(p)[0]} say where"),
+    *((name, lambda p: len(_cut_fields(p)) == 1, lambda p:
+       f"{' and '.join(_cut_fields(p))} contradict each other: both place the cuts of the pipeline")
+      for name in ("cuts", "stage_layers")),
+    *((name, lambda p: p.pp > 1, f"{name} needs a pipeline: pp must be above 1")
+      for name in ("stage_layers", "first_stage_layers", "last_stage_layers", "defer_head_gradient")),
+    ("stage_layers", lambda p: len(p.stage_layers) == p.pp * p.virtual_stages, lambda p:
+     f"stage_layers has one number for each of pp x virtual_stages = {p.pp * p.virtual_stages} chunks, got "
+     f"{len(p.stage_layers)}"),
+    ("defer_head_gradient", lambda p: not p.reduces_each, lambda p:
+     "defer_head_gradient does not combine with gradients that are reduced after each micro-batch (sync each, "
+     "zero2, zero3, fsdp)"),
     ("balance", lambda p: p.balance == TIME or p.pp > 1,
      "balance places the cuts of a pipeline, but pp = 1 has no cuts"),
     ("recompute_layers", lambda p: p.recompute == "full",
@@ -425,6 +469,12 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
 )  # fmt: skip
 
 
+def _cut_fields(plan: Plan) -> list[str]:
+    """Return the options of a plan that place cuts; both ends of uneven stages are one option."""
+    ends = [name for name in ("first_stage_layers", "last_stage_layers") if getattr(plan, name)]
+    return [*(name for name in ("cuts", "stage_layers") if getattr(plan, name)), *(ends[:1])]
+
+
 def _reduces_gradients(plan: Plan) -> bool:
     return plan.sync_every is None or plan.offload == "optimizer"
 
@@ -450,6 +500,10 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
         "capacity_factor": plan.capacity_factor,
+        "stage_layers": list(plan.stage_layers) or None,
+        "first_stage_layers": plan.first_stage_layers,
+        "last_stage_layers": plan.last_stage_layers,
+        "defer_head_gradient": plan.defer_head_gradient,
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -19,7 +19,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.recompute import heads_of
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
-from trine.parallel.tensor import SplitCollectives
+from trine.parallel.tensor import SplitCollectives, sums_of
 from trine.parallel.token_partition import is_expert
 from trine.workload.synthesis.graph import HEAD_NORMS
 
@@ -78,6 +78,12 @@ class SequenceCollectives(SplitCollectives):
             return next(iter(self.differentiable_input(op)), None)
         return None
 
+    def _is_gathered_later(self, op: Operator, place: Place) -> bool:
+        """Return whether the input of this backward operator is gathered for the deferred weight gradient only."""
+        deferred, operators = self.context.stages.deferred, self.context.operators
+        is_head = op.phase == BACKWARD and any(operators[late].forward_id == op.forward_id for late in deferred)
+        return is_head and place.part != WEIGHT_PART and self.program.actions.defers(place.microbatch)
+
     def _collective_after(self, op: Operator, split: TensorSplit, place: Place) -> tuple[str, int] | None:
         """Return the collective after ``op`` and its tensor, if any."""
         if op.phase == FORWARD and split.mode in ("row", "embedding"):
@@ -109,6 +115,8 @@ class SequenceCollectives(SplitCollectives):
         if split is None:
             return
         tensor = self._gathered_tensor(op, split)
+        if self._is_gathered_later(op, place):
+            return
         in_pieces = self._overlaps(op, split, place) and (op.phase == FORWARD or split.mode == "row")
         if tensor is None or in_pieces:
             return
@@ -163,6 +171,8 @@ class SequenceCollectives(SplitCollectives):
             return
         if scatter[0] == SCATTER and self._copies:
             done = self._copy(scatter[1], batch, op, place)
+        for number in range(sums_of(op) - 1):  # of a loss: one after the other
+            done = self._collective(scatter[0], scatter[1], batch, op, place, (done,), -2 - number)
         step = self._collective(scatter[0], scatter[1], batch, op, place, (done,))
         if scatter[0] == SCATTER:  # the sum over the ranks stays whole until the reduce-scatter ends
             size = self.context.gathered_bytes(op, scatter[1], batch)

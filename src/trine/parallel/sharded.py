@@ -363,7 +363,9 @@ class ParameterUpdates(ShardedReductions):
     def __init__(self, program: StageProgram) -> None:
         self._style = program.context.zero_style
         super().__init__(program)
-        self._overlaps = bool(self.context.plan.prefetch)
+        plan = self.context.plan
+        self._is_first = self._style.gather_beside == "next-forward" and plan.prefetch is None
+        self._overlaps = bool(plan.prefetch) or self._is_first
         self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
 
     def forgets(self) -> bool:
@@ -372,6 +374,9 @@ class ParameterUpdates(ShardedReductions):
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return buckets of the plan's size, or of the software's size if the plan has DDP's default."""
         plan, software_bytes = self.context.plan, self._style.bucket_bytes
+        if self._style.bucket_elements is not None:
+            dtypes = [self.context.gradient_dtype(w.weight) for w in self.program.weights]
+            software_bytes = self._style.bucket_elements * (2 if all(dtype in HALVES for dtype in dtypes) else 4)
         is_usual = (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
         return buckets_of(self.program, software_bytes if is_usual else None)
 
@@ -380,9 +385,18 @@ class ParameterUpdates(ShardedReductions):
             return super().reduce(number, label, place)
         return BucketReductions.reduce(self, number, label, place)
 
+    def begin_step(self, step: int) -> None:
+        super().begin_step(step)
+        if self._is_first and self.context.workload.is_training:
+            self._gather_all(Label(phase=Phase.FORWARD, stage=self.program.stage, step=step), self.writer.last_of_step())
+
     def after_optimizer(self, step: int) -> None:
-        label = Label(phase=Phase.OPTIMIZER, stage=self.program.stage, step=step)
-        after = self.writer.last_compute_and_waits()
+        if not self._is_first:
+            label = Label(phase=Phase.OPTIMIZER, stage=self.program.stage, step=step)
+            self._gather_all(label, self.writer.last_compute_and_waits())
+
+    def _gather_all(self, label: Label, after: tuple[int, ...]) -> None:
+        """Exchange the updated parameters after the steps ``after``."""
         by_broadcast = self._style.parameters == "broadcast"
         tensors, done = self.context.workload.tensors, -1
         for weights, done in (self._broadcasts if by_broadcast else self._gathers)(label, after):

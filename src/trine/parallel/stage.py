@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 
@@ -19,7 +20,7 @@ from trine.parallel.pass_copies import PassCopies
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
-from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
+from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
 from trine.parallel.token_partition import WHOLE
 
@@ -218,13 +219,14 @@ class StageBuilder(StageProgram):
         resident = self.memory.resident(
             self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
         )
+        host_bytes = sum(extension.host_bytes() for extension in self.extensions)
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
             name += f", experts {self.expert_position}"
         if self.context.kind:
             name += f", {self.context.kind}"
         self._close()
-        return self.writer.finish(name, resident)
+        return replace(self.writer.finish(name, resident), host_bytes=host_bytes)
 
     def _close(self) -> None:
         """Let go of the extensions, which refer to this object: the lists of steps are then freed at once."""
@@ -295,7 +297,10 @@ class StageBuilder(StageProgram):
 
     def _place(self, action: PipelineAction, step: int) -> Place:
         phase = Phase.FORWARD if action.kind == FORWARD_PASS else Phase.BACKWARD
-        return Place(phase, MicroBatch(action.microbatch), step, False, action.chunk, _PART.get(action.kind, ""))
+        part = _PART.get(action.kind, "")
+        if self.context.stages.deferred and part == INPUT_PART:
+            part = BOTH  # a whole backward pass but for the deferred operators
+        return Place(phase, MicroBatch(action.microbatch), step, False, action.chunk, part)
 
     def _enter(self, action: PipelineAction, place: Place) -> None:
         """Wait for the copy of the inputs from the host, and for the launch queue."""
@@ -356,7 +361,7 @@ class StageBuilder(StageProgram):
             if run.rerun:
                 yield self.run(run, rerun)
             else:
-                yield self.run(run, complete if ends.covers(run, self.context.stages.parts) else place)
+                yield self.run(run, complete if ends.covers(run, self.context.stages) else place)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:
@@ -368,6 +373,13 @@ class StageBuilder(StageProgram):
             self.memory.end_of_backward()
         if self.actions.is_end_of_microbatch(action):
             self.memory.end_of_microbatch(action.microbatch)
+        elif self.actions.comes_before_deferred(action):
+            self.memory.end_of_microbatch(action.microbatch, kept=self._deferred_inputs())
+
+    def _deferred_inputs(self) -> set[int]:
+        """Return the storages that the deferred operators read."""
+        tensors, operators = self.context.workload.tensors, self.context.operators
+        return {tensors[t].storage for op in self.context.stages.deferred for t in operators[op].inputs}
 
     def _pass_on(self, chunk_pass: ChunkPass, place: Place) -> None:
         """Receive and send the tensors that cross the borders of a pass without operators."""
@@ -426,7 +438,8 @@ class StageBuilder(StageProgram):
         received = self.writer.receive(Recv(Peer("pp", source), tag, (), label))
         self.writer.wait(received)
         if place.phase == Phase.FORWARD:
-            self.memory.received(crossing.tensor, received, place.microbatch)
+            is_kept = not self.context.chunks[place.chunk].forward
+            self.memory.received(crossing.tensor, received, place.microbatch, is_kept)
         else:
             self.memory.received_gradient(crossing, received, place.microbatch)
 

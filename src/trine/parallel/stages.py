@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Parameter, Tensor, Workload
-from trine.parallel.cuts import STARTS, balanced_starts, named_starts, sendable
+from trine.parallel.cuts import STARTS, balanced_starts, counted_starts, named_starts, sendable
 
 #: Parts of the backward phase in schedules that split it (:attr:`trine.parallel.chunks.Place.part`).
 BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
@@ -157,6 +158,7 @@ class Stages:
 
     ``stage_of[operator id]`` covers forward and backward operators. ``cuts`` are the first layers of the second and
     later stages. ``parts[operator id]`` is the part of each backward operator, see :func:`backward_parts`.
+    ``deferred``: backward operators that run after all passes of the last stage (:mod:`trine.parallel.deferred`).
     """
 
     num_stages: int
@@ -164,6 +166,13 @@ class Stages:
     cuts: tuple[str, ...]
     crossings: tuple[Crossing, ...]
     parts: Mapping[int, str] = field(default_factory=dict)
+    deferred: frozenset[int] = frozenset()
+
+    def part_that_completes(self, op: int) -> str:
+        """Return the part of the backward phase that completes the gradients of a backward operator."""
+        if not self.deferred or self.stage_of[op] != self.num_stages - 1:
+            return self.parts.get(op, "")
+        return WEIGHT_PART if op in self.deferred else INPUT_PART
 
 
 def cut_into_stages(
@@ -173,13 +182,14 @@ def cut_into_stages(
     duration_ps: Mapping[int, int],
     balance: str = "time",
     of_stage: Sequence[Sequence[Mapping[int, int]]] = (),
+    counts: Sequence[int] = (),
 ) -> Stages:
     """Cut the forward operators into consecutive stages; backward operators join the stage of their forward operator.
 
     By default trine cuts between layers, if operator names show layers. It minimises the time of the slowest stage
     (forward plus backward in ``duration_ps``), then the bytes sent. For other values of ``balance`` see
     :class:`trine.parallel.plan.Plan`. of_stage: times on each GPU model that runs the stage, in place of
-    ``duration_ps``; the slowest model counts.
+    ``duration_ps``; the slowest model counts. counts: blocks of each stage, in place of ``balance``.
 
     Raises PlanError for unknown cut names, cuts out of order, and more stages than operators or layers.
     """
@@ -192,6 +202,8 @@ def cut_into_stages(
         starts = [0]
     elif cuts:
         starts = named_starts(forward, cuts)
+    elif counts:
+        starts = counted_starts(workload, forward, counts)
     elif balance in STARTS:
         starts = STARTS[balance](workload, forward, num_stages)
     else:
@@ -253,9 +265,29 @@ def _crossings(
     order = {op.id: i for i, op in enumerate(workload.operators)}
     crossings = [_crossing(workload, backward, order, key, ops) for key, ops in readers.items()]
     for target, first in enumerate(starts[1:], start=1):
-        if not any(crossing.target == target for crossing in crossings):
-            crossings.append(_guess(workload, forward[first - 1], forward[first], target))
+        is_empty = first == starts[target + 1] if target + 1 < len(starts) else False
+        if not is_empty and not any(crossing.target == target for crossing in crossings):
+            source = stage_of[forward[first - 1].id]
+            crossings.append(_guess(workload, forward[first - 1], forward[first], source, target))
+    crossings = passed_on(crossings, set(stage_of.values()))
     return tuple(sorted(crossings, key=lambda c: (c.source, c.target, order[c.producer], c.tensor)))
+
+
+def passed_on(crossings: Sequence[Crossing], filled: Collection[int]) -> list[Crossing]:
+    """Return the crossings with those over stages without operators in hops: each such stage passes the tensor on.
+
+    filled: stages with operators. A crossing that also skips a stage with operators stays direct.
+    """
+    hops: dict[tuple[int, int, int, int], Crossing] = {}
+    for crossing in crossings:
+        between = range(crossing.source + 1, crossing.target)
+        path = [crossing.source, crossing.target]
+        if len(between) and not any(stage in filled for stage in between):
+            path = list(range(crossing.source, crossing.target + 1))
+        for source, target in pairwise(path):
+            hop = replace(crossing, source=source, target=target)
+            hops.setdefault((source, target, hop.producer, hop.tensor), hop)
+    return list(hops.values())
 
 
 def _crossing(
@@ -281,14 +313,14 @@ def _crossing(
     )
 
 
-def _guess(workload: Workload, producer: Operator, consumer: Operator, target: int) -> Crossing:
+def _guess(workload: Workload, producer: Operator, consumer: Operator, source: int, target: int) -> Crossing:
     outputs = sendable(workload, producer)
     if not outputs:
         raise PlanError(
             f"the trace has no tensor from {producer.layer!r} to {consumer.layer!r}, so the pipeline "
             "cannot be cut there: name other cuts, or record a trace with tensor shapes"
         )
-    return Crossing(target - 1, target, outputs[0], producer.id, consumer.id, True, guessed=True)
+    return Crossing(source, target, outputs[0], producer.id, consumer.id, True, guessed=True)
 
 
 def needs_gradient(

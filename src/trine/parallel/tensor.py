@@ -61,6 +61,12 @@ class SplitCollectives(Extension):
         return tuple(t for t in forward.inputs if tensors[t].role == "activation" and tensors[t].size_bytes)[:1]
 
 
+def sums_of(op: Operator) -> int:
+    """Return the number of all-reduces behind a forward operator: more than one for some losses."""
+    number = op.attributes.get("sums", 1) if op.phase == FORWARD else 1
+    return number if isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 8 else 1
+
+
 class TensorCollectives(SplitCollectives):
     """All-gathers and all-reduces on the ``tp`` axis."""
 
@@ -84,8 +90,10 @@ class TensorCollectives(SplitCollectives):
         size = sum(self.context.scaled_bytes(t, batch) for t in tensors)
         if size:
             label = self.label(op, place)
-            key = ("tp", op.id, *place.key)
-            step = self.writer.collective(kind, self.axis, key, size, (done,), label)
+            after = (done,)
+            for number in range(sums_of(op) - 1):  # of a loss: one after the other
+                after = (self.writer.collective(kind, self.axis, ("tp", number, op.id, *place.key), size, after, label),)
+            step = self.writer.collective(kind, self.axis, ("tp", op.id, *place.key), size, after, label)
             self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
             self.wait_beside_weights(op, step)
 

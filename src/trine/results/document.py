@@ -16,6 +16,7 @@ _MEMORY_COLUMNS = (
     "verdict allocated_bytes reserved_bytes outside_bytes available_bytes needed_bytes needed_low_bytes "
     "needed_high_bytes margin_bytes"
 )
+_HOST_COLUMNS = "verdict host bytes_per_host capacity_bytes margin_bytes ranks hosts"
 _ENERGY_COLUMNS = "step_j mean_w peak_rank_w by_state_j states_w ranks ranks_counted evidence detail"
 
 
@@ -39,6 +40,7 @@ def document(result: TaskRun) -> Row:
         **_shares(result),
         "links": to_rows(result.links, _LINK_COLUMNS),
         "memory": memory_rows(result),
+        "host_memory": None if result.host_memory is None else to_row(result.host_memory, _HOST_COLUMNS),
         "energy": None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS),
         "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
     }
@@ -57,7 +59,7 @@ def _step_numbers(result: TaskRun) -> Row:
         **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
         "memory_peak_bytes": result.memory_peak_bytes,
         "memory_rank": result.fullest_rank if result.memory_uses else None,
-        "memory_verdict": result.memory_uses[result.fullest_row].verdict if result.memory_uses else None,
+        "memory_verdict": result.fit_verdict,
     }
 
 

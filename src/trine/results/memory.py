@@ -17,7 +17,7 @@ from trine.results.peaks import peak_of_columns
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
-_WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
+WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -63,7 +63,8 @@ class MemoryFacts:
     outside_bytes: memory outside the allocator (CUDA context, communicators). fragmentation: extra reserved memory, as
     a fraction of the modelled allocator's. error: deviation of measured from modelled memory, 90th percentile.
     software: the profile's name, or empty. state_blocks: number of blocks for the optimizer state that is allocated
-    after the first step (the fraction ``late_states`` of all state); 0: all state is allocated before it.
+    after the first step (the fraction ``late_states`` of all state); 0: all state is allocated before it. expandable:
+    the allocator's segments are expandable, so that it reserves no more than the blocks at their peak.
     """
 
     rounding_bytes: int = ROUNDING
@@ -73,6 +74,7 @@ class MemoryFacts:
     software: str = ""
     state_blocks: int = 0
     late_states: float = 0.0
+    expandable: bool = False
 
     def late(self, resident: Sequence[int]) -> LateBlocks | None:
         """Return the part of ``resident`` (bytes by category) that is allocated after the first step, or None."""
@@ -135,13 +137,14 @@ def least_headroom(uses: Sequence[MemoryUse]) -> int:
     def order(index: int) -> tuple[int, int, int]:
         use = uses[index]
         margin = use.margin_bytes
-        return _WORST_FIRST.index(use.verdict), -use.needed_bytes if margin is None else margin, index
+        return WORST_FIRST.index(use.verdict), -use.needed_bytes if margin is None else margin, index
 
     return min(range(len(uses)), key=order)
 
 
 def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0) -> MemoryUse:
     """Return a rank's memory use from its allocated bytes and the bytes that the replayed allocator reserves."""
+    reserved = allocated if facts.expandable else reserved
     reserved = max(reserved + int(reserved * facts.fragmentation), allocated)
     outside = facts.outside_bytes
     return MemoryUse(

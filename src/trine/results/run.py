@@ -21,6 +21,7 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.records import Ends, RecordTable, record_table
+from trine.results.host_memory import HostMemory
 from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
 
 
@@ -111,7 +112,7 @@ class TaskRun:
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
-    memory_facts: memory settings besides the tensors. repeats: windows that stand for a longer run; records are
+    memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows that stand for a longer run; records are
     then stretched. repeated_steps: the window that stands for further steps; records and :attr:`window` have simulated
     steps only. inputs: the resolved inputs of the run, plain data by group.
     """
@@ -134,6 +135,7 @@ class TaskRun:
     work: headline.StepWork | None = None
     band: headline.Band | None = None
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
+    host_memory: HostMemory | None = None
     repeats: Repeats | None = None
     repeated_steps: RepeatedSteps | None = None
     inputs: Mapping[str, object] = field(default_factory=dict)
@@ -432,6 +434,13 @@ class TaskRun:
     def memory_verdict(self, rank: int) -> str:
         """Return the verdict of row ``rank``: "fits", "tight", "does not fit" or "capacity unknown"."""
         return self.memory_uses[rank].verdict
+
+    @property
+    def fit_verdict(self) -> str | None:
+        """The worst verdict of GPU and host memory; None if memory was not modelled."""
+        verdicts = [self.memory_uses[self.fullest_row].verdict] if self.memory_uses else []
+        verdicts += [] if self.host_memory is None else [self.host_memory.verdict]
+        return min(verdicts, key=memory_use.WORST_FIRST.index, default=None)
 
     @cached_property
     def energy(self) -> energy_use.Energy | None:

@@ -130,7 +130,9 @@ def memory_needed(result: TaskRun) -> str:
     is_known = use.margin_bytes is not None
     capacity = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
     verdict = use.verdict.upper() if is_known else use.verdict
-    return f"{format_bytes(use.needed_bytes)}{capacity} (rank {result.fullest_rank}): {verdict}"
+    host = result.host_memory
+    on_host = f"; {format_bytes(host.bytes_per_host)} on host {host.host}: {host.verdict.upper()}" if host else ""
+    return f"{format_bytes(use.needed_bytes)}{capacity} (rank {result.fullest_rank}): {verdict}{on_host}"
 
 
 def _memory(result: TaskRun) -> list[tuple[str, str, str]]:
@@ -144,7 +146,11 @@ def _memory(result: TaskRun) -> list[tuple[str, str, str]]:
         verdict = verdict.upper()
         margin = f": {format_bytes(abs(use.margin_bytes))} {'left' if use.margin_bytes >= 0 else 'over'}"
     between = f"likely {format_bytes(use.low_bytes)} to {format_bytes(use.high_bytes)}"
-    return [("memory", value, f"{verdict}{margin} on rank {result.fullest_rank}; {between}")]
+    rows = [("memory", value, f"{verdict}{margin} on rank {result.fullest_rank}; {between}")]
+    if (host := result.host_memory) is not None:
+        value = f"{format_bytes(host.bytes_per_host)} of {format_bytes(host.capacity_bytes)}"
+        rows.append(("host memory", value, f"{host.words}; offloaded by {host.ranks} ranks"))
+    return rows
 
 
 def _times(result: TaskRun) -> list[tuple[str, ...]]:

@@ -18,8 +18,11 @@ from trine.common.schema import Field, Spec
 from trine.common.spec import dump_yaml, parse_json, parse_yaml, read_spec
 from trine.errors import InputError, nearest
 from trine.search.space import Layout
+from trine.search.stage_layout import placement_fields, placement_of
 
 if TYPE_CHECKING:
+    from trine.parallel.constraints import LayoutFacts
+    from trine.parallel.plan import Plan
     from trine.search.report import PlanSearch
 
 _FILE = Path(__file__).parent.parent / "presets" / "launch_flags.yaml"
@@ -31,6 +34,8 @@ _THE_REST = -1
 _DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "sequence_parallel": None, "offload": "none",
     "recompute": "none", "sharding": "none", "shard_ways": None, "schedule": None, "cp_style": "ring",
+    "accounts_embedding": None, "accounts_loss": None, "first_stage_layers": None, "last_stage_layers": None,
+    "pipeline_layout": None, "defer_head_gradient": None,
 }  # fmt: skip
 
 
@@ -78,20 +83,43 @@ def emit_flags(name: str, answer: PlanSearch) -> str:
 
     Raises InputError if the dialect cannot express the layout.
     """
-    dialect, layout = check_dialect(name), answer.best.layout
-    values = _all_fields(layout, answer.global_batch, answer.sequence, answer.layers)
+    values = _all_fields(answer.best.layout, answer.global_batch, answer.sequence, answer.layers)
+    if answer.plan is not None:
+        values |= placement_fields(answer.plan)
+    return _flags(name, f"{answer.model} on {answer.gpus} GPUs", values)
+
+
+def emit_plan(name: str, model: str, plan: Plan, global_batch: int, facts: LayoutFacts) -> str:
+    """Return a plan as flags of a dialect. plan: filled in by the software (:func:`resolve_layout`).
+
+    Raises InputError if the dialect cannot express the plan, or for a plan with named cuts.
+    """
+    if plan.cuts:
+        raise InputError("launch configurations have no names for cuts at layers: use stage_layers", field="cuts")
+    values = {each: getattr(plan, each) for each in Layout._fields}
+    values["micro_batch"] = plan.micro_batch or global_batch // plan.dp
+    values = _all_fields(Layout(**values), global_batch, facts.sequence, facts.layers)
+    values |= {"cp_style": plan.cp_style if plan.cp > 1 else None, **placement_fields(plan)}
+    return _flags(name, f"{model} on {plan.num_ranks} GPUs", values)
+
+
+def _flags(name: str, title: str, values: Mapping[str, Any]) -> str:
+    """Return the fields as flags of a dialect, under a title. Raises InputError for one that it cannot express."""
+    dialect = check_dialect(name)
     _check_expressible(name, dialect, values)
     written: dict[str, Any] = {}
     code = []
     for row in dialect.rows:
         value = _written(row, values.get(row.field))
+        if row.field == "virtual_stages" and values.get("pipeline_layout"):
+            continue  # the layout has them
         if value is None or (value == 1 and row.field in ("ep", "cp") and dialect.format == "flags"):
             continue
         if row.code:
             code += [f"{row.name} {value}"] if values[row.field] != _DEFAULTS.get(row.field) else []
         else:
             written[row.name] = value
-    head = [f"# {answer.model} on {answer.gpus} GPUs; names of {dialect.software}"]
+    head = [f"# {title}; names of {dialect.software}"]
     notes = [f"# in the training script: {text}" for text in code]
     return "\n".join([*(head + notes if dialect.format != "json" else notes), _text(dialect, written)])
 
@@ -141,7 +169,7 @@ def _written(row: FlagRow, value: Any) -> Any:
 
 def _text(dialect: Dialect, values: Mapping[str, Any]) -> str:
     if dialect.format == "flags":
-        flags = (name if value is True else f"{name} {value}" for name, value in values.items())
+        flags = (name if value is True else f"{name} {shlex.quote(str(value))}" for name, value in values.items())
         return " \\\n".join(flags)
     nested = _nested(values)
     if dialect.format == "json":
@@ -235,11 +263,16 @@ def _read(row: FlagRow, value: Any, path: str) -> Any:
         return int(value)
     if value is False and True in row.values.values():
         return None
+    if row.field == "pipeline_layout":
+        return value
     raise InputError(f"trine does not know the value {str(value)[:40]!r}", file=path, field=row.name)
 
 
 def _from_derived(values: dict[str, Any], path: str) -> dict[str, Any]:
     """Return the fields of a plan from those that configurations derive from them."""
+    derived = {"accounts_embedding", "accounts_loss", "pipeline_layout", "defers_head", "defer_head_gradient"}
+    placement = placement_of(values)
+    values = {name: value for name, value in values.items() if name not in derived} | placement
     if values.get("shard") == _THE_REST:
         values |= {"sharding": "fsdp"}
         del values["shard"]

@@ -15,12 +15,13 @@ from trine.common.units import MAX_GPUS
 from trine.compute.origin import known_gpu
 from trine.errors import InputError
 from trine.graph.workload import Workload
-from trine.parallel.constraints import LayoutFacts
+from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.fabric_note import fabric_note
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
+from trine.search.stage_layout import PLACEMENT
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import JobMachine, setup_machine, setup_workload
@@ -40,7 +41,7 @@ class PlanOptions:
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
-    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
+    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss, gpu: as in
     :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
     time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
     layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
@@ -57,6 +58,8 @@ class PlanOptions:
     software: Software | str | os.PathLike[str] | None = option(
         None, "Choose the software profile of all layouts: name or file [by workload]."
     )
+    gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
+    loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
     gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
     pareto: bool = option(False, "Search the frontier of time against memory, too.")
     exact: bool = option(False, "Simulate until lower bounds exclude all other layouts.")
@@ -84,7 +87,10 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     _check(options)
     cluster = _cluster(options)
     gpus = options.gpus or len(cluster.gpus)
-    settings = SimulateOptions(cluster=cluster, gpu=options.gpu, software=options.software, compare=False)
+    settings = SimulateOptions(
+        cluster=cluster, gpu=options.gpu, software=options.software, gradient_dtype=options.gradient_dtype,
+        loss=options.loss, compare=False,
+    )  # fmt: skip
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)
@@ -107,6 +113,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),
         fabric=fabric_note(cluster, search.ranked),
+        plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
 
 
@@ -172,12 +179,15 @@ def _simulate_given(values: Mapping[str, Any], search: Search, space: Space) -> 
         "micro_batch": 1, "sequence_parallel": None, "recompute": "none", "offload": "none",
     }  # fmt: skip
     layout = Layout(**{**defaults, **degrees, **names, "dp": dp})
-    return Ranked(layout, simulate_layout(search.packed, space.plan(layout)), 0)
+    placement = {name: values[name] for name in PLACEMENT if name in values}
+    return Ranked(layout, simulate_layout(search.packed, space.plan(layout, **placement)), 0)
 
 
 def _stages_of(values: Mapping[str, Any], space: Space) -> int:
     """Return the virtual stages of a configuration that gives layers per stage."""
     layers, pp = values.get("layers_per_stage"), values.get("pp", 1)
+    if values.get("stage_layers"):
+        return max(1, len(values["stage_layers"]) // pp)
     return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
 
 

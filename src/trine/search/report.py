@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
+from trine.parallel.plan import Plan
 from trine.results.headline import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
@@ -26,8 +27,8 @@ class PlanSearch(Report):
 
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
-    rejected: numbers of layouts by reason. command: simulates the best layout in detail. fabric: a note on
-    the bandwidth of single collectives, if it decides.
+    rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
+    the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -49,6 +50,7 @@ class PlanSearch(Report):
     rejected: Mapping[str, int]
     command: str = ""
     fabric: str = ""
+    plan: Plan | None = None
 
     @property
     def best(self) -> Ranked:

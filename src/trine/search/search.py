@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from trine.common.observer import current_observer
 from trine.common.processes import SerialExecutor, num_cpus, process_pool
 from trine.errors import PlanError
-from trine.parallel.constraints import resolve_layout
+from trine.parallel.constraints import default_balance, resolve_layout
 from trine.parallel.plan import Plan
-from trine.search.bounds import StageSizes, memory_bound, step_bound
+from trine.search.bounds import StageLayers, StageSizes, memory_bound, step_bound
 from trine.search.probe import LayerCosts, can_probe
 from trine.search.space import Family, Layout, Space
 from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
@@ -100,8 +100,6 @@ class Search:
         self._has_bounds = can_probe(job.workload)
         self._layers = space.facts.layers or 1
         self._sizes = StageSizes(job.workload, self._layers)
-        defaults = {} if space.software is None else space.software.plan_fields()
-        self._balance = str(space.fixed.get("balance", defaults.get("balance", "time")))
         self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
         self._queue: list[_Entry] = []
         self._passed: list[_Entry] = []  # left out as likely slower
@@ -201,10 +199,18 @@ class Search:
         costs = self._cost(layout)
         if costs is None:
             return 0, 0
-        stages = self._sizes.of(self._balance, layout.pp, layout.virtual_stages)
+        stages = self._stages_of(layout)
         return self._time_bound(layout, costs), memory_bound(
             layout, self._micro_batches(layout), costs, self._layers, stages
         )
+
+    def _stages_of(self, layout: Layout) -> StageLayers | None:
+        """Return the layers of each stage, None if unknown: also if the request places the cuts."""
+        fixed, software = self._space.fixed, self._space.software
+        if layout.pp > 1 and {"first_stage_layers", "last_stage_layers"} & fixed.keys():
+            return None
+        rule = default_balance(software, self._space.facts.layers, layout.pp, layout.virtual_stages)
+        return self._sizes.of(str(fixed.get("balance", rule)), layout.pp, layout.virtual_stages)
 
     def _micro_batches(self, layout: Layout) -> int:
         return self._space.global_batch // layout.dp // layout.micro_batch
@@ -214,7 +220,7 @@ class Search:
         if costs is None:
             return 0
         micro_batches, probe = self._micro_batches(layout), self._job.probe
-        stages = self._sizes.of(self._balance, layout.pp, layout.virtual_stages)
+        stages = self._stages_of(layout)
         message_ps = probe.message_ps(layout, costs.message)
         time_ps = step_bound(layout, micro_batches, costs, self._layers, stages, message_ps)
         if not self._gathers_each:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from trine.errors import InputError, PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER
-from trine.parallel.constraints import LayoutChecker, LayoutFacts
+from trine.parallel.constraints import LayoutChecker, LayoutFacts, virtual_stage_counts
 from trine.parallel.heads import check_heads
 from trine.parallel.plan import FALLBACKS, Plan
 from trine.parallel.schedules import SCHEDULES, Pipeline
@@ -32,7 +32,8 @@ VARIED = (
 #: Fields that a plan checks without the others.
 _ALONE = ("dp", "tp", "pp", "cp", "micro_batch", "recompute")
 #: Fields that follow from others, or are no part of a layout.
-_NOT_FIXED = ("batch", "steps", "replica_batches", "cuts", "algorithm", "expert_shares", "data", "sync_every")
+_NOT_FIXED = ("batch", "steps", "replica_batches", "cuts", "stage_layers", "algorithm", "expert_shares", "data",
+              "sync_every")  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -205,7 +206,7 @@ class Space:
             return ((self.fixed.get("schedule"), self.fixed.get("virtual_stages", 1)),)
         if pp not in self._rules.pipelines:
             layers = self.facts.layers or pp
-            counts = [n for n in range(1, layers // pp + 1) if layers % (pp * n) == 0] or [1]
+            counts = virtual_stage_counts(self.software, layers, pp) or [1]
             self._rules.pipelines[pp] = tuple(
                 (name, count)
                 for name in self._values("schedule", SCHEDULES.names())

@@ -24,7 +24,7 @@ PLAN_NAMES = (
 #: batch, micro_batch: samples of a replica, of a micro-batch. micro_batches: of a replica in a step. heads, kv_heads:
 #: of attention. experts: of a layer, or 0. layers: blocks of the model. sequence: tokens of a sample.
 #: training: whether there is a backward pass. tied: embedding and head share a weight.
-#: cut: whether the plan has cuts. local_sgd: whether replicas average parameters.
+#: cut: whether the plan places its cuts itself. local_sgd: whether replicas average parameters.
 WORKLOAD_NAMES = (
     "batch", "micro_batch", "micro_batches", "heads", "kv_heads", "experts", "layers", "sequence", "training",
     "tied", "cut", "local_sgd",
@@ -135,8 +135,8 @@ class LayoutRule(Spec):
 class LayoutDefault(Spec):
     """A field that the software sets if ``when`` holds and the plan leaves it open."""
 
-    field: Literal["sequence_parallel", "etp"]
-    value: bool | int
+    field: Literal["sequence_parallel", "etp", "balance"]
+    value: bool | int | str
     reason: str
     source: str
     when: str = "True"

@@ -7,15 +7,16 @@ factors, may be fitted on measured steps; a fitted factor names the rows of its 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.schema import Field, Spec
-from trine.common.spec import read_spec
+from trine.common.spec import check, merged, read_spec, with_bases
 from trine.errors import InputError, SpecError, as_known, nearest
+from trine.software.choices import Choices, LossStyle, with_choices
 from trine.software.conditions import LayoutConstraints
 
 #: Transformer operator families; a profile may set launches and passes for each.
@@ -43,7 +44,11 @@ class OperatorStyle(Spec):
     """Implementation of a transformer's operators.
 
     attention: ``flash`` keeps no scores; ``unfused`` writes scores, masked softmax, dropout and product to memory.
-    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits. biases: the
+    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits; ``native`` is
+    Megatron-core's compiled loss, also on a float32 copy; ``te`` is Transformer Engine's, whose gradient replaces the
+    logits. loss_all_reduces: all-reduces of the loss over a sharded vocabulary. master: float32 copy of the weights in
+    the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight lacks
+    (10 bytes). biases: the
     GEMM adds the biases of queries, keys, values and up projections (``fused``), or a kernel after it does
     (``separate``). gradient_dtype: dtype for accumulating and reducing gradients. accumulation: ``fused`` into
     the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
@@ -58,7 +63,8 @@ class OperatorStyle(Spec):
 
     attention: Literal["flash", "unfused"] = "flash"
     attention_kernel: Literal["flash-1", "flash-2", "flash-3", "cudnn", "triton"] = "flash-2"
-    loss: Literal["fused", "unfused"] = "fused"
+    loss: Literal["fused", "unfused", "native", "te"] = "fused"
+    loss_all_reduces: Annotated[int, Field(ge=1, le=8)] = 1
     logits_dtype: Literal["float32", "model"] = "model"
     dropout: bool = False
     biases: Literal["fused", "separate"] = "fused"
@@ -66,6 +72,7 @@ class OperatorStyle(Spec):
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     optimizer: Literal["foreach", "fused"] = "fused"
+    master: Literal["float32", "remainder"] = "float32"
     sequence_gathers: Literal["plain", "copied"] = "plain"
     head_norms: Literal["sharded", "gathered"] = "sharded"
     kernels: dict[str, Pair] = Field(default_factory=dict)
@@ -82,6 +89,8 @@ class LaunchStyle(Spec):
     the thread over the GPU when a pass begins, in launches. synchronises: the points at which the thread waits for the
     GPU to finish all launched work: at each pipeline message and the end of a step (``pass``), also after each forward
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
+    interleaved_messages: with virtual stages, messages are ``batched`` as without, or ``separate`` sends and receives
+    for which the thread waits only at the end of a step.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -91,6 +100,13 @@ class LaunchStyle(Spec):
     crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "forward", "micro-batch", "step"] = "step"
+    interleaved_messages: Literal["batched", "separate"] = "batched"
+
+    def on_virtual_stages(self) -> LaunchStyle:
+        """Return the costs with virtual stages: ``separate`` messages never stop the launching thread."""
+        if self.interleaved_messages == "batched" or self.synchronises not in ("pass", "forward"):
+            return self
+        return self.model_copy(update={"synchronises": "step"})
 
 
 class FixedCost(Spec):
@@ -119,13 +135,17 @@ class ZeroStyle(Spec):
     gradients: with ``scatter``, each rank gets only the sum of its part; with ``all-reduce``, every rank gets the whole
     sum, even if it needs only a part (ZeRO 1). parameters: each bucket is gathered after the optimizer (``gather``), or
     the ranks broadcast in turn the whole weights that they update (``broadcast``). Weights are assigned largest first,
-    each to the rank with the fewest bytes at that point. bucket_bytes: size limit of a gradient bucket, if the plan has
-    DDP's default bucket sizes.
+    each to the rank with the fewest bytes at that point. bucket_bytes, bucket_elements: size limit of a gradient bucket
+    in bytes, or in elements of the reduced dtype, if the plan has DDP's default bucket sizes. gather_beside: buckets are
+    gathered one after the other after the ``optimizer``, or beside the ``next-forward`` pass, whose operators wait for
+    their weights. A step then begins with the gathers of the step before it.
     """
 
     gradients: Literal["scatter", "all-reduce"] = "scatter"
     parameters: Literal["gather", "broadcast"] = "gather"
     bucket_bytes: Annotated[int, Field(ge=1, le=2**40)] | None = None
+    bucket_elements: Annotated[int, Field(ge=1, le=2**40)] | None = None
+    gather_beside: Literal["optimizer", "next-forward"] = "optimizer"
 
 
 class SelectiveStyle(Spec):
@@ -163,8 +183,8 @@ class MemoryStyle(Spec):
 
     context_bytes: the CUDA context and loaded kernels, outside the allocator. communicator_bytes: NCCL buffers per
     communicator, also outside the allocator. workspace_bytes: library workspaces, in the allocator from the first
-    operator on. rounding_bytes: allocation granularity; block sizes are multiples of it. fragmentation: fraction of
-    reserved memory that the modelled allocator does not account for. error: relative error of modelled against measured
+    operator on. rounding_bytes: allocation granularity; block sizes are multiples of it. expandable_segments: reserved
+    memory grows and shrinks page by page, so that none is lost between blocks. fragmentation: fraction of reserved memory that the modelled allocator does not account for. error: relative error of modelled against measured
     memory, 90th percentile. logits_bytes: live bytes per logit when the loss's backward pass begins; trine then assumes
     that copies of the logits after the first are made in place. gradient_buffer: all gradients are accumulated in one
     persistent buffer. weight_gradients: lifetime of a gradient that a backward operator makes: kept until the ``step``
@@ -191,6 +211,7 @@ class MemoryStyle(Spec):
     workspace_bytes: Bytes = 0
     communicator_bytes: Bytes = 0
     rounding_bytes: Annotated[int, Field(ge=1, le=2**30)] = 512
+    expandable_segments: bool = False
     fragmentation: Annotated[float, Field(ge=0, le=1)] = 0.0
     error: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     logits_bytes: Count | None = None
@@ -234,11 +255,18 @@ class Software(Spec):
 
     stages: the default rule for cutting a pipeline into stages (:class:`trine.Plan`, ``balance``). plan: this
     software's defaults for a plan's schedule, dp_overlap and overlap. constraints: layouts that the software can run.
-    sources: field -> source of its number.
+    sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
+    implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
+    describes. vboost: the recipes raise the clock boost (``nvidia-smi boost-slider --vboost 1``).
     """
 
     name: str
     description: str
+    base: str | None = None
+    container: str = ""
+    vboost: bool = False
+    losses: dict[str, LossStyle] = Field(default_factory=dict)
+    choices: Choices = Choices()
     operators: OperatorStyle = OperatorStyle()
     launch: LaunchStyle = LaunchStyle()
     step: list[FixedCost] = Field(default_factory=list)
@@ -286,6 +314,8 @@ class Software(Spec):
 
 _FOLDER = PRESETS / "software"
 _SUFFIXES = (".yaml", ".yml", ".json")
+#: Fields that a profile does not take from its base.
+_OF_ONE_FILE = ("name", "description", "container", "vboost")
 
 
 @cache
@@ -324,8 +354,32 @@ def _preset(name: str) -> Software:
     return _read_profile(_FOLDER / f"{name}.yaml")
 
 
+def _merged_layers(files: Sequence[tuple[Path, object]]) -> object:
+    """Return the fields of a profile over those of its bases; name, description and container are never inherited."""
+    data: object = {}
+    for file, layer in reversed(files):
+        placeholder = {"name": "", "description": ""}
+        check(Software, merged(placeholder, layer), file)  # a fault names the file that has it
+        below = {key: value for key, value in data.items() if key not in _OF_ONE_FILE} if isinstance(data, dict) else {}
+        data = merged(below, layer)
+    return data
+
+
+def _find_base(base: object, path: Path) -> Path:
+    """Return the file of a base profile: a name, or a path relative to the file that names it."""
+    text = str(base)
+    if text.endswith(_SUFFIXES):
+        return path.parent / text
+    if text not in known_software():
+        hint = nearest(text[:80], known_software())
+        raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", file=path, field="base")
+    return software_file(text)
+
+
 def _read_profile(path: Path) -> Software:
-    profile = read_spec(path, Software)
+    files = with_bases(path, _find_base)
+    profile = check(Software, files[0][1] if len(files) == 1 else _merged_layers(files), path)
+    profile = with_choices(profile, profile.choices.loss, profile.choices.gradient_dtype)
     style = profile.operators
     for field, families in (("operators.kernels", style.kernels), ("operators.passes", style.passes),
                             ("memory.keeps", profile.memory.keeps)):  # fmt: skip

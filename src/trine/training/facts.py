@@ -54,7 +54,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "micro_batches": list(report.micro_batches),
         "schedule": plan.schedule if pipeline else None,
         "virtual_stages": plan.virtual_stages if pipeline else None,
-        "balance": None if not pipeline or plan.cuts else plan.balance,
+        "balance": None if not pipeline or plan.has_cuts else plan.balance,
         "recompute": plan.recompute if workload.is_training else None,
         "recompute_layers": plan.recompute_layers,
         "sync": plan.sync if plan.dp > 1 and workload.is_training and not plan.splits_gradients else None,
@@ -303,10 +303,11 @@ def memory_facts(setup: Setup) -> MemoryFacts:
 
 
 def memory_verdict(result: Result) -> tuple[str, ...]:
-    """Name the ranks that need more memory than their GPU has."""
+    """Name the ranks that need more memory than their GPU has, and the host that has too little for its ranks."""
     full_rows = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
+    on_host = () if result.host_memory is None or not result.host_memory.warning else (result.host_memory.warning,)
     if not full_rows:
-        return ()
+        return on_host
     worst = result.fullest_row
     count, bound, scope = len(full_rows), "", result.scope
     if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
@@ -316,4 +317,5 @@ def memory_verdict(result: Result) -> tuple[str, ...]:
         f"out of memory: {bound}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
         f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}",
+        *on_host,
     )

@@ -58,7 +58,7 @@ def stage_programs(
     from trine.parallel.stage import StageBuilder
 
     plan, _ = resolve_layout(plan, software, LayoutFacts(workload))
-    needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
+    needs_times = plan.pp > 1 and not plan.has_cuts and plan.balance == "time"
     model = make_compute("auto", workload) if needs_times else NoTimes()
     launch = recorded_launches(workload, software)
     context = JobContext(workload, shortened(plan, workload.batch), model, launch, software)
@@ -85,6 +85,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
         size is None
         or plan.replica_batches
         or plan.steps > 1
+        or plan.defer_head_gradient is not None
         or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
     ):
         return plan
@@ -143,7 +144,7 @@ def in_order(program: RankProgram) -> list[MemoryChange]:
 def facts_of(software: Software | None, plan: Plan, workload: Workload) -> MemoryFacts:
     """Return a profile's memory facts besides tensors, for a plan's communicators and a workload's weights.
 
-    With half-precision weights and float32 copies, two thirds of the optimizer state are moments.
+    With half-precision weights, two thirds of the optimizer state are moments; four fifths with 16-bit remainders.
     """
     if software is None:
         return MemoryFacts()
@@ -156,7 +157,8 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
         error=style.error,
         software=software.name,
         state_blocks=max(2 * len(workload.parameters) // plan.pp, 1) if late else 0,
-        late_states=2 / 3 if is_half else 1.0,
+        late_states=(4 / 5 if software.operators.master == "remainder" else 2 / 3) if is_half else 1.0,
+        expandable=style.expandable_segments,
     )
 
 

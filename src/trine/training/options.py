@@ -50,6 +50,13 @@ class SimulateOptions:
     software: the profile of the training software (:mod:`trine.software`): an object, a name, a file, or ``none``. It
         sets the options that the plan omits. For a synthesised workload it also sets the operators and their launch
         costs on the CPU. None: the workload's profile, else the default for the workload and GPU.
+    documents: lengths of documents packed into each sample of a synthesised transformer: ``LENGTH``, ``uniform:A:B``,
+        or a file with one length per line. Attention sees only its own document
+        (:mod:`trine.workload.synthesis.documents`). None: as the workload has them, by default one per sample.
+    gradient_dtype: dtype of the buffer and the reduction of gradients, ``bf16`` or ``fp32``, instead of the profile's.
+        Needs a transformer in bf16 that trine writes.
+    loss: implementation of the loss, ``native``, ``te`` or ``unfused``, instead of the profile's; the profile must offer
+        it (``losses`` in its file).
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     fold: ``on`` simulates one of each set of identical ranks, exactly, or gives an estimate if a few slow links make
@@ -79,6 +86,7 @@ class SimulateOptions:
     trace_gpu: str | None = option(None, "Name the GPU of the trace if the trace does not.")
     compute: str = option("auto", "Choose the source of operator times.")
     calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
+    documents: str | None = option(None, "Pack documents of LENGTH, uniform:A:B or FILE into each sample.")
     cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")
     launch_cost_ps: int | None = option(None, 'Set the CPU time of a launch, e.g. "5 us" [the trace\'s].')
     network: str | Network | None = option(None, "Choose how flows share links [fair; circuit if any].")
@@ -102,6 +110,8 @@ class SimulateOptions:
     software: Software | str | os.PathLike[str] | None = option(
         None, "Choose the software profile: name or file [by workload]."
     )
+    gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
+    loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
     warnings: tuple[str, ...] = ()
     compare: bool = option(False, "Also simulate without each option that may not pay, and report it.")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trine.training.setup import Setup
 
 #: Options whose values are plain data.
-_PLAIN = ("gpu", "trace_gpu", "compute", "cpu", "launch_cost_ps", "gpu_spread", "power_cap_w")
+_PLAIN = ("gpu", "trace_gpu", "compute", "cpu", "launch_cost_ps", "gpu_spread", "power_cap_w", "gradient_dtype", "loss")
 
 
 def resolved_inputs(setup: Setup) -> dict[str, object]:

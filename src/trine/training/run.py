@@ -42,6 +42,7 @@ from trine.training.headline import (
     public_mfu,
     step_work,
 )
+from trine.training.host_memory import host_memory_of
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
@@ -325,6 +326,7 @@ class _Run:
             "work": work,
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
+            "host_memory": host_memory_of(setup),
             "repeats": run.repeats,
             "repeated_steps": run.repeated_steps,
             "inputs": resolved_inputs(setup),

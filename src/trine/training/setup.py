@@ -17,6 +17,7 @@ from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time
 from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
+from trine.compute.gaps import WithKernelGaps, kernel_gap_ps
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
 from trine.compute.power import Bounds, CappedTimes, PowerCap, power_cap
@@ -31,7 +32,10 @@ from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
-from trine.training.software import ChosenSoftware, is_model, launches_of, software_of, written_for
+from trine.training.host_memory import check_hosts
+from trine.training.software import (
+    ChosenSoftware, check_choices, is_model, launches_of, packed, software_of, written_for,
+)  # fmt: skip
 from trine.workload import load
 from trine.workload.on_gpu import on_gpu
 
@@ -229,10 +233,15 @@ def setup_workload(
 ) -> tuple[Workload, ChosenSoftware]:
     """Load a trace, or synthesise a model, with the operators of its software on the machine's GPU."""
     loaded = source if is_model(source) else load_workload(source, options.trace_gpu)
-    software = software_of(options.software, loaded, machine.target)
+    software = software_of(
+        options.software, loaded, machine.target, loss=options.loss, gradient_dtype=options.gradient_dtype
+    )
     if not isinstance(loaded, Workload):
         loaded = load_workload(loaded, options.trace_gpu, machine.target, software.profile or NO_SOFTWARE)
-    return on_gpu(written_for(loaded, software), software.profile), software
+    workload = written_for(loaded, software)
+    check_choices(workload, options)
+    workload = on_gpu(workload, software.profile)
+    return workload if options.documents is None else packed(workload, options.documents), software
 
 
 def setup_layout(
@@ -257,13 +266,15 @@ def setup_times(
 ) -> Setup:
     """Choose the operator times and the costs of launches; return the finished setup."""
     plan, layout_notes, layout_warnings = layout
+    if plan.offload != "none":
+        check_hosts(machine.cluster, machine.places)
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
     gpus, cap = _under_cap(workload, plan, gpus, options, machine)
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
-    launch = launches_of(workload, software, options, crosses)
+    launch = launches_of(workload, software, options, crosses, plan.virtual_stages > 1)
     return Setup(
         workload=workload,
         plan=plan,
@@ -401,6 +412,13 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 
 
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
+    """Make the compute model of a job; times from a recording include the gaps between its kernels."""
+    model = _operator_times(workload, name, gpu, calibration)
+    gap_ps = kernel_gap_ps(workload)
+    return WithKernelGaps(model, gap_ps) if gap_ps and uses_recorded_times(name) else model
+
+
+def _operator_times(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     if gpu is None or not uses_recorded_times(name):
         target = None if gpu is None else load_gpu(gpu)
         return make_compute(name, workload, target=target, source=None, calibration=calibration)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trine.common.kept import keep
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
+from trine.software.choices import with_choices
 from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
 from trine.workload.load import is_model_name
 
@@ -60,21 +61,59 @@ def _vendor(gpu: str | None) -> str:
 
 
 def software_of(
-    software: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
+    software: Software | str | os.PathLike[str] | None,
+    workload: Workload | str | os.PathLike[str],
+    gpu: str | None,
+    *,
+    loss: str | None = None,
+    gradient_dtype: str | None = None,
 ) -> ChosenSoftware:
-    """Return the profile for simulating ``workload`` on ``gpu``.
+    """Return the profile for simulating ``workload`` on ``gpu``, with another loss or dtype of gradients if requested.
 
     A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
-    the workload was synthesised for another profile than the named one.
+    the workload was synthesised for another profile than the named one, or for a choice that the profile does not offer.
     """
+
+    def choose(profile: Software | None, reason: str) -> ChosenSoftware:
+        return ChosenSoftware(_with_choices(profile, loss, gradient_dtype), reason)
+
     explicit = _explicit_profile(workload)
     if software is None:
-        return usual_for(workload, gpu) if explicit is None else ChosenSoftware(explicit[0], "the workload's profile")
-    chosen = ChosenSoftware(as_software(software), "as requested")
-    if explicit is not None and explicit[0] != chosen.profile:
+        usual = usual_for(workload, gpu)
+        return choose(usual.profile, usual.reason) if explicit is None else choose(explicit[0], "the workload's profile")
+    chosen = choose(as_software(software), "as requested")
+    if explicit is not None and choose(explicit[0], "").profile != chosen.profile:
         name = NO_SOFTWARE if explicit[0] is None else explicit[0].name
         raise InputError(f"the workload was written for {name!r}, so not for {chosen.name!r}", field="software")
     return chosen
+
+
+def _with_choices(profile: Software | None, loss: str | None, gradient_dtype: str | None) -> Software | None:
+    for name, value in (("loss", loss), ("gradient_dtype", gradient_dtype)):
+        if value is not None and profile is None:
+            raise InputError(f"{value[:40]!r} needs a software profile, not --software none", field=name)
+    return None if profile is None else with_choices(profile, loss, gradient_dtype)
+
+
+def check_choices(workload: Workload, options: SimulateOptions) -> None:
+    """Raise InputError for a requested loss or dtype of gradients that cannot matter to the workload."""
+    for name in ("loss", "gradient_dtype"):
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if not _is_transformer(workload):
+            raise InputError(
+                f"{value!r} needs a transformer that trine writes, such as model:llama-3-8b; {workload.name!r} has its own "
+                "operators",
+                field=name,
+            )
+        if not workload.is_training:
+            raise InputError(f"{value!r} is about training, and {workload.name!r} has no backward pass", field=name)
+        dtype = workload.tensors[workload.parameters[0].weight].dtype if workload.parameters else "no"
+        if name == "gradient_dtype" and dtype != "bfloat16":
+            raise InputError(
+                f"{value!r} needs bfloat16 weights; those of {workload.name!r} are {dtype}: leave it out", field=name
+            )
 
 
 def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
@@ -119,14 +158,30 @@ def _written_again(workload: Workload, profile: Software | None) -> Workload:
     return workload.recipe.again(workload, profile)
 
 
+def packed(workload: Workload, documents: str) -> Workload:
+    """Return a synthesised transformer with packed documents. Raises InputError for any other workload."""
+    if workload.recipe is None or workload.recipe.operators is not workload.operators:
+        raise InputError(
+            "packed documents need a synthesised model (model:NAME): a trace has the attention of its own documents",
+            field="documents",
+        )
+    return _packed_again(workload, documents)
+
+
+@keep
+def _packed_again(workload: Workload, documents: str) -> Workload:
+    assert workload.recipe is not None
+    return workload.recipe.packed(documents)
+
+
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, interleaves: bool = False
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node.
+    crosses: whether messages of the pipeline leave the node. interleaves: the pipeline has virtual stages.
     """
     from trine.compute.launch import software_launches
 
@@ -141,4 +196,6 @@ def launches_of(
     may_shrink = stragglers is not None and (
         stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
     )
+    if interleaves:
+        profile = profile.model_copy(update={"launch": style.on_virtual_stages()})
     return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)

@@ -8,6 +8,8 @@ time, with evidence 'assumed'.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 from math import prod
 
 from trine.cluster.presets import GpuSpec
@@ -23,6 +25,7 @@ from trine.compute.cost import (
     wants,
     work_of,
 )
+from trine.compute.documents import DocumentShare, document_shares
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
@@ -184,10 +187,28 @@ class SizedTimes:
             size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
         )  # fmt: skip
         kernel = str(attributes.get("attention_kernel", ""))
-        square = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
+        square = self._packed(shape, document_shares(attributes), is_gradient(sizes), kernel)
         if square is None:
             return None
         return TableTime(square.us * q.shape[-2] / length, square.evidence, square.source)
+
+    def _packed(
+        self, shape: AttentionShape, documents: tuple[DocumentShare, ...], backward: bool, kernel: str
+    ) -> TableTime | None:
+        """Return the time of attention over ``shape``, or over the documents packed into it."""
+        if not documents:
+            return self.tables.attention_in_step(shape, backward=backward, kernel=kernel)
+        parts: list[TableTime | None] = []
+        for share in documents:
+            length = max(1, round(shape.length * share.length))
+            count = Fraction(shape.batch * shape.length, length)  # documents of this length with as many tokens
+            each = replace(shape, batch=max(1, round(count)), length=length)
+            time = self.tables.attention_in_step(each, backward=backward, kernel=kernel)
+            if time is None:
+                return None
+            part = float(share.tokens * count / each.batch)
+            parts.append(TableTime(time.us * part, time.evidence, time.source))
+        return _sum(parts)
 
 
 def _is_unfused(sizes: Resized) -> bool:

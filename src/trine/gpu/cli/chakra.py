@@ -48,7 +48,7 @@ Groups = Annotated[
 
 def run(
     prefix: Prefix,
-    machine: Annotated[MachineOptions, Fields(without=("gpus", *CIRCUITS))],
+    machine: Annotated[MachineOptions, Fields(without=("gpus", "segment", *CIRCUITS))],
     given: Given[KernelChoices],
     requests: Annotated[Given[LoadStoreOptions], Fields(only=REQUESTS)],
     comm_groups: Groups = None,

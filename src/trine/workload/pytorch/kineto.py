@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from trine.common.units import PS_PER_US
@@ -25,6 +25,8 @@ _LAUNCH = (
     "privateuse1_driver",
 )  # fmt: skip
 _KERNEL = ("kernel", "gpu_memcpy", "gpu_memset", "collective_comm")
+#: CUPTI's record of a launch that waits for room in the GPU's queue (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL).
+_OVERHEAD, _QUEUE_IS_FULL = "overhead", "Command Buffer Full"
 #: Machine behind a trace without kernels, by the category of its events (libkineto/include/ActivityType.h).
 _MACHINES = (
     ("cuda_profiler_range", "a GPU under CUPTI's range profiler, which records no kernel times"),
@@ -83,7 +85,9 @@ class Kineto:
 
     ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
     ``machine``: device of a trace without kernels, None for a CPU. ``waits``: start and length, by start, of the
-    launching threads' waits: for the GPU while a collective ran on it, and for room in its queue.
+    launching threads' waits: for the GPU while a collective ran on it, and for room in its queue. ``kernel_gap_ps``:
+    usual idle time of the GPU between two kernels of its queue, None if the trace has too few of them.
+    ``launch_call_ps``: median duration of the calls that launched a kernel, None without kernels.
     """
 
     path: Path
@@ -95,6 +99,8 @@ class Kineto:
     communication: list[KernelEvent] = field(default_factory=list)
     machine: str | None = None
     waits: list[tuple[int, int]] = field(default_factory=list)
+    kernel_gap_ps: int | None = None
+    launch_call_ps: int | None = None
 
     def awake_ps(self, at_ps: int) -> int:
         """Return a time on a CPU clock that stops during ``waits``."""
@@ -126,16 +132,21 @@ def read_kineto(path: Path) -> Kineto:
     correlations: list[int | None] = []
     categories: set[str] = set()
     waits: list[tuple[int, int]] = []
+    full_queue: list[tuple[int, int]] = []
     for index, event in enumerate(document["traceEvents"]):
         if not isinstance(event, dict):
             raise TraceError(f"must be an object, got {short(event)}", file=path, field=f"traceEvents[{index}]")
         if event.get("ph") != "X" or not isinstance(category := event.get("cat"), str):
             continue
         categories.add(category)
-        if category not in (*_CPU, *_LAUNCH, *_KERNEL):
+        is_full_queue = category == _OVERHEAD and event.get("name") == _QUEUE_IS_FULL
+        if category not in (*_CPU, *_LAUNCH, *_KERNEL) and not is_full_queue:
             continue
         field = f"traceEvents[{index}]"
         start, end = _times(event, path, field)
+        if is_full_queue:
+            full_queue.append((start, end - start))
+            continue
         args = event.get("args", {})
         if not isinstance(args, dict):
             raise TraceError(f"must be an object, got {short(args)}", file=path, field=f"{field}.args")
@@ -157,16 +168,22 @@ def read_kineto(path: Path) -> Kineto:
                                        args=args))  # fmt: skip
             correlations.append(_correlation(args, path, field))
     ends: dict[int, int] = {}
+    calls: dict[int, tuple[int, int]] = {}  # kernel's event -> start and end of its launch call
     for kernel, correlation in zip(kernels, correlations, strict=True):
+        if correlation is not None and correlation in launches:
+            call_start, _, call_end = launches[correlation]
+            calls[kernel.event] = call_start, call_end
         kernel.is_launched = correlation is None or not launches or correlation in launches
         if correlation is not None:
             ends[correlation] = max(kernel.end_ps, ends.get(correlation, 0))
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
-    kineto = _of_one_device(path, document, ops, kernels, categories)
+    kineto = _of_one_device(path, document, ops, kernels, categories, calls)
     busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
-    queue_waits = _queue_waits([(start, end, ends[c]) for c, (start, _, end) in launches.items() if c in ends])
+    queue_waits = full_queue or _queue_waits(
+        [(start, end, ends[c]) for c, (start, _, end) in launches.items() if c in ends]
+    )
     for start, end in waits if busy else ():
         waited_ps = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
         if waited_ps:
@@ -195,9 +212,44 @@ def _queue_waits(launches: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     ]
 
 
+#: Kernels launched this long before the previous one ends wait in the GPU's queue; minimum number of them for a gap.
+_QUEUED_PS, _MIN_QUEUED = 10 * PS_PER_US, 32
+
+
+def _kernel_gap(kernels: list[KernelEvent], calls: Mapping[int, tuple[int, int]]) -> int | None:
+    """Return the median idle time between a kernel and the next one, if that one is in the GPU's queue by then.
+
+    ``kernels``: in the order of their start. ``calls``: kernel's event -> start and end of its launch call. No launch
+    delays such a kernel, so the gap is the GPU's own.
+    """
+    gaps = []
+    for before, after in pairwise(kernels):
+        if after.event not in calls or after.start_ps < before.end_ps:
+            continue
+        _, launched_ps = calls[after.event]
+        if launched_ps <= before.end_ps - _QUEUED_PS:
+            gaps.append(after.start_ps - before.end_ps)
+    return _middle(gaps) if len(gaps) >= _MIN_QUEUED else None
+
+
+def _launch_call(kernels: list[KernelEvent], calls: Mapping[int, tuple[int, int]]) -> int | None:
+    """Return the median duration of the calls that launched ``kernels``, without copies and fills."""
+    durations = [
+        calls[kernel.event][1] - calls[kernel.event][0]
+        for kernel in kernels
+        if kernel.event in calls and not kernel.name.lower().startswith(("memcpy", "memset"))
+    ]
+    return _middle(durations) if durations else None
+
+
+def _middle(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
 def _of_one_device(
-    path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[KernelEvent], categories: set[str]
-) -> Kineto:
+    path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[KernelEvent], categories: set[str],
+    calls: Mapping[int, tuple[int, int]],
+) -> Kineto:  # fmt: skip
     """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time.
 
     A communication kernel hides no other kernel: kernels beside it keep all of their time.
@@ -226,7 +278,8 @@ def _of_one_device(
     has_kernels = bool(computing or communication)
     return Kineto(
         path, ops, computing, gpu if has_kernels else None, len(counts), metadata, communication,
-        None if has_kernels else _machine(categories, gpu),
+        None if has_kernels else _machine(categories, gpu), kernel_gap_ps=_kernel_gap(computing, calls),
+        launch_call_ps=_launch_call(computing, calls),
     )  # fmt: skip
 
 

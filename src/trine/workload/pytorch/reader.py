@@ -14,7 +14,16 @@ from typing import TypedDict
 
 from trine.common.inputs import head
 from trine.errors import TraceError
-from trine.graph.workload import FORWARD, GPU_KERNELS, RECORDED_ON, Operator, RecordedCollective, Workload
+from trine.graph.workload import (
+    FORWARD,
+    GPU_KERNELS,
+    KERNEL_GAP,
+    LAUNCH_CALL,
+    RECORDED_ON,
+    Operator,
+    RecordedCollective,
+    Workload,
+)
 from trine.workload.analysis.analyse import analyse
 from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
@@ -357,7 +366,13 @@ class _Common(TypedDict):
 
 def _common(kineto: Kineto, step: TracedStep) -> _Common:
     name = kineto.path.name.removesuffix(".gz").removesuffix(".json")
-    metadata = kineto.metadata if kineto.machine is None else {**kineto.metadata, RECORDED_ON: kineto.machine}
+    metadata = dict(kineto.metadata)
+    if kineto.machine is not None:
+        metadata[RECORDED_ON] = kineto.machine
+    if kineto.kernel_gap_ps is not None:
+        metadata[KERNEL_GAP] = str(kineto.kernel_gap_ps)
+    if kineto.launch_call_ps is not None:
+        metadata[LAUNCH_CALL] = str(kineto.launch_call_ps)
     return _Common(name=name, source=str(kineto.path), format="pytorch", gpu=kineto.gpu, metadata=metadata,
                    collectives=recorded_collectives(kineto, step))  # fmt: skip
 

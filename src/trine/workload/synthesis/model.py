@@ -29,6 +29,7 @@ from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.readers import load_bundled
 from trine.workload.synthesis.convnet import convnet
+from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.spec import (
@@ -183,8 +184,11 @@ class Synthesis:
     biases: str | None = None
     positions: str | None = None
     dropout: str | None = None
+    documents: Documents | str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.documents, str):  # read now, so that equal options describe equal documents
+            object.__setattr__(self, "documents", parse_documents(self.documents))
         for name, values in _CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in values:
@@ -216,6 +220,7 @@ def synthesize(
     biases: str | None = None,
     positions: str | None = None,
     dropout: str | None = None,
+    documents: str | None = None,
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
@@ -243,6 +248,9 @@ def synthesize(
     biases: biases of a transformer's linear layers, ``none``, ``qkv`` or ``all`` (norms too); default: as in the model.
     positions: ``rotary`` or ``learned`` (a table with a row for each token); default: as in the model.
     dropout: ``yes`` or ``no``; default: as in the software profile.
+    documents: lengths of documents packed into each sample, ``LENGTH``, ``uniform:A:B`` or a file with one length per
+        line; attention then sees only its own document (:mod:`trine.workload.synthesis.documents`). Default: one
+        document per sample.
 
     Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
     unknown model, GPU or value, and for an option that does not apply to the model.
@@ -250,6 +258,7 @@ def synthesize(
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
+        documents=documents,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
     spec = load_model(model) if isinstance(model, str | os.PathLike) else model
@@ -335,6 +344,12 @@ class ModelRecipe:
             return None
         return replace(self, asked=replace(self.asked, gpu=gpu), has_gpu=True).write()
 
+    def packed(self, documents: str) -> Workload:
+        """Write the model with packed documents. Raises InputError if the model's options name some too."""
+        if self.asked.documents is not None:
+            raise InputError("the model's name has documents already: give them once", field="documents")
+        return replace(self, asked=replace(self.asked, documents=documents)).write()
+
     def again(self, workload: Workload, software: Software | None) -> Workload:
         """Write the model for other software; return ``workload`` if this recipe did not write its operators."""
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
@@ -392,7 +407,8 @@ def _with_dropout(options: Synthesis, software: Software | None) -> Software | N
 def _transformer_workload(
     spec: Transformer | Bert | EncoderDecoder, options: Synthesis, software: Software | None
 ) -> Workload:
-    _refuse(spec, options, ("image",) if isinstance(spec, EncoderDecoder) else ("image", "target"))
+    is_two_stacks = isinstance(spec, EncoderDecoder)
+    _refuse(spec, options, ("image", "documents") if is_two_stacks else ("image", "target"))
     if options.dtype is not None and options.dtype not in DTYPES:
         raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
     sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
@@ -417,7 +433,15 @@ def _transformer_workload(
         graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
-    return _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype, software))
+    workload = _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype, software))
+    return workload if options.documents is None else pack_documents(workload, options.documents, sequence)
+
+
+_LOSSES = {
+    "fused": "in one operator", "unfused": "on a float32 copy of the logits",
+    "native": "compiled, on a float32 copy of the logits", "te": "in place (Transformer Engine)",
+}  # fmt: skip
+_MASTERS = {"float32": "a float32 copy of the weights", "remainder": "16 more bits of each weight"}
 
 
 def _transformer_assumptions(
@@ -425,7 +449,7 @@ def _transformer_assumptions(
 ) -> tuple[str, ...]:
     writes = OperatorStyle() if software is None else software.operators
     attention = "FlashAttention" if writes.attention == "flash" else "attention with its scores in memory"
-    loss = "in one operator" if writes.loss == "fused" else "on a float32 copy of the logits"
+    loss = _LOSSES[writes.loss]
     source = "a fused implementation" if software is None else software.name
     dropout = "dropout" if writes.dropout else "no dropout"
     text = f"operators of {source}: {attention}, gate and up projection in one GEMM, cross entropy {loss}; {dropout}"
@@ -434,7 +458,7 @@ def _transformer_assumptions(
         accumulated_dtype = dtype if writes.gradient_dtype == "model" else "float32"
         assumptions.append(
             f"weights and activations are {dtype}; operators compute gradients in {dtype}, which are accumulated and "
-            f"reduced in {accumulated_dtype}; Adam keeps a float32 copy of the weights and two float32 moments"
+            f"reduced in {accumulated_dtype}; Adam keeps {_MASTERS[writes.master]} and two float32 moments"
         )
     if isinstance(spec, Bert):
         assumptions.append("logits are computed for all tokens, not for the masked ones alone")
@@ -448,7 +472,7 @@ def _transformer_assumptions(
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, options, ("sequence", "target", "layers", "dropout"))
+    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents"))
     if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if options.image is not None:
@@ -476,6 +500,7 @@ def _refuse(spec: ModelSpec, options: Synthesis, names: Sequence[str]) -> None:
     for name in names:
         if getattr(options, name) is not None:
             kind = "a convolutional network" if isinstance(spec, ConvNet) else "a transformer"
+            kind += " of two stacks" if isinstance(spec, EncoderDecoder) else ""
             raise InputError(f"{spec.name} is {kind}: it has no use for {name}", field=name)
 
 
@@ -504,6 +529,8 @@ def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration:
     if times == FITTED:
         if options.shares:
             raise InputError("fitted times use no shares of a data sheet: times=roofline does", field="shares")
+        if options.documents is not None:
+            raise InputError("fitted times know no packed documents: times=tables does", field="documents")
         if precision not in ("", "tfloat32"):
             text = "recorded operators are of float32 with convolutions in TF32: times=roofline has other precisions"
             raise InputError(text, field="times")

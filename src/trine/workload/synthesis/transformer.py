@@ -194,35 +194,43 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
 
     ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then sums one float32 per token.
     """
-    if graph.writes.loss == "unfused":
+    if graph.writes.loss in ("unfused", "native"):
         unfused_cross_entropy(graph, logits, targets, layer)
         return
     loss = graph.tensor(targets.shape, dtype="float32")
-    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, {"vocab_parallel": True})
+    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, _over_vocabulary(graph))
 
     def backward() -> None:
-        dlogits = graph.like(logits)
+        dlogits = graph.view(logits, logits.shape) if graph.writes.loss == "te" else graph.like(logits)
         graph.backward("cross_entropy_loss_backward", (logits, targets), (dlogits,), op)
         graph.give(logits, dlogits, op)
 
     graph.on_backward(op, backward)
 
 
+def _over_vocabulary(graph: Graph) -> Attributes:
+    """Return the attributes of a loss whose vocabulary tensor parallelism may divide."""
+    sums = graph.writes.loss_all_reduces
+    return {"vocab_parallel": True} if sums == 1 else {"vocab_parallel": True, "sums": sums}
+
+
 def adam(graph: Graph, *, master: bool) -> None:
     """Run Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back.
 
-    The software's fixed costs come before and after it.
+    With ``remainder`` in the profile, the 16 bits that a bf16 weight lacks replace the copy, and Adam reads and writes
+    both halves of a weight. The software's fixed costs come before and after it.
     """
     fixed_costs(graph, before=True)
     weights = list(graph.weights.values())
     sizes = [w.shape for w in weights]
 
-    def state() -> list[Tensor]:
-        return [graph.tensor(s, role="optimizer_state", dtype="float32", batch_dims=()) for s in sizes]
+    def state(dtype: str = "float32") -> list[Tensor]:
+        return [graph.tensor(s, role="optimizer_state", dtype=dtype, batch_dims=()) for s in sizes]
 
-    updated = state() if master else weights
+    splits = master and graph.writes.master == "remainder"
+    updated = [*weights, *state("int16")] if splits else state() if master else weights
     graph.optimizer("aten::_fused_adam_", (*updated, *(graph.gradients[w.id] for w in weights), *state(), *state()))
-    if master:
+    if master and not splits:
         graph.optimizer("aten::_foreach_copy_", (*weights, *updated))
     fixed_costs(graph, before=False)
 
@@ -534,7 +542,7 @@ def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: 
 
     graph.gives_back(cast, logits, copy, "to_copy_backward")
     loss, chances = graph.tensor(targets.shape, dtype="float32"), graph.like(copy)
-    op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, {"vocab_parallel": True})
+    op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, _over_vocabulary(graph))
 
     def backward() -> None:
         dcopy = graph.like(copy)
