@@ -124,7 +124,7 @@ class SizeAnswer(Report):
             warning_label="no answer",
             closing=(
                 *self._notes(),
-                *([] if cost is None else [("failures", f"{cost.expected_line()}")]),
+                *([] if cost is None else [("expected", cost.expected_line())]),
                 ("price", self.price_source or "none: --price 2.5 (dollars per GPU-hour) or a dated file"),
                 ("without", LEFT_OUT),
                 ("next", self._next()),

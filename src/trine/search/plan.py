@@ -17,6 +17,7 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
+from trine.search.fabric_note import fabric_note
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
@@ -111,6 +112,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),
+        fabric=fabric_note(cluster, search.ranked),
         plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
 

@@ -121,6 +121,10 @@ def evidence(
                 f"{'schedules on one channel, no protocol overhead' if costs is None else costs.software}; {sharing}"
             )
             rows.append(Evidence("communication time", "modelled", detail))
+    given = None if setup.machine is None else setup.machine.collective_bandwidth
+    if given is not None:
+        detail = f"bus bandwidth of the cluster file: {given.words()}; other collectives follow the links"
+        rows.append(Evidence("bandwidth per collective", given.evidence, detail))
     for subject, size in report.one_operation_bytes.items():
         rows.append(Evidence(f"broadcast of {subject}", "modelled", _broadcast_detail(setup, subject, size, costs)))
     for kernel in kernels:
