@@ -50,12 +50,12 @@ from trine.workload.on_gpu import on_gpu
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.cluster.presets import GpuSpec
-    from trine.parallel.tensor_times import TensorTimes
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine.models import Network
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
+    from trine.parallel.tensor_times import TensorTimes
     from trine.software.profile import Software
 
 

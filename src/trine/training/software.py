@@ -180,15 +180,19 @@ def _packed_again(workload: Workload, documents: str) -> Workload:
 
 
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, stages: int,
+    workload: Workload,
+    chosen: ChosenSoftware,
+    options: SimulateOptions,
+    crosses: bool,
+    stages: int,
     interleaves: bool = False,
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node. stages: number of pipeline stages. interleaves: the pipeline
-    has virtual stages.
+    crosses: whether messages of the pipeline leave the node. stages: of the pipeline. interleaves: whether the
+    pipeline has virtual stages.
     """
     from trine.compute.launch import software_launches
 
