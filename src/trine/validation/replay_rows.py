@@ -136,7 +136,7 @@ def _shares(result: Result) -> Triple:
 
 def _software(row: TrainingRow, ask: Ask) -> Software | str:
     """Return the profile with its factors, or ``none``."""
-    profile = row.source.profile() if ask.software is None else as_software(ask.software)
+    profile = row.source.profile(row.software) if ask.software is None else as_software(ask.software)
     if profile is None:
         return NO_SOFTWARE
     factors = dict(zip(ask.names, ask.factors, strict=True))

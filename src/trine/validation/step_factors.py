@@ -59,7 +59,7 @@ class ComparedStep:
         return {
             "source": self.row.source.key,
             "gpu": self.row.gpu,
-            "software": self.row.source.software,
+            "software": self.row.software,
             "scale": self.row.scale,
         }[by]
 

@@ -40,6 +40,7 @@ class TrainingSource:
     cluster: str | Mapping[str, str]
     generation: str | Mapping[str, str]
     software: str
+    variants: Mapping[str, str]
     operators: Mapping[str, Any]
     model: Mapping[str, Any]
     plan: Mapping[str, Any]
@@ -53,9 +54,9 @@ class TrainingSource:
         """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
         return _of_gpu(self.cluster, gpu)
 
-    def profile(self) -> Software:
-        """Return the profile of the source's software, with the source's operator options."""
-        software = load_software(self.software)
+    def profile(self, software_name: str | None = None) -> Software:
+        """Return the profile of the source's software, or ``software_name``, with the source's operator options."""
+        software = load_software(software_name or self.software)
         return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
 
     def generation_of(self, gpu: str) -> str:
@@ -93,6 +94,11 @@ class TrainingRow:
         if value is None:
             raise InputError(f"{self.name} does not state it, and there is no default", field=column)
         return whole_number(value, column)
+
+    @property
+    def software(self) -> str:
+        """The profile of the row: the source's, unless the source names one for the row's variant."""
+        return self.source.variants.get(self.facts.get("variant", ""), self.source.software)
 
     @property
     def num_gpus(self) -> int:
@@ -251,7 +257,8 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
+    usual: dict[str, Any] = {name: {} for name in ("variants", "operators", "plan", "fill")}
+    usual.update(why="", fabric=None, layouts=None)
     return {
         key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()

@@ -69,6 +69,9 @@ _SM_BYTES_PER_S = {
 _ACTIVATION = re.compile("gelu|silu|glu")
 #: Families whose unfused kernels broadcast a value per row.
 _ROWWISE = frozenset({"layer_norm", "softmax", "loss"})
+#: Microseconds between two kernels of a stream, in which no operator runs: (step_ms - gpu_busy_ms) / kernels of the
+#: steps with a fused optimizer in tests/data/h100/steps.csv, median (1.3 to 2.3). The GEMM tables contain it.
+GAP_US = 1.9
 #: Maximum number of launches of an operator; larger attribute values are ignored.
 _MOST_KERNELS = 1e9
 
@@ -114,7 +117,8 @@ class SizedTimes:
         num_bytes = work.bytes * passes
         time = self.tables.memory(num_bytes, "other" if is_unfused else family)
         slowest_us = 1e6 * num_bytes / self._highest_rate(sizes, family, is_unfused)
-        return TableTime(max(time.us, slowest_us, FLOOR_US * kernels), time.evidence, time.source)
+        us = max(time.us, slowest_us, FLOOR_US * kernels) + GAP_US * kernels
+        return TableTime(us, time.evidence, time.source)
 
     def _highest_rate(self, sizes: Resized, family: str, is_unfused: bool) -> float:
         """Return the highest bytes/s of a memory-bound operator whose kernels the SMs limit; inf without a limit."""
@@ -218,7 +222,8 @@ class SizedTimes:
         square = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
         if square is None:
             return None
-        return TableTime(square.us * q.shape[-2] / length, square.evidence, square.source)
+        gaps_us = GAP_US * max(1.0, number_of(sizes.operator.attributes.get("kernels")))
+        return TableTime(square.us * q.shape[-2] / length + gaps_us, square.evidence, square.source)
 
 
 def _is_unfused(sizes: Resized) -> bool:
