@@ -43,18 +43,19 @@ class OperatorStyle(Spec):
     """Implementation of a transformer's operators.
 
     attention: ``flash`` keeps no scores; ``unfused`` writes scores, masked softmax, dropout and product to memory.
-    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits. biases: the
-    GEMM adds the biases of queries, keys, values and up projections (``fused``), or a kernel after it does
-    (``separate``); bias_gradients: the GEMM of the weight gradient sums them, or a kernel does. gradient_dtype: dtype for accumulating and reducing gradients. accumulation: ``fused`` into
-    the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
-    recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs (``early-stop``).
-    optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach`` operators or as one
-    ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading dimension, so they are
-    ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism, queries and keys are
-    ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches per operator of a
-    family, forward and backward (default 1). passes: memory traffic of an unfused operator as a multiple of its own
-    bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for ``rotary``,
-    and ``rms_norm`` replaces ``norm`` for RMS norms.
+    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits. biases:
+    the GEMM adds the biases of queries, keys, values and up projections (``fused``), or a kernel after it does
+    (``separate``); bias_gradients: the GEMM of the weight gradient sums them, or a kernel does. gradient_dtype: dtype
+    for accumulating and reducing gradients. accumulation: ``fused`` into the weight-gradient GEMM, or ``separate``: a
+    pass over all gradients after each micro-batch. checkpoint: full recomputation runs the ``whole`` layer again, or
+    stops once the backward pass has all its inputs (``early-stop``). optimizer: a step recorded on a CPU, with one
+    operator per tensor, runs on a GPU as ``foreach`` operators or as one ``fused`` operator. sequence_gathers: with
+    sequence parallelism, tokens are not the leading dimension, so they are ``copied`` whole after a gather or before
+    a scatter. head_norms: with tensor parallelism, queries and keys are ``gathered`` forward after the head norms,
+    and each rank rotates them whole. kernels: launches per operator of a family, forward and backward (default 1).
+    passes: memory traffic of an unfused operator as a multiple of its own bytes, forward and backward (default 1).
+    Launches and passes of ``head_norm`` add to those for ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS
+    norms.
     """
 
     attention: Literal["flash", "unfused"] = "flash"

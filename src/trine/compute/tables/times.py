@@ -241,7 +241,7 @@ def _widens(sizes: Resized) -> bool:
 
 
 def _accumulates(sizes: Resized) -> bool:
-    """Return whether an operator adds 16-bit gradients to float32 sums, with the casts of the kernel for mixed types."""
+    """Return whether an operator adds 16-bit gradients to float32 sums: one kernel with casts."""
     return sizes.operator.attributes.get("cost") == "accumulation"
 
 
