@@ -19,14 +19,11 @@ from trine.compute.models import ComputeModel
 from trine.compute.power_curve import PowerCurve
 from trine.compute.resize import Split
 from trine.compute.roofline import TABLES, has_tf32_products, peak, precision_of
-from trine.compute.tables.times import number_of
+from trine.compute.tables.times import GAP_US, number_of
 from trine.graph.workload import Operator, Workload
 
 #: Part of a memory-bound operator's dynamic power that follows the clock: SMs and L2; the rest is in the HBM (assumed).
 CLOCKED = 0.5
-#: Time between two kernels in which the GPU draws its static power only: (step_ms - gpu_busy_ms) / kernels of the fused
-#: eager steps in tests/data/h100/steps.csv is 1.3 to 2.0 us.
-GAP_S = 1.8e-6
 #: Precisions of the tensor cores whose GEMMs have a ceiling of their clock.
 _TENSOR_CORES = frozenset({"bfloat16", "float16", "float8"})
 #: Bisections of the clock, to less than 0.01 MHz.
@@ -39,7 +36,7 @@ class StepLoad:
 
     gemm_s, gemm_j: GEMMs of the tensor cores, whose clock has a ceiling. compute_s: other operators limited by compute.
     clocked_j: energy of all operators but those GEMMs that scales with V^2; steady_j: energy of the memory, whatever
-    the clock. gap_s: time between kernels, which needs no dynamic energy and is part of no operator's time.
+    the clock. gap_s: time between kernels, which needs no dynamic energy.
     """
 
     compute_s: float
@@ -117,13 +114,15 @@ def load_of(
     Times of the model count as times at the maximum clock, except GEMMs from tables, which belong to a known clock.
     """
     split, is_table = Split(batch), model.name == TABLES and curve.tensor is not None
-    compute_s = memory_s = gemm_s = gemm_j = compute_j = kernels = 0.0
+    compute_s = memory_s = gemm_s = gemm_j = compute_j = gaps_s = 0.0
     for operator in workload.operators:
         seconds = model.duration(operator, split).ps / PS_PER_S
         if operator.phase == "optimizer":
             memory_s += seconds / micro_batches
             continue
-        kernels += launches_of(operator) if seconds else 0.0
+        gap_s = min(launches_of(operator) * GAP_US * 1e-6, seconds / 2) if is_table else 0.0
+        gaps_s += gap_s
+        seconds -= gap_s
         if not bounds.is_compute(operator, split):
             memory_s += seconds
             continue
@@ -145,7 +144,7 @@ def load_of(
         (1 - CLOCKED) * memory_j,
         gemm_s=gemm_s,
         gemm_j=gemm_j,
-        gap_s=kernels * GAP_S,
+        gap_s=gaps_s,
     )
 
 

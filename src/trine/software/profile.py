@@ -49,7 +49,8 @@ class OperatorStyle(Spec):
     the logits. loss_all_reduces: all-reduces of the loss over a sharded vocabulary. master: float32 copy of the weights
     in the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight
     lacks (10 bytes). biases: the GEMM adds the biases of queries, keys, values and up projections (``fused``), or a
-    kernel after it does (``separate``). gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
+    kernel after it does (``separate``). bias_gradients: the GEMM of the weight gradient sums them, or a kernel does.
+    gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
     ``fused`` into the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch.
     checkpoint: full recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs
     (``early-stop``). optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach``
@@ -68,6 +69,7 @@ class OperatorStyle(Spec):
     logits_dtype: Literal["float32", "model"] = "model"
     dropout: bool = False
     biases: Literal["fused", "separate"] = "fused"
+    bias_gradients: Literal["fused", "separate"] = "fused"
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"

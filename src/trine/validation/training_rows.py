@@ -281,7 +281,8 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "why": "", "fabric": None, "layouts": None}
+    usual: dict[str, Any] = {name: {} for name in ("operators", "plan", "fill")}
+    usual.update(why="", fabric=None, layouts=None)
     return {
         key: TrainingSource(key=key, **{"set": "", **usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()

@@ -8,6 +8,7 @@ time, with evidence 'assumed'.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -60,6 +61,20 @@ _ALIGNED, _MISALIGNED_ON = 8, ("ampere",)
 #: linear layer: odd and even row lengths. Measured on an H100 (tests/data/h100/unaligned.csv). On A100 they reproduce
 #: the 25 % that nanoGPT gains with a vocabulary of 50,304 instead of 50,257 (A. Karpathy, 2023).
 _ODD_ROWS, _EVEN_ROWS = (0.70e12, 1.04e12, 1.12e12), (2.0e12,) * 3
+#: Bytes/s per SM of kernels that the SMs limit rather than the memory, measured on an H100 (tests/data/h100: casts and
+#: softmax in pointwise.csv, kernels of unfused norms and losses, which broadcast one value per row, in the capture of
+#: Llama 3.2 1B) and an H200 (layer norm and GELU in power.csv, as fast there as on the H100). Other generations are not
+#: measured.
+_SM_BYTES_PER_S = {
+    "cast": 1.95e12 / 132, "softmax": 1.29e12 / 132, "loss": 1.51e12 / 132, "unfused rows": 2.35e12 / 132,
+    "layer_norm": 2.6e12 / 132, "activation": 2.95e12 / 132,
+}  # fmt: skip
+_ACTIVATION = re.compile("gelu|silu|glu")
+#: Families whose unfused kernels broadcast a value per row.
+_ROWWISE = frozenset({"layer_norm", "softmax", "loss"})
+#: Microseconds between two kernels of a stream, in which no operator runs: (step_ms - gpu_busy_ms) / kernels of the
+#: steps with a fused optimizer in tests/data/h100/steps.csv, median (1.3 to 2.3). The GEMM tables contain it.
+GAP_US = 1.9
 #: Maximum number of launches of an operator; larger attribute values are ignored.
 _MOST_KERNELS = 1e9
 
@@ -99,11 +114,29 @@ class SizedTimes:
         work = work_of(sizes)
         if not work.bytes and not work.flops:
             return TableTime(0.0, ASSUMED, "data sheet")
-        attributes = sizes.operator.attributes
+        kernels = max(1.0, number_of(sizes.operator.attributes.get("kernels")))
         passes = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
-        time = self.tables.memory(work.bytes * passes, "other" if _is_unfused(sizes) else family)
-        floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
-        return TableTime(max(time.us, floor), time.evidence, time.source)
+        is_unfused = _is_unfused(sizes)
+        num_bytes = work.bytes * passes
+        time = self.tables.memory(num_bytes, "other" if is_unfused else family)
+        slowest_us = 1e6 * num_bytes / self._highest_rate(sizes, family, is_unfused)
+        us = max(time.us, slowest_us, FLOOR_US * kernels) + GAP_US * kernels
+        return TableTime(us, time.evidence, time.source)
+
+    def _highest_rate(self, sizes: Resized, family: str, is_unfused: bool) -> float:
+        """Return the highest bytes/s of a memory-bound operator whose kernels the SMs limit; inf without a limit."""
+        if generation_of(self._gpu.name) != "hopper":
+            return math.inf
+        dtypes = {dtype_name(tensor) for tensor in (*sizes.inputs, *sizes.outputs)}
+        if is_gradient(sizes) and not is_unfused:
+            return math.inf
+        if family in _ROWWISE:
+            key = "unfused rows" if is_unfused else family
+        elif {"bfloat16", "float32"} <= dtypes and _widens(sizes) and (family == "copy" or _accumulates(sizes)):
+            key = "cast"
+        else:
+            key = "activation" if _ACTIVATION.search(sizes.operator.name.lower()) else family
+        return _SM_BYTES_PER_S.get(key, math.inf) * self._gpu.num_compute_units
 
     def _product(self, sizes: Resized) -> TableTime | None:
         """Return the time of a product, or of the gradients of one."""
@@ -136,6 +169,8 @@ class SizedTimes:
             dtypes = [dtype_name(t) for t in sizes.outputs]
             style = WEIGHT_PRODUCT if self._fused and "float32" in dtypes else INPUT_PRODUCT
             parts.append(gemm(outer, inner, rows, WEIGHT_PRODUCT, style))
+            if sizes.operator.attributes.get("bias_gradient") == "separate":
+                parts.append(self.tables.memory(y.size_bytes, "reduction"))  # a sum over the tokens
         return _sum(parts)
 
     def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
@@ -190,7 +225,8 @@ class SizedTimes:
         square = self._packed(shape, document_shares(attributes), is_gradient(sizes), kernel)
         if square is None:
             return None
-        return TableTime(square.us * q.shape[-2] / length, square.evidence, square.source)
+        gaps_us = GAP_US * max(1.0, number_of(sizes.operator.attributes.get("kernels")))
+        return TableTime(square.us * q.shape[-2] / length + gaps_us, square.evidence, square.source)
 
     def _packed(
         self, shape: AttentionShape, documents: tuple[DocumentShare, ...], backward: bool, kernel: str
@@ -218,6 +254,16 @@ def _is_unfused(sizes: Resized) -> bool:
     """
     forward = () if sizes.forward is None else (sizes.forward.operator,)
     return any(passes_of(operator) > 1 for operator in (sizes.operator, *forward))
+
+
+def _widens(sizes: Resized) -> bool:
+    """Return whether an operator writes float32 from 16-bit tensors."""
+    return any(dtype_name(tensor) == "float32" for tensor in sizes.outputs)
+
+
+def _accumulates(sizes: Resized) -> bool:
+    """Return whether an operator adds 16-bit gradients to float32 sums: one kernel with casts."""
+    return sizes.operator.attributes.get("cost") == "accumulation"
 
 
 def number_of(value: object) -> float:

@@ -87,6 +87,8 @@ def _product_gradients(
         graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, {"gradient_of": "input", **attributes})
         gradients = [graph.weight_gradient(w) for w in weights]
         weight_attributes = {"gradient_of": "weight", **attributes}
+        if len(weights) > 1 and graph.writes.bias_gradients == "separate":
+            weight_attributes["bias_gradient"] = "separate"
         graph.made(graph.backward(f"{name}_backward_weight", (dy, x), gradients, op, weight_attributes), *weights)
         graph.give(x, dx, op)
 
