@@ -204,3 +204,19 @@ def test_options_equal_the_profiles_that_have_them() -> None:
     own = from_text(text, software=with_choices(load_software("megatron-core"), "te", "bf16"))
     assert [(op.name, op.attributes) for op in own.operators] == [(op.name, op.attributes) for op in nemo.operators]
     assert chosen.step_time_ps < trine.simulate(text, software="megatron-core").step_time_ps
+
+
+def test_search_takes_the_choices() -> None:
+    """bf16 gradients need 2 bytes less a parameter; the command of the answer repeats the choice."""
+    fix = {"tp": 1, "pp": 1, "sharding": "zero1", "recompute": "none", "offload": "none", "micro_batch": 1, "cp": 1}
+    needs = [
+        trine.plan(
+            "llama-3-8b,layers=2", gpus=2, cluster="dgx-h100", global_batch=2, workers=1, fix=fix, top=1,
+            software="megatron-core", gradient_dtype=dtype,
+        ).best.outcome.memory_bytes
+        for dtype in ("fp32", "bf16")
+    ]  # fmt: skip
+    model = replace(LLAMA, layers=2)
+    assert needs[0] - needs[1] == pytest.approx(2 * model.num_parameters, rel=0.3)
+    with pytest.raises(InputError, match="fp8"):
+        trine.plan("llama-3-8b,layers=2", gpus=2, cluster="dgx-h100", global_batch=2, gradient_dtype="fp8")

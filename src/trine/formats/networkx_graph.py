@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
+from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link, check_host_memory
 from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import refuse_circuits
 from trine.common.schema import show
@@ -25,7 +25,7 @@ from trine.formats.reader import (
     parse_xml,
 )
 
-_NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")
+_NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail", "memory_bytes")
 _EDGE_KEYS = ("bandwidth", "latency", "class", "medium", "link", "peak_bandwidth")
 #: Attributes that InfraGraph adds to the nodes of its expanded graphs; they repeat the names.
 _INFRAGRAPH_KEYS = ("instance", "instance_idx", "device", "composed_device")
@@ -38,9 +38,9 @@ def from_networkx(
     """Return a cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
 
     Node attributes: ``kind`` or ``type`` (gpu, host, nic, switch, or xpu, cpu, port, ...), ``gpu``, ``node``,
-    ``forwards``, ``reduces``, ``rail``. Edge attributes: ``bandwidth`` and ``latency`` (text with units, or bytes/s
-    and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is a link in one
-    direction, an edge of an undirected graph is a link in both.
+    ``forwards``, ``reduces``, ``rail``, ``memory_bytes``. Edge attributes: ``bandwidth`` and ``latency`` (text with
+    units, or bytes/s and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is a
+    link in one direction, an edge of an undirected graph is a link in both.
 
     links, links_from: as for InfraGraph, for edges without numbers, by their ``medium`` or ``link``.
 
@@ -179,10 +179,16 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
     rail = attributes.get("rail")
     if rail is not None and (isinstance(rail, bool) or not isinstance(rail, int)):
         raise SpecError(f"node {name!r}: rail must be a whole number, got {show(rail)}", file=file)
+    memory = attributes.get("memory_bytes")
+    if memory is not None:
+        if isinstance(memory, bool) or not isinstance(memory, int):
+            raise SpecError(f"node {name!r}: memory_bytes must be a whole number, got {show(memory)}", file=file)
+        check_host_memory(kind, memory, file, f"node {name!r}")
     return Device(
         name=name, kind=kind, gpu=None if model is None else str(model), node=None if node is None else str(node),
         forwards=kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards),
         reduces=bool(attributes.get("reduces", False)), rail=rail,
+        memory_bytes=memory,
     )  # fmt: skip
 
 
@@ -228,8 +234,9 @@ def _rates(
 def to_networkx(cluster: Cluster) -> Any:
     """Return a ``networkx.MultiDiGraph`` with a node per device and an edge per link.
 
-    Node attributes: ``kind``, ``gpu``, ``node``, ``forwards``, ``reduces``, ``rail``; edge attributes: ``bandwidth``
-    (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are omitted.
+    Node attributes: ``kind``, ``gpu``, ``node``, ``forwards``, ``reduces``, ``rail``, ``memory_bytes``; edge
+    attributes: ``bandwidth`` (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are
+    omitted.
     The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
 
     Raises InputError if networkx is not installed, SpecError for a cluster with circuits.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
-from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device, Link
+from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device, Link, check_host_memory
 from trine.cluster.presets import load_gpu
 from trine.common.schema import Spec
 from trine.common.spec import check, parse_json
@@ -61,11 +61,14 @@ def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | Non
     for name, values in (("names", exported.names), ("node", exported.node), ("rail", exported.rail)):
         if values is not None and node.number >= len(values):
             raise SpecError(f"component {node.path!r}: '{name}' after {MARK!r} is too short", file=file)
+    if exported.memory_bytes is not None:
+        check_host_memory(exported.kind, exported.memory_bytes, file, f"component {node.path!r}: memory_bytes")
     prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
     return Device(
         name=prefix + exported.names[node.number], kind=exported.kind, gpu=exported.gpu,
         node=host if exported.node is None else exported.node[node.number], forwards=exported.forwards,
         reduces=exported.reduces, rail=None if exported.rail is None else exported.rail[node.number],
+        memory_bytes=exported.memory_bytes,
     )  # fmt: skip
 
 

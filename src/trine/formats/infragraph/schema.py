@@ -159,6 +159,7 @@ class OwnComponent(Spec):
     forwards: bool = False
     reduces: bool = False
     rail: list[int | None] | None = None
+    memory_bytes: int | None = None
 
 
 class OwnInstance(Spec):

@@ -157,6 +157,7 @@ class _Export:
                 "forwards": first.forwards,
                 "reduces": first.reduces,
                 "rail": None if all(rail is None for rail in rails) else rails,
+                "memory_bytes": first.memory_bytes,
             }
             kind.components.append(
                 {"name": component, "description": _mark(extra), "count": len(members), "choice": _CHOICES[first.kind]}
@@ -188,7 +189,7 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
 def _but_number(member: tuple[int, str, Device]) -> object:
     """Return what equal devices share: all but their number."""
     _, name, device = member
-    return name.rstrip("0123456789"), device.kind, device.gpu, device.forwards, device.reduces
+    return name.rstrip("0123456789"), device.kind, device.gpu, device.forwards, device.reduces, device.memory_bytes
 
 
 def _unique(text: str, names: set[str]) -> str:
