@@ -30,11 +30,17 @@ from trine.parallel.constraints import LayoutFacts, check_layout, ignored_option
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
+from trine.training.host_memory import check_hosts
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
-from trine.training.host_memory import check_hosts
 from trine.training.software import (
-    ChosenSoftware, check_choices, is_model, launches_of, packed, software_of, written_for,
+    ChosenSoftware,
+    check_choices,
+    is_model,
+    launches_of,
+    packed,
+    software_of,
+    written_for,
 )  # fmt: skip
 from trine.workload import load
 from trine.workload.on_gpu import on_gpu
@@ -42,12 +48,12 @@ from trine.workload.on_gpu import on_gpu
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.cluster.presets import GpuSpec
-    from trine.parallel.tensor_times import TensorTimes
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
     from trine.engine.models import Network
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
+    from trine.parallel.tensor_times import TensorTimes
     from trine.software.profile import Software
 
 
