@@ -45,14 +45,10 @@ def jobs_of(workload: Workload, plan: trine.Plan, nodes: int = 1, **options: obj
 
 
 def sent_bytes(job: Job, tp: int) -> int:
-    """Return the bytes a rank sends for tensor parallelism; shifts send their payload, others (tp - 1) / tp."""
-    sent = 0
+    """Return the bytes that a rank sends on the tp axis: the payload of shifts, (tp - 1) / tp of it for the others."""
+    sent, kinds = 0, ("all_gather", "reduce_scatter", "shift")
     for step in job.programs[0].steps:
-        if (
-            isinstance(step, Collective)
-            and step.kind in ("all_gather", "reduce_scatter", "shift")
-            and step.axis == "tp"
-        ):
+        if isinstance(step, Collective) and step.axis == "tp" and step.kind in kinds:
             sent += step.size_bytes * tp if step.kind == "shift" else step.size_bytes * (tp - 1)
     return sent // tp
 

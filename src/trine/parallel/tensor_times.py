@@ -15,7 +15,7 @@ from trine.cluster.parts import SCALE_OUT
 from trine.common.arrays import Int64
 from trine.graph.grid import RankGrid
 from trine.graph.workload import Operator
-from trine.parallel.contention import CommunicationKernels, extra_wave
+from trine.parallel.contention import CommunicationKernels, extra_wave, is_persistent
 from trine.parallel.plan import Plan
 
 
@@ -46,7 +46,7 @@ class TensorTimes:
         if not self.is_contended:
             return product_ps
         sms = min(channels / self.kernels.gpu.num_compute_units, 0.9)
-        if self.kernels.persistent[op.id] and not has_margin:
+        if is_persistent(self.kernels.gpu, op) and not has_margin:
             return round(product_ps * max(1 + extra_wave(sms), 1 / (1 - sms)))
         return round(product_ps / (1 - sms))
 

@@ -38,15 +38,14 @@ def about(result: Result, option: str) -> list[str]:
 SEQUENCE = {"tp": 8, "tp_style": "megatron", "sequence_parallel": True}
 
 
-def test_overlap_that_slows_the_step_is_said_with_by_how_much():
+def test_overlap_without_an_effect_is_said():
+    """No GEMM of this small model ends earlier in pieces, so all stay whole."""
     with_it, without = step(**SEQUENCE, tp_overlap=4), step(**SEQUENCE)
-    assert with_it.step_time_ps > without.step_time_ps
+    assert with_it.step_time_ps == without.step_time_ps
     (text,) = about(with_it, "--tp-overlap 4")
-    longer = 100 * (with_it.step_time_ps / without.step_time_ps - 1)
-    times = [trine.common.units.format_time(one.step_time_ps) for one in (with_it, without)]
-    assert text == (
-        f"--tp-overlap 4 does not pay: it makes the step {longer:.2g} % longer ({times[0]}, without it {times[1]})"
-    )
+    time = trine.common.units.format_time(with_it.step_time_ps)
+    words = f"makes the step neither longer nor shorter ({time}, without it {time})"
+    assert text == f"--tp-overlap 4 does not pay: it {words}"
     assert not about(without, "--tp-overlap")
 
 
@@ -77,11 +76,14 @@ def test_recomputation_that_frees_next_to_nothing_is_said_in_bytes_and_time(reco
 
 def test_the_command_says_it_too():
     arguments = "train model:llama-3-8b,layers=2,sequence=1024 --tp 8 --tp-style megatron --cluster dgx-h100"
-    for more in ("--recompute selective", "--sequence-parallel --tp-overlap 8"):
+    for more, effect in (
+        ("--recompute selective", r"[\d.]+ % longer"),
+        ("--sequence-parallel --tp-overlap 8", "neither longer nor shorter"),
+    ):
         answer = CliRunner().invoke(app, [*arguments.split(), *more.split(), "--advice"])
         text = re.sub(r"\s+", " ", answer.stdout)
         assert answer.exit_code == 0
-        assert re.search(r"makes the step [\d.]+ % longer \([\d.]+ m?s, without it [\d.]+ m?s\)", text), text
+        assert re.search(rf"makes the step {effect} \([\d.]+ m?s, without it [\d.]+ m?s\)", text), text
 
 
 def test_recomputation_that_frees_memory_is_not_warned_of():
