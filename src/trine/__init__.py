@@ -30,6 +30,7 @@ _HOMES = {
     "trine.decentralised.protocol": "HopProtocol",
     "trine.decide.compare": "compare",
     "trine.decide.cost": "run_cost",
+    "trine.decide.failures": "Failures",
     "trine.decide.sensitivity": "sensitivity",
     "trine.decide.size": "size",
     "trine.decide.support": "support",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from trine.decentralised.study import hop
     from trine.decide.compare import compare
     from trine.decide.cost import run_cost
+    from trine.decide.failures import Failures
     from trine.decide.sensitivity import sensitivity
     from trine.decide.size import size
     from trine.decide.support import support
@@ -112,13 +114,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
-    "Experiment", "ExperimentSpec", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions", "MoeOptions",
-    "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers", "TaskGraph",
-    "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable", "build_topology",
-    "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare", "compare_fidelity",
-    "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range",
-    "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size", "support",
-    "sweep", "synthesize",
+    "Experiment", "ExperimentSpec", "Failures", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions",
+    "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers",
+    "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
+    "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare",
+    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "loadstore_collective", "overlap_range", "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity",
+    "simulate", "simulate_shared", "size", "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """Do steps under contention, without overlap and with shared host links match times worked out by hand?"""
 
+import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import trine
-from trine.common.units import transfer_ps
+from trine.common.units import format_time, transfer_ps
 from trine.engine import run
 from trine.errors import InputError, PlanError
 from trine.graph.placement import Placement
@@ -143,17 +145,21 @@ def test_the_share_of_the_sms_and_of_the_bandwidth():
     assert pressure_ppm(h100, ChannelUse(24, h100.memory_bytes_per_s / 4), Bound(memory=1.0)) == 250_000
     assert pressure_ppm(h100, ChannelUse(33, h100.memory_bytes_per_s / 2), Bound(memory=0.5)) == 375_000
     assert pressure_ppm(h100, ChannelUse(33, 0.0), Bound(waves=0.5)) == 375_000
-    assert pressure_ppm(h100, ChannelUse(4, 0.0, MS), Bound(waves=0.5), MS) == round(4 / 132 * 10**6)
+    part = 4 / 13.2  # of a second wave, whose whole needs 13.2 SMs
+    assert pressure_ppm(h100, ChannelUse(4, 0.0, MS), Bound(waves=0.5), MS) == round(part * 10**6)
+    assert pressure_ppm(h100, ChannelUse(4, 0.0), Bound(waves=1.0)) == round(part / (1 + part) * 10**6)
     assert pressure_ppm(h100, ChannelUse(500, 0.0), Bound()) == 990_000
 
 
+@pytest.mark.parametrize("channels", [1, 4, 13, 24])
 @pytest.mark.parametrize("kernel_ms", [1, 3, 4, 5, 7, 8, 20])
-def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms):
+def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms, channels):
     """Blocks of a 4 ms GEMM that get no SM start once the concurrent kernel or the other blocks end."""
     h100, product_ms = trine.load_gpu("h100-sxm"), 4
-    use = ChannelUse(24, 0.0, kernel_ms * MS)
+    use = ChannelUse(channels, 0.0, kernel_ms * MS)
+    wave = min(channels / 13.2, 1)
     lost = pressure_ppm(h100, use, Bound(waves=1.0), product_ms * MS)
-    cap = 0.99 if kernel_ms <= product_ms else 1.0
+    cap = min(wave, 0.99) if kernel_ms <= product_ms else wave
     steps = (
         Collective("all_reduce", "dp", ("k",), kernel_ms * 10**6, -1, "ring", (), NONE, pressure_ppm=lost),
         Compute("compute", product_ms * MS, (), NONE),
@@ -161,6 +167,22 @@ def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms):
     graph, _ = instantiate(job(*steps), two_gpus())
     ended = run(graph).end_ps[graph.kind == COMPUTE][0] / MS
     assert ended == pytest.approx(product_ms + cap * min(product_ms, kernel_ms), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_half_the_channels_cause_at_least_half_of_the_loss_and_more_never_less(seed):
+    """For any mixture of operators, product beside the kernel and transfer time; one channel loses next to nothing."""
+    h100, rng = trine.load_gpu("h100-sxm"), random.Random(seed)
+    memory = rng.uniform(0, 1)
+    bound = Bound(memory=memory, waves=rng.uniform(0, 1 - memory))
+    rate, product_ps, time_ps = rng.uniform(0, 3e12), rng.choice((0, rng.randrange(20 * MS))), rng.randrange(1, 20 * MS)
+    lost = [
+        pressure_ppm(h100, ChannelUse(channels, rate, time_ps), bound, product_ps) for channels in range(1, 133)
+    ]  # fmt: skip
+    assert all(more >= fewer - 1 for fewer, more in pairwise(lost))
+    assert all(2 * lost[half - 1] >= lost[2 * half - 1] - 2 for half in range(1, 67))
+    for fewer, more in pairwise(lost):  # no jump: each SM adds at most the part of a wave that it can add
+        assert more - fewer <= 10**6 / 13.2 + 2
 
 
 def test_products_of_hopper_and_blackwell_come_in_waves():
@@ -189,7 +211,8 @@ def test_memory_products_and_the_rest_are_parts_of_the_time():
 
 def test_the_product_that_starts_beside_a_collective_counts():
     """A GEMM at least as long as the collective loses 99 % of its speed, one longer than half of it loses its share
-    of the collective's time. Shorter GEMMs and attention lose the average over all operators."""
+    of the collective's time. A shorter one loses half of its speed, and what follows it the average over all operators,
+    as attention does."""
     cluster = trine.load_cluster("dgx-h100")
     workload, h100 = trine.synthesize("llama-3-8b", gpu="h100-sxm"), trine.load_gpu("h100-sxm")
     kernels = kernels_of(h100, workload, cluster, np.arange(2), None)
@@ -206,7 +229,8 @@ def test_the_product_that_starts_beside_a_collective_counts():
     assert found("linear", 2) == 990_000
     assert found("linear", 0.75) == pytest.approx(750_000, abs=2)
     usual = kernels.ppm([use], 0)
-    assert found("linear", 0.25) == found("attention", 0.25) == found("attention", 2) == usual
+    assert found("linear", 0.25) == pytest.approx(250_000 + usual / 2, abs=2)
+    assert found("attention", 0.25) == found("attention", 2) == usual
     assert usual == pressure_ppm(h100, use, bound_of(workload, h100))
 
 
@@ -238,7 +262,7 @@ def test_messages_take_what_their_route_carries():
     kernels = kernels_of(h100, workload, cluster, np.arange(8), None)
     use = kernels.of_message(np.array([0]), np.array([1]))
     assert use == ChannelUse(8, 4.0 * 370_800_000_000)
-    assert kernels.ppm([use], 0) == pressure_ppm(h100, use, Bound(memory=kernels.bound.memory))
+    assert kernels.ppm([use], 0) == pressure_ppm(h100, use, kernels.bound)
     (group,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
     assert group == ChannelUse(24, 3.0 * 370_800_000_000, transfer_ps(2**28, 370_800_000_000))
 
@@ -355,3 +379,31 @@ def test_a_message_to_another_node_presses_otherwise_than_one_inside():
     assert near != far
     slowest = min(cluster.links[link].bytes_per_s for link in cluster.route(cluster.gpus[0], cluster.gpus[8]))
     assert alone[1] == ChannelUse(2, 4.0 * slowest)
+
+
+def test_fewer_nics_do_not_make_compute_faster():
+    """FSDP of an 8B model on 8 GPUs: across nodes NCCL has fewer channels, but its gathers last longer."""
+    compute_s, contention_ps = [], []
+    for nodes in (1, 2, 4):
+        cluster = trine.load_cluster("dgx-h100", nodes=nodes, gpus=8)
+        plan = trine.Plan(dp=8, sharding="fsdp", overlap="modelled")
+        result = trine.simulate("model:llama-3-8b", plan, cluster=cluster, software="megatron-core")
+        compute_s.append(result.compute_s)
+        contention_ps.append(result.contention_ps)
+    assert compute_s == sorted(compute_s)
+    alone_s = compute_s[0] - contention_ps[0] / 1e12
+    for busy_s, lost_ps in zip(compute_s, contention_ps, strict=True):
+        assert busy_s - lost_ps / 1e12 == pytest.approx(alone_s, rel=1e-3)
+
+
+def test_the_answer_names_contention_above_5_percent_of_the_step():
+    cluster, plan = trine.load_cluster("dgx-h100", gpus=8), trine.Plan(dp=8, sharding="fsdp", overlap="modelled")
+    result = trine.simulate("model:llama-3-8b,layers=2", plan, cluster=cluster, software="megatron-core")
+    part = result.contention_ps / result.step_time_ps
+    assert part > 0.05
+    assert f"cost {format_time(result.contention_ps)} of compute, {100 * part:.1f} %" in " ".join(
+        result.summary().split()
+    )
+    ideal = trine.simulate("model:llama-3-8b,layers=2", replace(plan, overlap="ideal"), cluster=cluster)
+    assert ideal.contention_ps == 0
+    assert "kernels beside" not in ideal.summary()

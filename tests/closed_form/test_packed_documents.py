@@ -77,7 +77,9 @@ def test_documents_of_several_samples_take_the_time_of_one_by_one(tmp_path):
     shape = {"heads": 32, "kv_heads": 8, "size": 128}
     total = 0.0
     for length in lengths:  # 24 documents of a length at once, a third of them for each of three samples
-        time = tables.attention_in_step(AttentionShape(batch=24, length=length, **shape), backward=False, kernel="flash-2")
+        time = tables.attention_in_step(
+            AttentionShape(batch=24, length=length, **shape), backward=False, kernel="flash-2"
+        )
         total += time.us / 24
     per_sample = total / (sum(lengths) / S)
     found = TableTimes(packed, gpu).duration(forward, Split(8)).ps / 8e6
@@ -123,7 +125,10 @@ def test_ranks_divide_each_document(plan):
     """Each rank has its part of the heads or tokens of every document, as of as many short samples."""
     plan = {**plan, "overlap": "ideal"}  # the same transfers slow other attention down elsewhere
     packed = trine.simulate(
-        "llama-3-8b,layers=2,sequence=8192,documents=2048", trine.Plan(batch=1, **plan), cluster="dgx-h100", compare=False
+        "llama-3-8b,layers=2,sequence=8192,documents=2048",
+        trine.Plan(batch=1, **plan),
+        cluster="dgx-h100",
+        compare=False,
     )
     short = trine.simulate(
         "llama-3-8b,layers=2,sequence=2048", trine.Plan(batch=4, **plan), cluster="dgx-h100", compare=False
@@ -201,7 +206,8 @@ def test_many_lengths_are_joined_and_keep_tokens_and_pairs():
     [
         ("0", "from 1 to the sequence.*got '0'"), ("-7", "from 1 to the sequence.*got '-7'"),
         ("9000", "9000 tokens does not fit a sequence of 2048: lengths are 1 to 2048"),
-        ("uniform:1:2049", "2049 tokens does not fit a sequence of 2048"), ("uniform:5", "A at most B; got 'uniform:5'"),
+        ("uniform:1:2049", "2049 tokens does not fit a sequence of 2048"),
+        ("uniform:5", "A at most B; got 'uniform:5'"),
         ("uniform:9:2", "A at most B"), ("uniform:0:9", "from 1 to the sequence"), ("none.txt", "got 'none.txt'"),
     ],
 )  # fmt: skip
@@ -215,7 +221,8 @@ def test_bad_lengths_are_one_line(text, message):
     ("lines", "message"),
     [
         ("3\n\n5\n", "line 2: .*1 to the sequence, got an empty line"), ("3\n-5\n", "line 2: .*got '-5'"),
-        ("x\n", "line 1: .*got 'x'"), ("", "holds no lengths"), ("4\n4096\n", "4096 tokens does not fit a sequence of 2048"),
+        ("x\n", "line 1: .*got 'x'"), ("", "holds no lengths"),
+        ("4\n4096\n", "4096 tokens does not fit a sequence of 2048"),
         ("1.5\n", "line 1: .*got '1.5'"),
     ],
 )  # fmt: skip

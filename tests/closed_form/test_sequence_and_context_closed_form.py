@@ -69,7 +69,7 @@ def test_overlap_of_tensor_parallelism_moves_the_same_bytes_in_less_time(pieces:
     jobs = [build(workload, plan)[0] for plan in plans]
     assert payloads(jobs[0].programs[0]) == payloads(jobs[1].programs[0])
     computing = [sum(s.duration_ps for s in j.programs[0].steps if isinstance(s, Compute)) for j in jobs]
-    assert computing[0] == computing[1]
+    assert computing[0] < computing[1] < 1.05 * computing[0]  # pieces are GEMMs with fewer rows
     whole, cut = (simulate(workload, plan, cluster=cluster).step_time_ps for plan in plans)
     assert cut < whole
 

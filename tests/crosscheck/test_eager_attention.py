@@ -69,11 +69,14 @@ def test_each_layer_keeps_six_bytes_a_score(sequence):
 def test_scores_move_28_bytes_each_way():
     """Scale 4, mask 4, cast 6, softmax 8, cast 6; backward 6, 12, 6, 4 (bfloat16 of 2 bytes, float32 of 4)."""
     workload = synthesize("llama-3.2-1b", layers=1, sequence=SEQUENCE, software=PROFILE)
-    moved = {op.name: work(op, workload).bytes for op in workload.operators if "softmax" in op.name and "loss" not in op.name}
+    moved = {
+        op.name: work(op, workload).bytes for op in workload.operators if "softmax" in op.name and "loss" not in op.name
+    }
     assert moved["scaled_masked_softmax"] == 28 * HEADS * SEQUENCE**2
     assert moved["scaled_masked_softmax_backward"] == pytest.approx(28 * HEADS * SEQUENCE**2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_eager_norms_against_a_capture():
     """33 norms of Llama 3.2 1B at batch 4 take 8.8 ms forward; from their bytes trine says 6.5 (26 % less).
 
@@ -98,6 +101,8 @@ def test_eager_norms_against_a_capture():
     found = sum(times.duration(op, Split(4)).ps for op in workload.operators if op.name == "aten::rms_norm")
     print(f"norms: measured {measured / 1e9:.2f} ms, predicted {found / 1e9:.2f} ms")
     assert found == pytest.approx(measured, rel=0.3)
-    fused = TableTimes(other := synthesize("llama-3.2-1b", sequence=SEQUENCE, batch=4, software="none"), load_gpu("h100-sxm"))
+    fused = TableTimes(
+        other := synthesize("llama-3.2-1b", sequence=SEQUENCE, batch=4, software="none"), load_gpu("h100-sxm")
+    )
     once = sum(fused.duration(op, Split(4)).ps for op in other.operators if op.name == "aten::rms_norm")
     assert abs(found - measured) < abs(once - measured) / 3

@@ -16,7 +16,6 @@ from trine.compute.resize import Resized
 from trine.compute.tables.operators import AttentionShape, OperatorTables
 from trine.compute.tables.times import SizedTimes
 from trine.graph.workload import Operator, Tensor
-from trine.workload import load
 from trine.workload.synthesis.spec import load_model
 
 DATA = Path(__file__).parents[1] / "data" / "h100"
@@ -140,35 +139,3 @@ def test_steps(row):
     assert told == (row["model"].startswith("gpt-2") and not padded)
     print(f"{found:.1f} ms, measured {row['step_ms']}: {found / float(row['step_ms']) - 1:+.1%}")
     assert found == pytest.approx(float(row["step_ms"]), rel=0.13)
-
-
-@pytest.mark.parametrize(
-    ("model", "low", "high", "tolerance"),
-    [("resnet50", 128, 256, 0.05), ("vgg13", 128, 256, 0.015)],
-)
-def test_another_batch(model, low, high, tolerance):
-    """TrioSim's figure 6 on our H100: a step of one batch size from the trace of another (there 3.25 % on an A100)."""
-    steps = {batch: load(DATA / f"{model}-b{batch}") for batch in (low, high)}
-    for traced, asked in ((low, high), (high, low), (low, low), (high, high)):
-        found = trine.simulate(steps[traced], trine.Plan(batch=asked, inputs="none")).step_time_ps
-        print(f"{model}, {asked} from {traced}: {found / steps[asked].unprofiled_step_ps - 1:+.1%}")
-        assert found == pytest.approx(steps[asked].unprofiled_step_ps, rel=tolerance)
-
-
-def test_steps_that_wait_for_the_cpu():
-    """One sample of Llama 3.2 1B waits for the CPU; trine omits the profiler's part of launches.
-
-    Four samples keep the GPU busy, and launches wait for room in its queue: 70 of their 91 ms are this wait.
-    """
-    one, four = (load(DATA / f"llama-3.2-1b-b{batch}-s2048-bf16") for batch in (1, 4))
-
-    def error(traced, asked):
-        found = trine.simulate(traced, trine.Plan(batch=asked.batch, inputs="none")).step_time_ps
-        return found / asked.unprofiled_step_ps - 1
-
-    assert abs(error(one, one)) < 0.02
-    assert abs(error(four, four)) < 0.04
-    assert abs(error(one, four)) < 0.15  # large tensors leave the L2, and the clock falls
-    assert abs(error(four, one)) < 0.3  # a trace of a busy GPU hides the profiler's overhead
-    launches = [sum(op.launch_duration_ps for op in step.operators) for step in (one, four)]
-    assert launches[1] < 1.35 * launches[0]

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trine.cluster import load_gpu
 from trine.compute import Split, make_compute
 from trine.compute.cost import Work
+from trine.compute.kinds import is_compute_bound, kind_of
 from trine.compute.law import Law, Sample, fit_law
 from trine.compute.linear import anchored
 from trine.workload import load
@@ -50,7 +52,9 @@ def test_fits_are_finite_non_negative_and_repeatable(data: list[tuple[int, int, 
 
 @pytest.mark.parametrize("name", ["resnet50-h100-b128", "vgg13-h100-b128"])
 def test_bundled_traces_from_batch_1_to_4096(name: str) -> None:
-    workload = load(name)
+    """Times rise with the batch, by at most its ratio; a read that leaves the L2 costs up to 2.3 times as much."""
+    workload, gpu = load(name), load_gpu("h100-sxm")
+    from_memory = gpu.l2_bytes_per_s / gpu.memory_bytes_per_s
     model = make_compute("auto", workload)
     batches = [1, 2, 5, 16, 64, 100, 128, 129, 256, 1000, 4096]
     for op in workload.operators:
@@ -61,7 +65,8 @@ def test_bundled_traces_from_batch_1_to_4096(name: str) -> None:
             zip(batches, times, strict=True), zip(batches[1:], times[1:], strict=True), strict=False
         ):
             assert at_a <= at_b, f"{op.layer}: slower at batch {a} than at {b}"
-            assert at_b * a <= at_a * b + 2 * b, f"{op.layer}: more than proportional from batch {a} to {b}"
+            dearer = 1.0 if is_compute_bound(kind_of(op)) else from_memory
+            assert at_b * a <= at_a * b * dearer + 2 * b, f"{op.layer}: more than proportional from batch {a} to {b}"
         if op.phase == "optimizer":
             assert set(times) == {op.gpu_time_ps}
 

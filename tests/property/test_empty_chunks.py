@@ -26,13 +26,22 @@ def plans(draw) -> trine.Plan:
         parts[draw(st.integers(0, len(parts) - 1))] += 1
     schedules = ["interleaved"] if virtual > 1 else ["1f1b", "gpipe", "zb-h1"]
     schedule = draw(st.sampled_from(schedules))
-    fields: dict[str, object] = {"dp": draw(st.sampled_from([1, 2])), "recompute": draw(st.sampled_from(["none", "full"]))}
+    fields: dict[str, object] = {
+        "dp": draw(st.sampled_from([1, 2])),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+    }
     if fields["dp"] == 2:
         fields["sharding"] = draw(st.sampled_from(["none", "zero1", "fsdp"]))
     if schedule != "zb-h1" and fields.get("sharding") != "fsdp":
         fields["defer_head_gradient"] = draw(st.sampled_from([None, 0, 2]))
     return trine.Plan(
-        pp=pp, virtual_stages=virtual, stage_layers=tuple(parts), schedule=schedule, batch=2 * pp, micro_batch=1, **fields
+        pp=pp,
+        virtual_stages=virtual,
+        stage_layers=tuple(parts),
+        schedule=schedule,
+        batch=2 * pp,
+        micro_batch=1,
+        **fields,
     )
 
 
@@ -57,6 +66,9 @@ def test_every_message_goes_to_the_next_chunk_and_all_work_is_done(plan: trine.P
         assert set(pairs.values()) == {messages}
     folded, whole = simulate(plan), simulate(plan, fold="off")
     assert folded.step_time_ps == whole.step_time_ps
+    graph, records = whole.graph, whole.records
+    after = np.repeat(np.arange(len(graph.kind)), np.diff(graph.predecessor_ptr))
+    assert (records.end_ps[graph.predecessor_idx] <= records.start_ps[after]).all()
 
 
 @settings(max_examples=15, deadline=None)

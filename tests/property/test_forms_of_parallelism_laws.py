@@ -42,6 +42,7 @@ def plans(draw: Any) -> tuple[bool, Plan]:
         fields["tp_style"] = chosen(draw, "tp_style", "column", "megatron")
         if fields["tp_style"] == "megatron" and draw(st.booleans(), label="sequence_parallel"):
             fields |= {"sequence_parallel": True, "tp_overlap": chosen(draw, "tp_overlap", 1, 3)}
+            fields["userbuffers"] = fields["tp_overlap"] == 1 and draw(st.booleans(), label="userbuffers")
     if ways["cp"] > 1:
         fields["cp_style"] = chosen(draw, "cp_style", "ring", "all-gather", "ulysses")
     if ways["pp"] > 1:

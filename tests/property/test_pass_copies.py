@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, bool]] = {
     "dualpipe": (LLAMA, {**PIPELINE, "schedule": "dualpipe"}, "none", False),
     "gpipe, recomputed": (LLAMA, {**PIPELINE, "schedule": "gpipe", "recompute": "full"}, "none", True),
     "sequence parallelism in pieces": (LLAMA, {**PIPELINE, "sequence_parallel": True, "tp_overlap": 2}, "none", True),
+    "userbuffers": (LLAMA, {**PIPELINE, "sequence_parallel": True, "userbuffers": True}, "none", True),
     "context": (LLAMA, {"cp": 2, "batch": 6, "micro_batch": 1}, "none", True),
     "experts": (MOE, {**REPLICAS, "ep": 4}, "none", True),
     "each micro-batch reduced late": (LLAMA, {**REPLICAS, "sync": "each", "dp_overlap": False}, "none", True),

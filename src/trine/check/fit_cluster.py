@@ -148,9 +148,15 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     """Fit the links of ``base`` to logs of one machine, and return the fit with its cluster.
 
     base: one node; logs of several nodes join copies of it by its usual fabric. name: of the fitted cluster.
-    Raises InputError for logs without a number of ranks, of more GPUs than the base has, or with too few sizes.
+    Raises InputError for logs without a number of ranks, of more GPUs than the base has, or with too few sizes, and for
+    a base with bandwidths per collective.
     """
     cluster = as_cluster(base)
+    if cluster.collective_bandwidth is not None:
+        message = (
+            f"{cluster.name} gives collective_bandwidth, which hides its links from a fit: remove it from the base"
+        )
+        raise InputError(message, field="collective_bandwidth")
     runs = [_run_of(log, cluster) for log in logs]
     if not runs:
         raise InputError("give at least one log", field="LOG")

@@ -87,8 +87,20 @@ def _refuse_unused(options: Given[Plan], ways: dict[str, Any]) -> None:
     for names, is_there, remedy in (
         (("bucket_bytes",), is_ddp, "DDP: add --parallel ddp or --dp N"),
         (("tp_style",), "tp" in ways, "tensor parallelism: add --tp N"),
-        (("schedule", "cuts", "virtual_stages", "balance", "stage_layers", "first_stage_layers", "last_stage_layers",
-          "defer_head_gradient"), "pp" in ways, "a pipeline: add --pp N"),
+        (
+            (
+                "schedule",
+                "cuts",
+                "virtual_stages",
+                "balance",
+                "stage_layers",
+                "first_stage_layers",
+                "last_stage_layers",
+                "defer_head_gradient",
+            ),
+            "pp" in ways,
+            "a pipeline: add --pp N",
+        ),
         (("cp_style",), cp, "context parallelism: add --cp N"),
         (("expert_imbalance", "capacity_factor"), (options["ep"] or 1) > 1, "expert parallelism: add --ep N"),
         (("tp_overlap",), tp, "tensor parallelism: add --tp N"),

@@ -132,4 +132,6 @@ def plot(
     target = output or os.path.join(experiment, f"{chosen['y']}-by-{chosen['x']}.png".replace("/", "-"))
     keep_input(target)
     answer.plot("points", path=target, **chosen)
-    say(f"drawn in {target}")
+    unfit = answer.num_unfit
+    left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory" if unfit else ""
+    say(f"drawn in {target}{left_out}")

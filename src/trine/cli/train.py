@@ -33,6 +33,7 @@ from trine.common.plugins import load_target
 from trine.decide.failures import Failures
 from trine.errors import InputError
 from trine.parallel.plan import Plan
+from trine.results.columns import to_row
 from trine.results.text import MAX_LINES
 from trine.training.options import SimulateOptions
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
+    from trine.search.other_profiles import ProfileDifference
     from trine.training.ensemble import StepEnsemble
     from trine.training.explained import MemoryExplained
     from trine.training.neighbour import SharedRun
@@ -283,7 +285,9 @@ def train(
         write_json(result.record(), None, "train", result.SCHEMA)
         return
     step = (workload, job, step_options)
+    others = ProfilesAnswer(is_asked=not (brief or answer.is_study))
     sections: tuple[Section, ...] = (
+        others,
         MemoryAnswer(explain_memory, memory_snapshot),
         kernel,
         exported,
@@ -296,7 +300,10 @@ def train(
         section.prepare(step, answer.whole)
     with to_terminal(json):
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
-        show(answer.headline(result) if is_short else answer.text(result, details, cost.num_lines), json)
+        show(
+            answer.headline(result) if is_short else answer.text(result, details, cost.num_lines + others.num_lines),
+            json,
+        )
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)
@@ -306,6 +313,36 @@ def train(
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+class ProfilesAnswer(Section):
+    """Estimated steps under other common software profiles, one line each, if they differ by more than 5 %."""
+
+    def __init__(self, is_asked: bool) -> None:
+        self._is_asked = is_asked
+        self._found: tuple[ProfileDifference, ...] = ()
+
+    @property
+    def num_lines(self) -> int:
+        return len(self._found)
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Estimate the steps, if the run was long enough."""
+        if self._is_asked:
+            from trine.search.other_profiles import differences
+
+            workload, plan, options = step
+            self._found = differences(workload, plan, options, result)
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Print a line for each profile."""
+        for each in self._found:
+            show(each.words, json)
+
+    def document(self) -> dict[str, object]:
+        """Return ``other_profiles``, if any."""
+        rows = [to_row(each, "software step_s change") for each in self._found]
+        return {"other_profiles": rows} if rows else {}
 
 
 class NeighbourAnswer(Section):

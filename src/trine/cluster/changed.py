@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link, check_host_memory
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing.router import UNNAMED, usual_routing
@@ -54,6 +55,9 @@ def changed(
     cluster = replace(
         cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
         notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
+        collective_bandwidth=given_bandwidth(
+            spec.collective_bandwidth, cluster, spec.library or base.library, file
+        ),
         library=spec.library or base.library, segment=spec.segment or base.segment,
     )  # fmt: skip
     if spec.routing is not None:
@@ -88,7 +92,8 @@ def _with_device(cluster: Cluster, entry: DeviceChange, indices: Sequence[int], 
         devices[i] = _device(devices[i], values, file)
     was = cluster.devices[indices[0]]
     for key, value in values.items():
-        log.append(f"{key} of {', '.join(entry.name)}: {value} ({getattr(was, 'memory_bytes' if key == 'memory' else key)} in {cluster.name})")
+        before = getattr(was, "memory_bytes" if key == "memory" else key)
+        log.append(f"{key} of {', '.join(entry.name)}: {value} ({before} in {cluster.name})")
     return replace(cluster, devices=tuple(devices))
 
 

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from trine.cluster.collective_bandwidth import CollectiveBandwidth
 from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Circuits, Device, Fabric, check_link
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.common.arrays import Int64
@@ -46,6 +47,7 @@ class ClusterData(LinkedDevices):
     already built. ``circuits``: the circuits between GPUs that no links join, or None. ``spread``: standard deviation
     of the logarithm of a collective's time from run to run, or None (``trine calibrate --cluster``). ``segment``: hosts
     of the usual segment of jobs on copies of this rack, or None (:mod:`trine.cluster.segments`).
+    ``collective_bandwidth``: measured bandwidths of single collectives, or None: all follow the links.
 
     Equality ignores the last three fields. ``routing_reason``: who chose the policy (see :meth:`routing_why`).
     ``cut_from``: the original cluster with all links, and the removed links' numbers there. ``degraded_from``:
@@ -63,6 +65,7 @@ class ClusterData(LinkedDevices):
     fabric: Fabric | None = None
     circuits: Circuits | None = None
     spread: float | None = None
+    collective_bandwidth: CollectiveBandwidth | None = None
     segment: int | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
     cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
@@ -88,9 +91,7 @@ class ClusterData(LinkedDevices):
         """Raise SpecError for a segment above the hosts of this rack, or below 1."""
         hosts = len({self.devices[gpu].node for gpu in self.gpus})
         if not 1 <= segment <= hosts:
-            raise SpecError(
-                f"segment {segment}: {self.name!r} has {hosts} hosts, so that a segment is 1 to {hosts}"
-            )
+            raise SpecError(f"segment {segment}: {self.name!r} has {hosts} hosts, so that a segment is 1 to {hosts}")
 
     def _check_devices(self) -> None:
         devices = self.devices

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.join import join_nodes, with_joint_nics
 from trine.cluster.parts import (
     GPU,
@@ -130,11 +131,13 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     joined = spec.node is not None or spec.nodes is not None
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
+    library = spec.library or built.library
     return replace(
         built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
         sources={**(built.sources if joined else {}), **spec.sources},
         notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
-        library=spec.library or built.library, routing=spec.routing or built.routing, routing_reason=reason,
+        library=library, collective_bandwidth=given_bandwidth(spec.collective_bandwidth, built, library, file),
+        routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
         spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),

@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.collective_bandwidth import CollectiveBandwidth
 from trine.cluster.data import SHORTEST
 from trine.cluster.fabrics import FabricBuilder, add_clos, add_leaves, add_slingshot_groups, add_switch
 from trine.cluster.layout import blocks_of, device_columns, is_plain, link_columns, runs_of
@@ -67,7 +68,8 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         name=name, devices=devices, links=links, evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
         sources=_sources(nodes, fabric if builder is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(), library=_library(nodes),
-        spread=nodes[0].spread, routing=routing, routing_reason=(routing, reason),
+        spread=nodes[0].spread, collective_bandwidth=_common_bandwidth(nodes), routing=routing,
+        routing_reason=(routing, reason),
     )  # fmt: skip
 
 
@@ -196,6 +198,12 @@ def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, st
             f"{kind.evidence['bandwidth']} ({kind.sources['bandwidth']}); latency {kind.evidence['latency']}"
         )
     return merged
+
+
+def _common_bandwidth(nodes: Sequence[Cluster]) -> CollectiveBandwidth | None:
+    """Return the bandwidths per collective that all nodes have alike, else None."""
+    first = nodes[0].collective_bandwidth
+    return first if all(node.collective_bandwidth == first for node in nodes) else None
 
 
 def _library(nodes: Sequence[Cluster]) -> str | None:

@@ -104,9 +104,7 @@ def _check_segment(
 ) -> None:
     """Raise SpecError for a segment on a machine without several racks of several hosts."""
     if len(hosts) == 1 or joined_nodes(cluster):
-        raise SpecError(
-            f"segments are parts of a rack of several hosts, and {cluster.name!r} is not one: leave it out"
-        )
+        raise SpecError(f"segments are parts of a rack of several hosts, and {cluster.name!r} is not one: leave it out")
     if gpus is None or gpus_per_node is not None:
         raise SpecError("a segment divides the hosts of a number of GPUs: add gpus, and leave gpus_per_node out")
     counts_hosts = nodes is not None and gpus <= nodes * max(map(len, hosts))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from trine.cluster.collective_bandwidth import FROM_NODES, Curve
 from trine.cluster.presets import LinkClass
 from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Size, Spec
+from trine.common.units import parse_bandwidth
 
 
 def _name(value: Any) -> Any:
@@ -111,6 +113,36 @@ class CircuitsSpec(Spec):
     buffer: Size | None = Field(default=None)
 
 
+def _curve(value: Any) -> Curve:
+    """Return a bus bandwidth, or one for each number of nodes, as a curve."""
+    if not isinstance(value, dict):
+        return ((FROM_NODES, parse_bandwidth(value)),)
+    if not value:
+        raise ValueError("needs a bandwidth for a number of nodes, such as {2: 360 GB/s, 32: 65 GB/s}")
+    for nodes in value:
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= 1 << 18:
+            raise ValueError(f"numbers of nodes are whole numbers from 1 to {1 << 18}, got {nodes!r:.40}")
+    rates = {nodes: parse_bandwidth(rate) for nodes, rate in value.items()}
+    return tuple(sorted(rates.items()))
+
+
+BusBandwidth = Annotated[Any, BeforeValidator(_curve)]
+
+
+class CollectiveBandwidthSpec(Spec):
+    """Bus bandwidths of collectives: one from two nodes on, or one for each number of nodes."""
+
+    all_reduce: BusBandwidth | None = None
+    all_gather: BusBandwidth | None = None
+    reduce_scatter: BusBandwidth | None = None
+    all_to_all: BusBandwidth | None = None
+    broadcast: BusBandwidth | None = None
+    reduce: BusBandwidth | None = None
+    size: Size | None = None
+    gpus_per_node: int | None = Field(default=None, ge=1, le=1 << 20)
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"] = "assumed"
+
+
 class NodeSpec(Spec):
     """``count`` copies of a preset or of the cluster file ``file``, each with its first ``gpus`` GPUs."""
 
@@ -165,6 +197,7 @@ class ClusterFile(Spec):
     routing: str | None = None
     grid: list[Annotated[int, Field(ge=1, le=1 << 20)]] | None = Field(default=None, min_length=1, max_length=8)
     spread: float | None = Field(default=None, ge=0, le=1, strict=False)
+    collective_bandwidth: CollectiveBandwidthSpec | None = None
     segment: int | None = Field(default=None, ge=1, le=1 << 18)
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
@@ -200,6 +233,7 @@ class ChangedFile(Spec):
     devices: list[DeviceChange] | None = None
     links: list[LinkChange] | None = None
     fabric: FabricChange | None = None
+    collective_bandwidth: CollectiveBandwidthSpec | None = None
     library: Literal["nccl", "rccl"] | None = None
     routing: str | None = None
     segment: int | None = Field(default=None, ge=1, le=1 << 18)

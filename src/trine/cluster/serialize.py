@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trine.cluster.collective_bandwidth import CollectiveBandwidth
 from trine.cluster.data import SHORTEST, ClusterData
 from trine.cluster.names import EndNames
 from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Device, Fabric, Link
@@ -57,6 +58,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["fabric"] = _fabric_mapping(cluster.fabric)
     if cluster.spread is not None:
         data["spread"] = cluster.spread
+    if cluster.collective_bandwidth is not None:
+        data["collective_bandwidth"] = _bandwidth_mapping(cluster.collective_bandwidth)
     if cluster.segment is not None:
         data["segment"] = cluster.segment
     if cluster.circuits is not None:
@@ -67,6 +70,12 @@ def header(cluster: ClusterData) -> dict[str, object]:
 def _fabric_mapping(fabric: Fabric) -> dict[str, object]:
     leaves = {"oversubscription": fabric.oversubscription, "radix": fabric.radix} if fabric.kind in LEAVED else {}
     return {"kind": fabric.kind, "link": fabric.link, "lanes": fabric.lanes, **leaves, "reduces": fabric.reduces}
+
+
+def _bandwidth_mapping(given: CollectiveBandwidth) -> dict[str, object]:
+    curves = {op: {nodes: exact_bandwidth(rate) for nodes, rate in curve} for op, curve in given.curves}
+    facts = {"size": f"{given.size_bytes} B", "gpus_per_node": given.gpus_per_node, "evidence": given.evidence}
+    return {**curves, **facts}
 
 
 def _circuits_mapping(circuits: Circuits) -> dict[str, object]:

@@ -78,18 +78,22 @@ def _launches(
 
 
 def software_launches(
-    workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False
+    workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False, stages: int = 1
 ) -> LaunchCosts:
     """Return launch costs of operators from ``software``: attributes ``kernels`` and ``cpu_us``, and a cost per layer.
 
     Operators that only rename memory launch no kernel. merges: see :class:`LaunchCosts`. crosses: messages of the
-    pipeline leave the node.
+    pipeline leave the node. stages: of the pipeline; they multiply all times if one process launches for all of them.
     """
     style, factor = software.launch, software.factors.cpu.value
+    is_shared = style.process == "pipeline" and stages > 1
+    factor *= stages if is_shared else 1
     costs, kernels, by_weight = _launches(workload, style, factor)
     kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
     per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
     note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
+    if is_shared:
+        note += f", {stages} times the time of one stage: one process launches for {stages} stages"
     return LaunchCosts(
         costs, ASSUMED, (note,), kernels, by_weight,
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),

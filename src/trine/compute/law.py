@@ -30,6 +30,9 @@ RELATIVE_ERROR = 0.05
 #: kernels of one operator cost up to some tens of microseconds on any GPU. Without the prior, the intercept of a kind
 #: that only ran at large sizes is an extrapolation of its scatter.
 FIXED_SPREAD_PS = 30_000_000.0
+#: The same for each kernel of an operator, if the trace lists its kernels: start and last partial wave. Empty kernels
+#: take 1 to 3 us (tests/data/h100/latencies.csv); trine.compute.tables.fp32 has the same figure.
+KERNEL_SPREAD_PS = 3_000_000.0
 # A residual of this many (robust) standard deviations gets half weight: Cauchy weights with their usual constant, 95 %
 # efficient if errors are normal.
 _CAUCHY = 2.385
@@ -51,10 +54,11 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One operator in a fit: its work and its time."""
+    """One operator in a fit: its work, its time, and the number of its kernels (0: unknown)."""
 
     work: Work
     time_ps: int
+    kernels: int = 0
 
 
 def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_ps: int = 1) -> Law:
@@ -72,7 +76,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     rows = [(float(s.work.flops), float(s.work.bytes), 1.0, float(s.time_ps)) for s in samples]
     sigma = [max(row[3], resolution_ps / RELATIVE_ERROR) for row in rows]
     rows.append((0.0, 0.0, 1.0, 0.0))
-    sigma.append(FIXED_SPREAD_PS / RELATIVE_ERROR)
+    sigma.append(_fixed_spread(samples) / RELATIVE_ERROR)
     if memory is not None and memory.ps_per_byte > 0.0:
         typical = max(row[1] for row in rows)
         rows.append((0.0, typical, 0.0, memory.ps_per_byte * typical))
@@ -88,6 +92,12 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
         remainder = np.maximum(times - bound * columns[-1], 0.0)
         coefficients = [*_robust(columns[:-1], remainder, spreads, num, start[:-1]), bound]
     return Law(*coefficients) if memory is not None else Law(0.0, *coefficients)
+
+
+def _fixed_spread(samples: Sequence[Sample]) -> float:
+    """Return the prior standard deviation of the fixed part of an operator of these samples, in ps."""
+    kernels = [sample.kernels for sample in samples]
+    return KERNEL_SPREAD_PS * sum(kernels) / len(kernels) if all(kernels) else FIXED_SPREAD_PS
 
 
 def _typical_rate(work: Float64, times: Float64) -> float:

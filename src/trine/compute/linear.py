@@ -31,11 +31,12 @@ from itertools import pairwise
 from typing import cast
 
 from trine.cluster.presets import GpuSpec
+from trine.common.evidence import ASSUMED
 from trine.compute.cache import CachedTraffic
 from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
 from trine.compute.cost import Sizing, Work
-from trine.compute.kinds import family_of, is_compute_bound, kind_of
-from trine.compute.law import FIXED_SPREAD_PS, FitReport, Law, Laws, Sample, fit_laws, report
+from trine.compute.kinds import BACKWARD_SUFFIX, family_of, is_compute_bound, kind_of
+from trine.compute.law import FIXED_SPREAD_PS, KERNEL_SPREAD_PS, FitReport, Law, Laws, Sample, fit_laws, report
 from trine.compute.origin import known_gpu, short_name
 from trine.compute.resize import Split
 from trine.compute.roofline import dtype_of
@@ -46,9 +47,6 @@ from trine.graph.workload import OPTIMIZER, Operator, Workload
 # Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
 # (docs/background/operator-time.md, with the results of other shares).
 _ALGORITHM_SHARE = 0.25
-#: Fixed time of a kernel: start and last partial wave. Empty kernels take 1 to 3 us (tests/data/h100/latencies.csv);
-#: trine.compute.tables.fp32 has the same figure.
-_KERNEL_PS = 3_000_000.0
 #: Families with tables for 16-bit types.
 _IN_HALF = ("linear", "matmul", "attention")
 
@@ -64,12 +62,21 @@ def anchored(
     if m0 <= 0.0:
         return recorded_ps
     ratio = m / m0
-    fixed = kernels * _KERNEL_PS if kernels else FIXED_SPREAD_PS
+    fixed = kernels * KERNEL_SPREAD_PS if kernels else FIXED_SPREAD_PS
     unscaled = max(_ALGORITHM_SHARE * m0, fixed) if has_algorithms or not kernels else fixed
     excess = min(max(recorded_ps - m0, 0.0), unscaled)
     time = (recorded_ps - excess) * ratio + excess * math.sqrt(ratio)
     # The doubles' rounding error must not be rounded up to a picosecond.
     return math.ceil(time * (1.0 - 2.0**-50))
+
+
+def copies_unknown_activations(operator: Operator) -> bool:
+    """Return whether the operator is a view's gradient that runs kernels on tensors which the trace does not list.
+
+    Such kernels make a gradient contiguous. trine assumes that it is an activation's, which grows with the batch.
+    """
+    is_view = kind_of(operator) == "view" + BACKWARD_SUFFIX
+    return is_view and operator.gpu_time_ps > 0 and not (operator.inputs or operator.outputs)
 
 
 class LinearTimes:
@@ -93,7 +100,10 @@ class LinearTimes:
         """The laws, fitted on the trace and, if given, on the calibration's traces."""
         if self._laws is None:
             operators, calibration = self._workload.operators, self._calibration
-            samples = [(kind_of(op), Sample(self._sizing.recorded(op), op.gpu_time_ps)) for op in operators]
+            samples = [
+                (kind_of(op), Sample(self._sizing.recorded(op), op.gpu_time_ps, len(op.kernel_times_ps)))
+                for op in operators
+            ]
             resolution = time_step_ps(operators)
             if calibration is not None:
                 samples += calibration.samples()
@@ -113,6 +123,10 @@ class LinearTimes:
         """Return picoseconds and evidence at sizes other than the trace's."""
         if operator.gpu_time_ps == 0:
             return 0, "modelled"
+        if copies_unknown_activations(operator):
+            fixed_ps = min(float(operator.gpu_time_ps), self.laws.memory.fixed_ps)
+            growth = split.batch / self._workload.batch
+            return math.ceil(fixed_ps + (operator.gpu_time_ps - fixed_ps) * growth), ASSUMED
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
         after = self._sizing.work(operator, split)
         if operator.phase != OPTIMIZER and split.is_whole:

@@ -14,7 +14,7 @@ from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
-from trine.compute.linear import LinearTimes
+from trine.compute.linear import LinearTimes, copies_unknown_activations
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Resized, Split
 from trine.compute.roofline import (
@@ -159,6 +159,7 @@ class Linear:
     ) -> None:  # fmt: skip
         self.name = name
         self._synthesised = is_synthesised(workload)
+        self._batch = workload.batch
         self._sizing = Sizing(workload)
         self._times = LinearTimes(workload, self._sizing, calibration)
         self._transfer = transfer
@@ -180,6 +181,8 @@ class Linear:
 
     def _duration(self, operator: Operator, split: Split) -> Duration:
         as_recorded = self._sizing.is_as_recorded(operator, split)
+        if as_recorded and split.batch != self._batch and copies_unknown_activations(operator):
+            as_recorded = False
         ps, evidence = (operator.gpu_time_ps, MEASURED) if as_recorded else self._times.time(operator, split)
         if self._transfer is None:
             return Duration(ps, ASSUMED if self._synthesised else evidence)

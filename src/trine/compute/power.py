@@ -1,104 +1,70 @@
-"""Operator times under a power cap: the clock at which a step's mean power equals the cap.
+"""The clock of a step from its power balance, at the GPU's default limit and under a power cap alike.
 
 A GPU above its power limit lowers its clock, and with it its voltage. Operators limited by compute follow the clock;
 operators limited by memory keep their time. The controller averages over many kernels, so one clock serves the whole
-step. The same rule gives the clock at the default limit, so trine lengthens times by the ratio of both clocks.
-Parameters, their ranges and sources: ``presets/power_curves.yaml``.
+step. GEMMs have a ceiling besides: dense tensor cores run below the maximum clock even far below the power limit, which
+GEMMs of zeros show. Times of the tables belong to a known clock (``table_mhz``), so :mod:`trine.compute.clock` scales
+them to the clock of the step. Parameters and sources: ``presets/power_curves.yaml``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Literal
 
 from trine.cluster.presets import GpuSpec
-from trine.common.inputs import PRESETS
-from trine.common.schema import Field, Spec
-from trine.common.spec import read_spec
-from trine.common.units import PS_PER_S, format_power
+from trine.common.units import PS_PER_S
 from trine.compute.cost import Sizing, Work
-from trine.compute.kinds import is_compute_bound, kind_of
+from trine.compute.kinds import family_of, is_backward, is_compute_bound, kind_of
 from trine.compute.models import ComputeModel
+from trine.compute.power_curve import PowerCurve
 from trine.compute.resize import Split
-from trine.compute.roofline import Duration, has_tf32_products, peak, precision_of
-from trine.compute.spread import WrappedModel
-from trine.errors import InputError
+from trine.compute.roofline import TABLES, has_tf32_products, peak, precision_of
+from trine.compute.tables.times import number_of
 from trine.graph.workload import Operator, Workload
 
-_FILE = PRESETS / "power_curves.yaml"
 #: Part of a memory-bound operator's dynamic power that follows the clock: SMs and L2; the rest is in the HBM (assumed).
 CLOCKED = 0.5
-#: Relative error of a step's dynamic power: tests/crosscheck/test_power.py compares 16 measured steps.
-POWER_ERROR = 0.20
-#: Error of the slope: the range over the points of one GPU and over the GPUs.
-SLOPE_ERROR = 0.12
-#: Part of the limit that a GPU draws while it only communicates: as in presets/power.yaml.
-COMMUNICATING = 0.5
+#: Time between two kernels in which the GPU draws its static power only: (step_ms - gpu_busy_ms) / kernels of the fused
+#: eager steps in tests/data/h100/steps.csv is 1.3 to 2.0 us.
+GAP_S = 1.8e-6
+#: Precisions of the tensor cores whose GEMMs have a ceiling of their clock.
+_TENSOR_CORES = frozenset({"bfloat16", "float16", "float8"})
 #: Bisections of the clock, to less than 0.01 MHz.
 _HALVINGS = 20
-
-
-class PowerCurve(Spec):
-    """Power against clock of one GPU model; see the preset file. Clocks in MHz, powers in W, energies in pJ."""
-
-    max_mhz: int = Field(gt=0)
-    lowest_mhz: int = Field(gt=0)
-    static_w: int = Field(gt=0)
-    slope: float = Field(gt=0, lt=1)
-    knee: float = Field(ge=0, lt=1)
-    memory_w: int = Field(gt=0)
-    pj_per_flop: dict[str, float]
-    evidence: Literal["measured", "interpolated", "modelled", "assumed"]
-    source: str
-
-    @property
-    def lowest(self) -> float:
-        """The lowest measured clock, as a fraction of the maximum."""
-        return self.lowest_mhz / self.max_mhz
-
-    def squared_voltage(self, clock: float) -> float:
-        """Return V^2 relative to the maximum clock's, at a clock given as a fraction of the maximum."""
-        return float((1 - self.slope * (1 - max(clock, self.knee))) ** 2)
-
-
-class PowerCurves(Spec):
-    """The curves by GPU model."""
-
-    curves: dict[str, PowerCurve]
-
-
-@cache
-def power_curves() -> dict[str, PowerCurve]:
-    """Return the curves of ``presets/power_curves.yaml`` by GPU model."""
-    return read_spec(_FILE, PowerCurves).curves
-
-
-def curve_of(gpu: GpuSpec | None) -> PowerCurve:
-    """Return the curve of a GPU model; raise InputError if no measurement of it is public."""
-    name, curves = "an unknown GPU" if gpu is None else gpu.name, power_curves()
-    if name not in curves:
-        raise InputError(f"no published power curve of {name}: trine has {', '.join(sorted(curves))}",
-                         field="power_cap")  # fmt: skip
-    return curves[name]
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
     """The busy time of a step at the maximum clock by bound, in seconds, and its dynamic energy, in J.
 
-    clocked_j: energy that scales with V^2; steady_j: energy of the memory, whatever the clock.
+    gemm_s, gemm_j: GEMMs of the tensor cores, whose clock has a ceiling. compute_s: other operators limited by compute.
+    clocked_j: energy of all operators but those GEMMs that scales with V^2; steady_j: energy of the memory, whatever
+    the clock. gap_s: time between kernels, which needs no dynamic energy and is part of no operator's time.
     """
 
     compute_s: float
     memory_s: float
     clocked_j: float
     steady_j: float
+    gemm_s: float = 0.0
+    gemm_j: float = 0.0
+    gap_s: float = 0.0
+
+    def time_s(self, curve: PowerCurve, clock: float) -> float:
+        """Return the busy time at a clock, as a fraction of the maximum."""
+        return self.compute_s / clock + self.gemm_s / min(clock, curve.ceiling) + self.memory_s
 
     def power_w(self, curve: PowerCurve, clock: float) -> float:
         """Return the mean power at a clock, as a fraction of the maximum."""
-        time_s = self.compute_s / clock + self.memory_s
-        return curve.static_w + (self.clocked_j * curve.squared_voltage(clock) + self.steady_j) / time_s
+        gemm_j = self.gemm_j * curve.squared_voltage(min(clock, curve.ceiling))
+        joules = gemm_j + self.clocked_j * curve.squared_voltage(clock) + self.steady_j
+        return curve.static_w + joules / (self.time_s(curve, clock) + self.gap_s)
+
+    def mean_clock(self, curve: PowerCurve, clock: float) -> float:
+        """Return the clock averaged over the busy time, as NVML reports it: GEMMs run at most at their ceiling."""
+        gemm_s = self.gemm_s / min(clock, curve.ceiling)
+        total_s = self.time_s(curve, clock) + self.gap_s
+        return (gemm_s * min(clock, curve.ceiling) + (total_s - gemm_s) * clock) / total_s
 
     def clock_at(self, curve: PowerCurve, limit_w: float) -> float:
         """Return the highest clock with at most ``limit_w``, as a fraction of the maximum; at least the lowest."""
@@ -112,77 +78,8 @@ class StepLoad:
 
     def scaled(self, factor: float) -> StepLoad:
         """Return the load with its dynamic energy multiplied by ``factor``."""
-        return replace(self, clocked_j=self.clocked_j * factor, steady_j=self.steady_j * factor)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerCap:
-    """The effect of a power cap. clock, base_clock: at the cap and at the default limit, as fractions of the maximum.
-
-    power_w: mean power of a busy GPU at the cap; slowdown: of compute-bound operators; range: its likely range.
-    """
-
-    cap_w: int
-    limit_w: int
-    curve: PowerCurve
-    load: StepLoad
-    clock: float
-    base_clock: float
-    range: tuple[float, float]
-
-    @property
-    def slowdown(self) -> float:
-        return self.base_clock / self.clock
-
-    @property
-    def compute_share(self) -> float:
-        """Fraction of the busy time in compute-bound operators, at the cap."""
-        compute_s = self.load.compute_s / self.clock
-        return compute_s / (compute_s + self.load.memory_s)
-
-    @property
-    def power_w(self) -> float:
-        return min(self.load.power_w(self.curve, self.clock), float(self.cap_w))
-
-    @property
-    def states_w(self) -> tuple[float, float, float]:
-        """Power of a GPU that computes, only communicates (assumed: half the limit), and is idle at its clock."""
-        return self.power_w, min(COMMUNICATING * self.limit_w, float(self.cap_w)), float(self.curve.static_w)
-
-    @property
-    def note(self) -> str:
-        """A sentence for a cap without effect; empty if the cap lengthens the step."""
-        if self.slowdown > 1:
-            return ""
-        is_below = self.cap_w < self.limit_w
-        power = self.power_w if is_below else self.limit_w
-        reason = f"{'a busy GPU draws' if is_below else 'the default limit is'} {format_power(power)}"
-        return f"the power cap of {format_power(self.cap_w)} changes no time: {reason}"
-
-    @property
-    def detail(self) -> str:
-        """Evidence in words: clocks, effect, range and source."""
-        low, high = self.range
-        clocks = f"{self.clock * self.curve.max_mhz:,.0f} MHz instead of {self.base_clock * self.curve.max_mhz:,.0f}"
-        return (
-            f"cap of {format_power(self.cap_w)}: {clocks}; compute-bound operators take {self.slowdown - 1:.1%} more "
-            f"time (likely {low - 1:.1%} to {high - 1:.1%}), memory-bound ones the same; a busy GPU draws "
-            f"{format_power(self.power_w)} ({self.curve.source})"
-        )
-
-
-class CappedTimes(WrappedModel):
-    """A compute model with operator times under a power cap."""
-
-    def __init__(self, model: ComputeModel, bounds: Bounds, slowdown: float) -> None:
-        super().__init__(model)
-        self._bounds, self._slowdown = bounds, slowdown
-
-    def duration(self, operator: Operator, split: Split) -> Duration:
-        """Return the model's time, lengthened if the operator is compute-bound, with the same evidence."""
-        found = self._model.duration(operator, split)
-        is_longer = self._bounds.is_compute(operator, split)
-        return replace(found, ps=round(found.ps * self._slowdown)) if is_longer else found
+        parts = {name: getattr(self, name) * factor for name in ("clocked_j", "steady_j", "gemm_j")}
+        return replace(self, **parts)
 
 
 class Bounds:
@@ -196,6 +93,10 @@ class Bounds:
         """Return the FLOPs and bytes of an operator."""
         return self._sizing.work(operator, split)
 
+    def is_gemm(self, operator: Operator) -> bool:
+        """Return whether the operator is a matrix product on the tensor cores."""
+        return family_of(kind_of(operator)) in ("linear", "matmul") and self.precision(operator) in _TENSOR_CORES
+
     def precision(self, operator: Operator) -> str:
         """Return the precision of an operator's arithmetic."""
         return precision_of(operator, self._workload.tensors, self._has_tf32)
@@ -208,53 +109,57 @@ class Bounds:
         return work.flops / peak(self._gpu, self.precision(operator)) > work.bytes / self._gpu.memory_bytes_per_s
 
 
-def load_of(workload: Workload, model: ComputeModel, bounds: Bounds, curve: PowerCurve, batch: int) -> StepLoad:
-    """Return the load of one GPU that runs the whole workload at this batch."""
-    split, pj_per_flop = Split(batch), curve.pj_per_flop
-    most = max(pj_per_flop.values())  # of a precision without a measurement
-    compute_s = memory_s = joules = 0.0
+def load_of(
+    workload: Workload, model: ComputeModel, bounds: Bounds, curve: PowerCurve, batch: int, micro_batches: int = 1
+) -> StepLoad:
+    """Return the load of one micro-batch of ``batch`` samples on one GPU, with its part of the optimizer.
+
+    Times of the model count as times at the maximum clock, except GEMMs from tables, which belong to a known clock.
+    """
+    split, is_table = Split(batch), model.name == TABLES and curve.tensor is not None
+    compute_s = memory_s = gemm_s = gemm_j = compute_j = kernels = 0.0
     for operator in workload.operators:
         seconds = model.duration(operator, split).ps / PS_PER_S
-        if bounds.is_compute(operator, split):
-            compute_s += seconds
-            joules += bounds.work(operator, split).flops * (1e-12 * pj_per_flop.get(bounds.precision(operator), most))
-        else:
+        if operator.phase == "optimizer":
+            memory_s += seconds / micro_batches
+            continue
+        kernels += launches_of(operator) if seconds else 0.0
+        if not bounds.is_compute(operator, split):
             memory_s += seconds
+            continue
+        flops = bounds.work(operator, split).flops
+        if operator.attributes.get("causal") is True:
+            flops //= 2  # work counts all scores
+        joules = flops * 1e-12 * pj_per_flop(curve, operator, bounds.precision(operator))
+        if bounds.is_gemm(operator):
+            gemm_s += seconds * (curve.table_clock(bounds.precision(operator)) if is_table else 1.0)
+            gemm_j += joules
+        else:
+            compute_s += seconds
+            compute_j += joules
     memory_j = curve.memory_w * memory_s
-    return StepLoad(compute_s, memory_s, joules + CLOCKED * memory_j, (1 - CLOCKED) * memory_j)
+    return StepLoad(
+        compute_s,
+        memory_s,
+        compute_j + CLOCKED * memory_j,
+        (1 - CLOCKED) * memory_j,
+        gemm_s=gemm_s,
+        gemm_j=gemm_j,
+        gap_s=kernels * GAP_S,
+    )
 
 
-def power_cap(
-    cap_w: int, workload: Workload, model: ComputeModel, gpu: GpuSpec | None, batch: int | None = None
-) -> PowerCap:
-    """Return the effect of a cap of ``cap_w`` on ``workload``; a cap from the default limit on changes nothing.
-
-    batch: of a micro-batch, by default the workload's.
-
-    Raises InputError for a GPU without a published curve, and for a cap that needs a clock below the measured ones.
-    """
-    curve = curve_of(gpu)
-    assert gpu is not None
-    limit_w = gpu.power_w or cap_w
-    load = load_of(workload, model, Bounds(workload, gpu), curve, batch or workload.batch)
-    least = load.power_w(curve, curve.lowest)
-    if cap_w < least:
-        raise InputError(
-            f"{format_power(cap_w)} is below the published range of the {gpu.name}: this step draws "
-            f"{format_power(least)} at {curve.lowest_mhz:,} MHz, the lowest measured clock, and "
-            f"{format_power(min(load.power_w(curve, 1.0), limit_w))} at its limit of {format_power(limit_w)}",
-            field="power_cap",
-        )
-    cap = min(cap_w, limit_w)
-    clock, base = load.clock_at(curve, cap), load.clock_at(curve, limit_w)
-    return PowerCap(cap_w, limit_w, curve, load, clock, base, _range(load, curve, cap, limit_w))
+def launches_of(operator: Operator) -> float:
+    """Return the number of kernels of an operator."""
+    recorded = len(operator.kernel_times_ps)
+    return recorded or max(1.0, number_of(operator.attributes.get("kernels")))
 
 
-def _range(load: StepLoad, curve: PowerCurve, cap_w: int, limit_w: int) -> tuple[float, float]:
-    """Return the likely range of the slowdown of compute-bound operators: errors of the power and of the slope."""
-    if cap_w == limit_w:
-        return 1.0, 1.0
-    curves = [curve.model_copy(update={"slope": curve.slope + error}) for error in (-SLOPE_ERROR, 0.0, SLOPE_ERROR)]
-    loads = [load.scaled(factor) for factor in (1 - POWER_ERROR, 1.0, 1 + POWER_ERROR)]
-    ratios = [each.clock_at(bent, limit_w) / each.clock_at(bent, cap_w) for each in loads for bent in curves]
-    return min(ratios), max(ratios)
+def pj_per_flop(curve: PowerCurve, operator: Operator, precision: str) -> float:
+    """Return the energy of a FLOP of an operator at the maximum clock, in pJ."""
+    kind = kind_of(operator)
+    if curve.attention_pj and family_of(kind) == "attention":
+        kernel = str(operator.attributes.get("attention_kernel", "cudnn"))
+        name = "cudnn" if kernel in ("cudnn", "flash-3") else "flash-2"
+        return curve.attention_pj[name][is_backward(kind)]
+    return curve.pj_per_flop.get(precision, max(curve.pj_per_flop.values()))  # the most, for unmeasured precisions

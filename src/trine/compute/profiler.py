@@ -38,11 +38,11 @@ def without_profiler(workload: Workload, costs: Sequence[int], recorded: Sequenc
     if not unprofiled:
         return 1.0, "launch times were recorded with the profiler on, which makes each launch several times longer"
     speed, note = _speed_of_cpu(workload, recorded, unprofiled)
-    costs = [speed * cost for cost in costs]
-    usual_ps = _step_ps(workload, costs, USUAL_SHARE)
-    is_shown = _step_ps(workload, costs, 0.0) < unprofiled < _step_ps(workload, costs, 1.0)
+    undisturbed = [speed * cost for cost in costs]
+    usual_ps = _step_ps(workload, undisturbed, USUAL_SHARE)
+    is_shown = _step_ps(workload, undisturbed, 0.0) < unprofiled < _step_ps(workload, undisturbed, 1.0)
     if is_shown and abs(usual_ps / unprofiled - 1) > STEP_ERROR:
-        share = _share_of(workload, costs, unprofiled)
+        share = _share_of(workload, undisturbed, unprofiled)
         text = f"launches are {1 - share:.0%} shorter than recorded: a step without the profiler takes"
         return speed * share, f"{text} {format_time(unprofiled)}{note}"
     text = f"launches are assumed {1 - USUAL_SHARE:.0%} shorter than recorded with the profiler"

@@ -16,7 +16,7 @@ from trine.common.spec import parse_json
 from trine.common.units import MAX_INT64, PS_PER_S, format_time
 from trine.errors import InputError, one_line
 from trine.results.columns import column, to_row, to_rows
-from trine.results.report import Report, Row, Table
+from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import aligned, columns, wrapped_at
 
@@ -73,7 +73,8 @@ class Comparison(Report):
 
     form: ``result`` or ``collective``. names: of A and B. questions: in words. a_ps, b_ps: step times, or the times of
     the largest common size. terms: their parts, which add up to both times. inputs: the inputs that differ, in order.
-    sizes: of collectives, one row per common size.
+    sizes: of collectives, one row per common size. tokens: of the steps of A and B; if they differ, B's time and terms
+    are scaled to A's tokens. steps_ps: the step times. verdicts: on the memory of A and B.
     """
 
     SCHEMA: ClassVar[str] = "compare"
@@ -86,6 +87,9 @@ class Comparison(Report):
     terms: tuple[Term, ...]
     inputs: tuple[InputDifference, ...]
     sizes: tuple[Row, ...] = ()
+    tokens: tuple[int, int] | None = None
+    steps_ps: tuple[int, int] | None = None
+    verdicts: tuple[str | None, str | None] = (None, None)
 
     @property
     def difference_ps(self) -> int:
@@ -112,7 +116,25 @@ class Comparison(Report):
             return "the times are equal"
         word = "slower" if self.difference_ps > 0 else "faster"
         share = f" ({abs(self.difference_ps) / self.a_ps:.1%})" if self.a_ps else ""
-        return f"{self.names[1]} is {format_time(abs(self.difference_ps))}{share} {word}"
+        per = f" per {self.tokens[0]:,} tokens" if self.tokens is not None and self._is_scaled else ""
+        return f"{self.names[1]} is {format_time(abs(self.difference_ps))}{share} {word}{per}"
+
+    @property
+    def _is_scaled(self) -> bool:
+        return self.tokens is not None and self.tokens[0] != self.tokens[1]
+
+    def _remarks(self) -> tuple[str, str]:
+        """Return the words beside the times of A and B: the verdicts on memory, and the difference."""
+        first, second = (f"memory {verdict}" if verdict else "" for verdict in self.verdicts)
+        return first, "; ".join(filter(None, (self._verdict, second)))
+
+    def _scale_note(self) -> str:
+        """Return how the times of steps with other tokens are compared, or ""."""
+        if self.tokens is None or self.steps_ps is None or not self._is_scaled:
+            return ""
+        steps = (f"{name}'s step is {format_time(ps)} of {tokens:,} tokens"
+                 for name, ps, tokens in zip(self.names, self.steps_ps, self.tokens, strict=True))  # fmt: skip
+        return f"times per {self.tokens[0]:,} tokens, because the global batches differ: {'; '.join(steps)}"
 
     def _inputs(self) -> list[tuple[str, str, str]]:
         return [(each.name, _value(each.a), _value(each.b)) for each in self.inputs]
@@ -123,20 +145,25 @@ class Comparison(Report):
         return Screen(
             question=f"A: {self.questions[0]}; B: {self.questions[1]}",
             numbers=[
-                (f"A {self.names[0]}"[:24], format_time(self.a_ps), ""),
-                (f"B {self.names[1]}"[:24], format_time(self.b_ps), self._verdict),
+                (f"A {self.names[0]}"[:24], format_time(self.a_ps), self._remarks()[0]),
+                (f"B {self.names[1]}"[:24], format_time(self.b_ps), self._remarks()[1]),
             ],
             listings=(
                 Listing(title="terms of the difference", rows=[("", "A", "B", "B - A"), *map(_cells, terms)],
                         spare=_SPARE),
                 Listing(title="further inputs that differ", rows=self._inputs()[1:], spare=_SPARE),
             ),
-            closing=(("first input", self._first), ("next", "--details (all terms and inputs); --json")),
+            closing=(
+                *([("note", note)] if (note := self._scale_note()) else []),
+                ("first input", self._first),
+                ("next", "--details (all terms and inputs); --json"),
+            ),
         ).text()  # fmt: skip
 
     def details(self) -> str:
         """Return all terms, sizes and inputs that differ."""
-        lines = [*wrapped_at("A: ", self.questions[0], 3), *wrapped_at("B: ", self.questions[1], 3), self._verdict, ""]
+        lines = [*wrapped_at("A: ", self.questions[0], 3), *wrapped_at("B: ", self.questions[1], 3),
+                 "; ".join(filter(None, self._remarks())), self._scale_note(), ""]  # fmt: skip
         cells = map(_cells, (*self.terms, Term("sum", self.a_ps, self.b_ps)))
         lines += [*aligned([("term", "A", "B", "B - A"), *cells], 24), ""]
         if self.sizes:
@@ -148,7 +175,12 @@ class Comparison(Report):
         """Return the comparison as plain data (docs/reference/decide-json.md)."""
         first = self.inputs[0].name if self.inputs else None
         times = to_row(self, "a_s b_s difference_s")
-        return {"form": self.form, "a": self.names[0], "b": self.names[1], **times, **self.tables(),
+        tokens, steps = self.tokens or (None, None), self.steps_ps or (None, None)
+        facts: Row = {}
+        for letter, number, ps, verdict in zip("ab", tokens, steps, self.verdicts, strict=True):
+            facts |= {f"{letter}_tokens": number, f"{letter}_step_s": None if ps is None else seconds(ps),
+                      f"{letter}_memory_verdict": verdict}  # fmt: skip
+        return {"form": self.form, "a": self.names[0], "b": self.names[1], **times, **facts, **self.tables(),
                 "first_input": first}  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
@@ -175,6 +207,23 @@ class _Facts(NamedTuple):
     time_ps: int
     parts: dict[str, int]
     inputs: Mapping[str, object]
+    tokens: int | None = None
+    verdict: str | None = None
+
+    def per_tokens(self, tokens: int | None) -> _Facts:
+        """Return the time and its parts for so many tokens; the largest part takes the rounding, so sums stay exact."""
+        if tokens is None or self.tokens is None or tokens == self.tokens:
+            return self
+        time_ps = _scaled(self.time_ps, tokens, self.tokens)
+        parts = {name: _scaled(ps, tokens, self.tokens) for name, ps in self.parts.items()}
+        if parts and sum(self.parts.values()) == self.time_ps:
+            parts[max(parts, key=lambda name: parts[name])] += time_ps - sum(parts.values())
+        return self._replace(time_ps=time_ps, parts=parts)
+
+
+def _scaled(ps: int, tokens: int, step_tokens: int) -> int:
+    """Return a time in ps, scaled to other tokens and rounded."""
+    return (2 * ps * tokens + step_tokens) // (2 * step_tokens)
 
 
 @named_arguments
@@ -201,11 +250,17 @@ def compare(a: Source, b: Source) -> Comparison:
         facts = [_collective(each, max(common), found) for each, found in zip(sides, (rows, more), strict=True)]
         if not all(each.parts for each in facts):
             facts = [each._replace(parts={"time": each.time_ps}) for each in facts]
-    questions, times, parts, inputs = zip(*facts, strict=True)
+    tokens = (facts[0].tokens, facts[1].tokens)
+    steps_ps = (facts[0].time_ps, facts[1].time_ps)
+    scaled = [facts[0], facts[1].per_tokens(tokens[0])]
     names = (one.file, other.file) if one.name == other.name else (one.name, other.name)
     return Comparison(
-        form=one.form, names=names, questions=questions, a_ps=times[0], b_ps=times[1], sizes=tuple(sizes),
-        terms=tuple(_terms(*parts, *times)), inputs=tuple(_differences(*inputs)),
+        form=one.form, names=names, questions=(scaled[0].question, scaled[1].question), a_ps=scaled[0].time_ps,
+        b_ps=scaled[1].time_ps, sizes=tuple(sizes),
+        terms=tuple(_terms(scaled[0].parts, scaled[1].parts, scaled[0].time_ps, scaled[1].time_ps)),
+        inputs=tuple(_differences(scaled[0].inputs, scaled[1].inputs)),
+        tokens=None if tokens[0] is None or tokens[1] is None else (tokens[0], tokens[1]),
+        steps_ps=steps_ps if one.form == "result" else None, verdicts=(scaled[0].verdict, scaled[1].verdict),
     )  # fmt: skip
 
 
@@ -256,7 +311,18 @@ def _step(side: _Side, has_terms: bool, has_inputs: bool) -> _Facts:
         for group, prefix in _PREFIXES.items() if _has(answer["terms"], group) for key in answer["terms"][group]
     }  # fmt: skip
     inputs = flat(answer["inputs"]) if has_inputs else facts
-    return _Facts(question, step_ps, parts, {**inputs, "version": answer.get("version")})
+    verdict = answer.get("memory_verdict")
+    return _Facts(question, step_ps, parts, {**inputs, "version": answer.get("version")}, _tokens(answer),
+                  verdict if isinstance(verdict, str) else None)  # fmt: skip
+
+
+def _tokens(answer: Answer) -> int | None:
+    """Return the tokens of a step, or the samples of a model without tokens; None in an answer without a rate."""
+    for key in ("tokens_per_s", "samples_per_s"):
+        rate = answer.get(key)
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < MAX_INT64:
+            return round(rate * answer["step_time_s"]) or None
+    return None
 
 
 def _collective(side: _Side, size: int, rows: Mapping[int, Answer]) -> _Facts:

@@ -1,7 +1,7 @@
 """Cost of a whole training run from one step: days, GPU-hours, dollars and energy, with likely ranges.
 
-``days`` and the other amounts are those of the steps alone; ``expected_days`` adds failures, restarts and checkpoints
-(:mod:`trine.decide.goodput`). Prices are one number of dollars per GPU-hour, or a dated file with a price per GPU model.
+``days`` and the other amounts are those of the steps alone. ``expected_days`` adds failures and checkpoints
+(:mod:`trine.decide.goodput`). Prices are one number of dollars per GPU-hour, or a dated file of prices.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ class Goodput:
         checkpoints = f"checkpoint of {model.checkpoint_s:g} s every {_span(self.interval_s)}"
         if model.mtbf_s == math.inf:
             return f"{share}: no failures, {checkpoints}"
-        source = "assumed" if self.assumed else "given"
+        names = ", ".join(name.replace("_", " ") for name, _ in self.assumed)
+        source = f"assumed: {names}" if names else "all given"
         failures = f"a failure every {_span(model.mtbf_s)}, restart {_span(model.restart_s)}"
         return f"{share}: {failures}, {checkpoints} ({source})"
 

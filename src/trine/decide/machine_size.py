@@ -1,4 +1,4 @@
-"""The number of GPUs of one machine type that meets a goal: the search, its answer, and the reason for the remainder."""
+"""The number of GPUs of one machine type that meets a goal: the search, its answer, and the reason for time left."""
 
 from __future__ import annotations
 
@@ -299,4 +299,6 @@ class MachineSearch:
         needed = chosen * (late / days) ** (1 / USUAL_EXPONENT)
         enough = next((count for count in self._counts if count >= needed), None)
         remedy = "" if enough is None else f"; about {enough:,} GPUs would still end in time"
-        return f"the likely range ends after {number_words(late)} days, {number_words(late - days)} too late{remedy}"
+        return (
+            f"the likely range ends after {number_words(late)} days, {number_words(late - days)} days too late{remedy}"
+        )

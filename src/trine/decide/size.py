@@ -124,7 +124,7 @@ class SizeAnswer(Report):
             warning_label="no answer",
             closing=(
                 *self._notes(),
-                *([] if cost is None else [("failures", f"{cost.expected_line()}")]),
+                *([] if cost is None else [("expected", cost.expected_line())]),
                 ("price", self.price_source or "none: --price 2.5 (dollars per GPU-hour) or a dated file"),
                 ("without", LEFT_OUT),
                 ("next", self._next()),
@@ -206,8 +206,8 @@ def size(
     number of GPUs whose run costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file.
     clusters: presets or files; by default trine's presets of data-centre nodes. global_batch: samples per step; by
     default 4 Mi tokens. batch_change: the global batch may differ by this share, so that more numbers of GPUs divide
-    it. software, gradient_dtype, loss: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`. progress: called with the number
-    of finished machine types, and of all. on_machine: called with each answer as it ends.
+    it. software, gradient_dtype, loss: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`. progress:
+    called with the number of finished machine types, and of all. on_machine: called with each answer as it ends.
 
     The search assumes that more GPUs take fewer days and cost more. It follows the power law through the two nearest
     tries, so it may miss a number up to 2 % smaller.

@@ -6,14 +6,17 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trine.errors import InputError
+from trine.errors import InputError, one_line
 from trine.experiments.journal import FAILED, read_lines
 from trine.experiments.spec import ExperimentSpec, stored_spec
 from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
+from trine.results.document import SEPARATOR
 from trine.results.frames import pyarrow
+from trine.results.memory import DOES_NOT_FIT
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import MAX_LINES, columns, first_screen, wrapped
@@ -27,9 +30,13 @@ MAX_ROWS = 10_000
 MAIN_RESULTS = {
     "train": ("step_time_s", "step_time_low_s", "step_time_high_s", "memory_verdict", "tokens_per_s", "mfu"),
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
-    "size": ("cluster", "gpus", "run_days", "run_days_low", "run_days_high", "usd"),
+    "size": ("cluster", "gpus", "run_expected_days", "run_expected_days_low", "run_expected_days_high", "usd"),
 }  # fmt: skip
 _MOST_RESULTS = 4
+#: Letters of a warning on the screen.
+_MOST_LETTERS = 170
+#: Column with the verdict on a point's memory.
+VERDICT = "memory_verdict"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +114,9 @@ class Experiment(Report):
 
     def _text(self, most: int | None) -> str:
         reasons = [line for reason, count in self.reasons()[:3] for line in wrapped(f"{count:,} failed", reason)]
+        for text, count in self.warnings()[: None if most is None else 2]:
+            shown_text = text if most is None else one_line(text, _MOST_LETTERS)
+            reasons += wrapped("warning", f"{shown_text} ({_points(count)})")
         following = ["", *wrapped("next", self._next())]
         head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]
         space = None if most is None else most - len(head) - len(reasons) - len(following) - 3
@@ -130,12 +140,23 @@ class Experiment(Report):
         """Return the reasons of failed points and their counts, the most frequent first."""
         return Counter(str(row["reason"]) for row in self.rows if row["status"] == "failed").most_common()
 
+    def warnings(self) -> list[tuple[str, int]]:
+        """Return the warnings of answered points and the number of points with each, the most frequent first."""
+        texts = (str(row["point_warnings"]).split(SEPARATOR) for row in self.rows if row.get("point_warnings"))
+        return Counter(chain.from_iterable(texts)).most_common()
+
+    @cached_property
+    def num_unfit(self) -> int:
+        """Number of answered points whose job does not fit in memory; pictures leave them out."""
+        return sum(row["status"] == "done" and not _fits(row) for row in self.rows)
+
     def document(self) -> Row:
         """Return the experiment's keys, with up to MAX_ROWS rows."""
         return {
             "experiment": self.spec.id, "question": self.spec.command, "fields": list(self.spec.vary),
             **self.progress(),
             "reasons": [{"reason": reason, "points": count} for reason, count in self.reasons()],
+            "warnings": [{"warning": text, "points": count} for text, count in self.warnings()],
             "rows": self.rows, "rows_left_out": max(0, self.counts[0] - len(self.rows)),
         }  # fmt: skip
 
@@ -171,16 +192,22 @@ class Experiment(Report):
     def _draw(self, x: str, y: str, color: str | None = None) -> Any:
         """Return a figure with ``y`` against ``x``: all points, and a line through the lowest per value of ``color``.
 
+        Jobs that do not fit in memory have no time, so the picture leaves them out; a note below it counts them.
+
         Raises InputError: an unknown column, or no point has a number in ``y``.
         """
         known = self.rows[0] if self.rows else {}
         names = [column_named(name, known) for name in (x, y, *([] if color is None else [color]))]
-        stored = self._stored([*dict.fromkeys([*names, "status"])])
+        extra = [VERDICT] if VERDICT in known else []
+        stored = self._stored([*dict.fromkeys([*names, "status", *extra])])
         found: list[Any] = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
-        rows = [[row[name] for name in names] for row in found if row["status"] == "done"]
+        done = [row for row in found if row["status"] == "done"]
+        rows = [[row[name] for name in names] for row in done if _fits(row)]
+        num_unfit = len(done) - len(rows)
         rows = [row for row in rows if row[0] is not None and _is_number(row[1])]
         if not rows:
-            raise InputError("no point has a number", field=names[1])
+            reason = f"; {_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
+            raise InputError(f"no point has a number{reason}", field=names[1])
         values = list(dict.fromkeys(row[0] for row in rows))
         is_text = not all(map(_is_number, values))
         places = {value: number if is_text else value for number, value in enumerate(values)}
@@ -195,10 +222,21 @@ class Experiment(Report):
             axes.legend(title=names[2])
         if is_text:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
-        axes.set(xlabel=names[0], ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None))
+        note = f"\n{_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
+        axes.set(
+            xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None)
+        )
         axes.set_title(self.headline[:90], fontsize=9)
         axes.grid(alpha=0.3)
         return figure
+
+
+def _fits(row: Row) -> bool:
+    return row.get(VERDICT) != DOES_NOT_FIT
+
+
+def _points(count: int) -> str:
+    return f"{count:,} point{'' if count == 1 else 's'}"
 
 
 def _is_number(value: object) -> bool:

@@ -148,7 +148,8 @@ class RankProgram:
     """Steps in program order; ``after`` of a step names earlier steps by index.
 
     ``resident_bytes``: allocated throughout, one number per category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
-    ``host_bytes``: kept in host memory throughout. ``clocks``: one per step if blocks are kept while collectives use them; else empty.
+    ``host_bytes``: kept in host memory throughout. ``clocks``: one per step if blocks are kept while collectives use
+    them; else empty.
     """
 
     name: str

@@ -52,19 +52,30 @@ class Accesses(Spec):
     message: int = Field(ge=1)
 
 
+class UserbufferChannels(Spec):
+    """SMs of tensor-parallel transfers by userbuffers, by form of overlap."""
+
+    ring: int = Field(ge=0)
+    pipeline: int = Field(ge=1)
+    bulk: int = Field(ge=1)
+
+
 class ContentionFile(Spec):
     """Contents of presets/contention.yaml; ``sources`` has one entry per field."""
 
     channels: ByReach
     message_channels: ByReach
     accesses: Accesses
-    waves_from: float = Field(alias="waves-from", gt=0, lt=1)
+    full_wave: float = Field(alias="full-wave", gt=0, lt=1)
     most: float = Field(gt=0, lt=1)
+    userbuffers: UserbufferChannels
     evidence: Literal["measured", "interpolated", "modelled", "assumed"]
     sources: dict[str, str]
 
 
 PPM = 10**6
+#: Queues of transfers by userbuffers (:mod:`trine.parallel.userbuffers`); they are no kernels of the library.
+RING, PIPELINE, BULK = "userbuffers ring", "userbuffers pipeline", "userbuffers bulk"
 AnyStep = TypeVar("AnyStep")
 #: Families of operators that matrix libraries run.
 _PRODUCTS = ("linear", "matmul")
@@ -97,24 +108,45 @@ def contention_numbers() -> ContentionFile:
     return read_spec(_FILE, ContentionFile)
 
 
+def userbuffer_channels(queue: str) -> int:
+    """Return the SMs of a transfer by userbuffers in this queue."""
+    numbers = contention_numbers().userbuffers
+    return {RING: numbers.ring, PIPELINE: numbers.pipeline, BULK: numbers.bulk}[queue]
+
+
 def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 0) -> int:
     """Return the speed that compute on ``gpu`` loses while a kernel runs, in millionths; at most the preset's ``most``.
 
     The memory-bound part of compute time loses the kernel's share of the memory bandwidth, products of persistent
-    kernels lose half of their speed, and the rest loses the share of the SMs. product_ps: duration of a product of a
-    persistent kernel that starts beside this kernel. Its blocks without an SM start when this kernel or the other
-    blocks have ended. So it takes longer by the shorter of the two times, and is alone with this kernel until that
-    ends. Kernels below ``waves_from`` of the SMs take their share of the SMs from products too.
+    kernels wait for a part of a second wave (:func:`extra_wave`), and the rest loses the share of the SMs.
+
+    product_ps: duration T of a product of a persistent kernel that starts beside this kernel of duration D. Its blocks
+    without an SM start when this kernel or the other blocks have ended. So it takes longer by the shorter of the two
+    times, times the part of a wave. Operators after it fill the rest of D.
+
+    More SMs never reduce the loss, and half of the SMs cause at least half of it.
     """
     sms = min(use.channels / gpu.num_compute_units, 1.0)
-    makes_waves = sms >= contention_numbers().waves_from
-    if makes_waves and 2 * product_ps > use.time_ps > 0:
-        lost = min(product_ps / use.time_ps, 1.0)
-    else:
-        memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
-        waves = bound.waves if makes_waves else 0.0
-        lost = bound.memory * memory + waves / 2 + (1 - bound.memory - waves) * sms
+    wave = extra_wave(sms)
+    memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
+    of_products = max(wave / (1 + wave), sms)  # a product of T takes (1 + wave) T
+    lost = bound.memory * memory + bound.waves * of_products + (1 - bound.memory - bound.waves) * sms
+    if product_ps and use.time_ps:
+        together_ps = product_ps * (1 + wave)
+        if together_ps >= use.time_ps:
+            lost = wave * min(product_ps / use.time_ps, 1.0)
+        else:
+            lost = (wave * product_ps + lost * (use.time_ps - together_ps)) / use.time_ps
     return round(min(lost, contention_numbers().most) * PPM)
+
+
+def extra_wave(sms: float) -> float:
+    """Return the part of a second wave that a persistent product waits for, beside a kernel on ``sms`` of the SMs.
+
+    A whole wave was measured with 10 and 18 % of the SMs. Below, the part is proportional to the SMs (assumed): the
+    least loss that grows from zero and of which half of the SMs cause at least half.
+    """
+    return min(sms / contention_numbers().full_wave, 1.0)
 
 
 def is_persistent(gpu: GpuSpec, op: Operator) -> bool:
@@ -177,9 +209,17 @@ class CommunicationKernels:
         channels = numbers.message_channels.scale_out if is_outside else numbers.message_channels.scale_up
         return ChannelUse(channels, numbers.accesses.message * float(rate))
 
-    def ppm(self, uses: Sequence[ChannelUse], product_ps: int) -> int:
-        """Return the largest pressure of several kinds of groups; product_ps: see :func:`pressure_ppm`."""
-        return max((pressure_ppm(self.gpu, use, self.bound, product_ps) for use in uses), default=0)
+    def ppm(self, uses: Sequence[ChannelUse], product_ps: int, queue: str = "") -> int:
+        """Return the largest pressure of several kinds of groups; product_ps: see :func:`pressure_ppm`.
+
+        queue: of userbuffers, which take SMs of their own; GEMMs of a pipeline leave them free.
+        """
+        bound = self.bound
+        if queue in (RING, PIPELINE, BULK):
+            uses = [use._replace(channels=userbuffer_channels(queue)) for use in uses]
+        if queue == PIPELINE:
+            bound, product_ps = bound._replace(waves=0.0), 0
+        return max((pressure_ppm(self.gpu, use, bound, product_ps) for use in uses), default=0)
 
     def product_ps(self, step: Compute) -> int:
         """Return the duration of a step if it is a product of a persistent kernel, else 0."""
@@ -242,7 +282,7 @@ class _PressureWriter:
         self.grid = grid
         self.ranks = ranks
         self._uses: dict[tuple[object, ...], list[ChannelUse]] = {}
-        self._pressures: dict[tuple[tuple[object, ...], int], int] = {}
+        self._pressures: dict[tuple[tuple[object, ...], int, str], int] = {}
         self._groups: dict[str, Int64] = {}
 
     def program(self, program: RankProgram) -> RankProgram:
@@ -253,7 +293,8 @@ class _PressureWriter:
                 following = step if step.stream == COMPUTE_STREAM else following
             elif isinstance(step, Collective):
                 product_ps = 0 if following is None else self.kernels.product_ps(following)
-                ppm = self._once((step.axis, step.kind, step.size_bytes), product_ps, self._collective, step)
+                key = step.axis, step.kind, step.size_bytes
+                ppm = self._once(key, product_ps, self._collective, step, step.queue)
                 steps[number] = Collective(  # dataclasses.replace takes twice as long
                     step.kind, step.axis, step.key, step.size_bytes, step.root, step.algorithm, step.after, step.label,
                     step.queue, ppm,
@@ -263,14 +304,15 @@ class _PressureWriter:
         return replace(program, steps=tuple(steps))
 
     def _once(
-        self, key: tuple[object, ...], product_ps: int, find: Callable[[AnyStep], list[ChannelUse]], step: AnyStep
-    ) -> int:
+        self, key: tuple[object, ...], product_ps: int, find: Callable[[AnyStep], list[ChannelUse]], step: AnyStep,
+        queue: str = "",
+    ) -> int:  # fmt: skip
         """Return the pressure of a step; product_ps: of the next operator to start, see :func:`pressure_ppm`."""
-        ppm = self._pressures.get((key, product_ps))
+        ppm = self._pressures.get((key, product_ps, queue))
         if ppm is None:
             if key not in self._uses:
                 self._uses[key] = find(step)
-            ppm = self._pressures[key, product_ps] = self.kernels.ppm(self._uses[key], product_ps)
+            ppm = self._pressures[key, product_ps, queue] = self.kernels.ppm(self._uses[key], product_ps, queue)
         return ppm
 
     def _collective(self, step: Collective) -> list[ChannelUse]:

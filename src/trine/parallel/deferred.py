@@ -40,7 +40,9 @@ class DeferredHead(PipelineSchedule):
         self.name, self.takes_virtual_stages = schedule.name, schedule.takes_virtual_stages
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
-        last, actions, deferred = pipeline.num_chunks - 1, [], []
+        last = pipeline.num_chunks - 1
+        actions: list[PipelineAction] = []
+        deferred: list[PipelineAction] = []
         for action in self._schedule.passes(rank, pipeline):
             if action[:2] == (BACKWARD_PASS, last) and (not self._count or len(deferred) < self._count):
                 deferred.append(PipelineAction(WEIGHT_PASS, last, action.microbatch))
@@ -63,10 +65,9 @@ def with_deferred_head(workload: Workload, stages: Stages) -> Stages:
 
     Raises PlanError if the workload has no head whose weight gradient is an operator of its own.
     """
-    products = [
-        op for op in workload.operators
-        if op.phase == FORWARD and family_of(kind_of(op)) == "linear" and stages.stage_of[op.id] == stages.num_stages - 1
-    ]  # fmt: skip
+    last = stages.num_stages - 1
+    in_last = [op for op in workload.operators if op.phase == FORWARD and stages.stage_of[op.id] == last]
+    products = [op for op in in_last if family_of(kind_of(op)) == "linear"]
     head = products[-1].id if products else -1
     gradients = [
         op.id for op in workload.operators

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.parallel.tensor_times import TensorTimes
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
@@ -45,7 +46,8 @@ class JobFacts:
 
     compute: operator times on the first GPU model. mixed: the GPU models of the ranks if there are several.
     software: the profile, or None. host_bytes_per_s: host memory bandwidth per rank, for offload of the optimizer.
-    simulated: the number of micro-batches that programs contain; None: all.
+    simulated: the number of micro-batches that programs contain; None: all. tensor_times: of the collectives that
+    overlap with GEMMs in pieces, or None if unknown.
     """
 
     workload: Workload
@@ -56,6 +58,7 @@ class JobFacts:
     mixed: MixedGpus | None = None
     host_bytes_per_s: float | None = None
     simulated: int | None = None
+    tensor_times: TensorTimes | None = None
 
     def __post_init__(self) -> None:
         """Compute the facts that may raise PlanError, in the order of their errors."""
@@ -420,13 +423,25 @@ class RankWork:
             return self.duration(op, batch, part=part)[0]
         return max(self._duration(model, op, batch, WHOLE, part)[0] for model in mixed.models)
 
-    def _duration(self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
+    def piece_ps(self, op: Operator, batch: int, pieces: int, part: str = BOTH) -> int:
+        """Return the time of a GEMM on one of ``pieces`` equal parts of the tokens, in ps: of its own shape."""
+        key = op.id, batch, part, pieces
+        cached = self._durations.get(key)
+        if cached is None:
+            cached = self._durations[key] = self._duration(self.compute, op, batch, WHOLE, part, pieces)
+        return cached[0]
+
+    def _duration(
+        self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: int = 1
+    ) -> tuple[int, str]:
         facts, partition = self._facts, self._facts.token_partition
         divided = facts.split_of(op)
         key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
         split = self._splits.get(key)
         if split is None:
             split = self._splits[key] = partition.split(op, batch, share, divided, self.load)
+        if pieces > 1:
+            split = replace(split, tokens=split.tokens / pieces)
         answer = model.duration(op, split)
         ps = answer.ps * partition.repeats(op)
         if facts.gpu_factor != 1:

@@ -30,6 +30,7 @@ from trine.parallel.sharded import ShardedReductions, shard_degrees
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
+    from trine.common.arrays import Int64
     from trine.parallel.job import JobContext
     from trine.parallel.memory import StageMemory
 
@@ -51,6 +52,23 @@ def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> flo
     if (np.diff(ptr) == 0).any():
         raise PlanError("offload needs links between the GPUs and host memory")
     return float((cluster.link_bytes_per_s[links[ptr[:-1]]] / counts).min())
+
+
+def check_hosts(machine: Cluster | None, places: Int64) -> None:
+    """Raise PlanError if a host of the GPUs at ``places`` has no memory figure."""
+    if machine is None:
+        return
+    hosts = machine.hosts_of(np.asarray(machine.gpus, np.int64)[places])
+    if (hosts < 0).any():
+        return  # build_job names the missing host
+    kinds = machine.device_table.kinds
+    for host in np.unique(hosts).tolist():
+        if kinds[int(machine.device_table.kind[host])].memory_bytes is None:
+            raise PlanError(
+                f"offload needs the capacity of host memory, and host {machine.device_name(host)!r} of cluster "
+                f"{machine.name!r} has none: give it 'memory: SIZE', 1 GiB to 1 PiB, in the cluster file",
+                field="offload",
+            )
 
 
 def check_offload(context: JobContext, has_host: bool) -> None:

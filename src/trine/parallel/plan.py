@@ -44,6 +44,7 @@ OFFLOADS = ("none", "optimizer", "activations")
 #: Defaults of options that neither the plan nor the software profile sets.
 FALLBACKS: dict[str, object] = {
     "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
+    "userbuffers": False,
 }  # fmt: skip
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 _BUCKETS = ("first_bucket_bytes", "bucket_bytes")
@@ -125,6 +126,8 @@ class Plan(OneLine):
         None: the software profile's, else False. With tp = 1 it changes nothing.
     tp_overlap: number of chunks into which the collectives of sequence parallelism and the adjacent GEMMs are split, so
         that they overlap; 1 for no overlap.
+    userbuffers: whether sequence parallelism overlaps by Transformer Engine's userbuffers instead of NCCL
+        (:mod:`trine.parallel.userbuffers`). None: the software profile's, else False.
     cp_style: exchange for attention over the whole sequence: ``"ring"`` (keys and values pass around a ring),
         ``"all-gather"`` (of keys and values), ``"ulysses"`` (an all-to-all of heads).
     expert_imbalance: distribution of tokens over experts: ``"balanced"`` or ``"zipf:S"`` (expert n gets 1/n**S).
@@ -183,6 +186,9 @@ class Plan(OneLine):
     sync_every: int | None = option(None, "Average parameters every N steps (local SGD).")
     sequence_parallel: bool | None = option(None, "Split tokens too (sequence parallelism) [the software's, else no].")
     tp_overlap: int = option(1, "Split each GEMM into N chunks and overlap them with communication.")
+    userbuffers: bool | None = option(
+        None, "Overlap tensor parallelism by Transformer Engine's userbuffers [the software's, else no]."
+    )
     cp_style: str = option("ring", "Choose how attention gets the tokens of other ranks.")
     expert_imbalance: str = option(BALANCED, "Set the load of experts; a file has one share per line.")
     expert_shares: tuple[float, ...] = ()
@@ -231,6 +237,8 @@ class Plan(OneLine):
             values["schedule"] = "interleaved"
         etp = values["etp"] = values.get("etp") if self.etp is None else self.etp
         values["sequence_parallel"] = self.tp > 1 and (bool(values["sequence_parallel"]) or etp not in (None, self.tp))
+        is_split = values["sequence_parallel"] if self.sequence_parallel is None else self.sequence_parallel
+        values["userbuffers"] = bool(values["userbuffers"] and is_split) and self.tp > 1 and self.tp_overlap == 1
         changes = {
             name: values[name] for name in (*FALLBACKS, "etp") if getattr(self, name) is None is not values[name]
         }
@@ -442,6 +450,10 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
      "sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron"),
     ("tp_overlap", lambda p: p.sequence_parallel,
      "tp_overlap cuts the all-gathers and reduce-scatters of sequence parallelism into pieces: set sequence_parallel"),
+    ("userbuffers", lambda p: not p.userbuffers or (p.tp > 1 and p.sequence_parallel is not False),
+     "userbuffers overlap the all-gathers and reduce-scatters of sequence parallelism: set tp and sequence_parallel"),
+    ("userbuffers", lambda p: not p.userbuffers or p.tp_overlap == 1,
+     "userbuffers and tp_overlap contradict each other: userbuffers have pieces of their own; give one"),
     ("cp_style", lambda p: p.cp > 1, "cp_style cannot matter: cp = 1 leaves the sequence whole"),
     ("etp", lambda p: p.etp == p.tp or p.tp_style != "column",
      "experts that are divided in their own way (etp) need tp_style megatron"),
@@ -498,6 +510,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "sync_every": plan.sync_every,
         "sequence_parallel": plan.sequence_parallel or None,
         "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,
+        "userbuffers": plan.userbuffers or None,
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
         "capacity_factor": plan.capacity_factor,
         "stage_layers": list(plan.stage_layers) or None,

@@ -20,10 +20,13 @@ from trine.parallel.recompute import heads_of
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.tensor import SplitCollectives, sums_of
+from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 from trine.workload.synthesis.graph import HEAD_NORMS
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
+#: A GEMM runs in pieces if they end earlier by at least this part; smaller gains are below the accuracy of the times.
+MIN_GAIN = 0.02
 
 
 @dataclass(slots=True)
@@ -43,9 +46,10 @@ class SequenceCollectives(SplitCollectives):
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._pieces = self.context.plan.tp_overlap
+        self._pays: dict[tuple[object, ...], bool] = {}
         self._gathered: dict[int, _Gathered] = {}  # by lane
         software = self.context.software
-        self._copies = software is not None and software.operators.sequence_gathers == "copied" and self._pieces == 1
+        self._copies = software is not None and software.operators.sequence_gathers == "copied"
         passes = {} if software is None else software.operators.passes
         self._rotation_passes = Fraction(passes.get("rotary", [1.0])[0])
         self._gathered_part: Fraction | None = None
@@ -95,11 +99,64 @@ class SequenceCollectives(SplitCollectives):
             return SCATTER, next(iter(self.differentiable_input(op)))
         return None
 
+    def _half(self, op: Operator, place: Place) -> str:
+        """Return the part of a backward operator that runs in halves, else BOTH."""
+        return place.part if self.context.stages.parts.get(op.id) == BOTH else BOTH
+
     def _overlaps(self, op: Operator, split: TensorSplit, place: Place) -> bool:
         """Return whether the operator runs in pieces overlapped with its collective."""
         if self._pieces == 1 or split.mode not in ("column", "row"):
             return False
-        return op.phase == FORWARD or self._part(op, place) == INPUT_PART
+        if op.phase != FORWARD and self._part(op, place) != INPUT_PART:
+            return False
+        batch = self.context.micro_batches[place.microbatch]
+        key = op.id, batch, place.part
+        if key not in self._pays:
+            self._pays[key] = self._ends_earlier(op, split, batch, place)
+        return self._pays[key]
+
+    def _ends_earlier(self, op: Operator, split: TensorSplit, batch: int, place: Place) -> bool:
+        """Return whether the operator in pieces, with their collectives, ends before the whole one with its own."""
+        times, pieces, work = self.context.tensor_times, self._pieces, self.context.work
+        if times is None or is_expert(op):
+            return True
+        gathers = (op.phase == FORWARD) == (split.mode == "column")
+        if op.phase == BACKWARD and not gathers:
+            return False  # the whole reduce-scatter overlaps with the gradient of the weight
+        tensor = self._gathered_tensor(op, split) if gathers else op.outputs[0]
+        if tensor is None:
+            return True
+        kind, size = GATHER if gathers else SCATTER, self.context.gathered_bytes(op, tensor, batch)
+        piece_bytes, part = -(-size // pieces), self._half(op, place)
+        piece_ps = times.beside_ps(op, work.piece_ps(op, batch, pieces, part), times.channels(kind, piece_bytes))
+        whole_ps, transfer_ps = work.duration(op, batch, part=part)[0], times.collective_ps(kind, piece_bytes)
+        more_launches_ps = (pieces - 1) * self.writer.collective_launch_ps(self.axis)
+        ends = []
+        for late_ps in self._lateness_ps():
+            if gathers:
+                end_ps = gathered_end_ps(piece_ps, [late_ps + (i + 1) * transfer_ps for i in range(pieces)])
+            else:
+                end_ps = scattered_end_ps(piece_ps, transfer_ps, pieces, late_ps)
+            ends.append(end_ps + more_launches_ps)
+        return self._saves(op, ends, whole_ps, times.collective_ps(kind, size), gathers)
+
+    def _lateness_ps(self) -> tuple[int, int]:
+        """Return the delays of a transfer behind the GEMM's start with which pieces must pay: none, or a launch."""
+        return 0, self.writer.collective_launch_ps(self.axis)
+
+    def _saves(self, op: Operator, ends_ps: list[int], whole_ps: int, transfer_ps: int, gathers: bool) -> bool:
+        """Return whether pieces that end at ``ends_ps``, for each lateness, save time over a whole GEMM and transfer.
+
+        They save none if the launching thread takes longer than both: then transfers overlap with launches already.
+        """
+        late = self._lateness_ps()
+        launch_ps = 0 if self.context.launch is None else self.context.launch_of(op, self.writer.stage)[0]
+        if whole_ps + transfer_ps <= late[-1] + launch_ps:
+            return False
+        whole_ends = (
+            (late_ps + whole_ps if gathers else max(whole_ps, late_ps)) + transfer_ps for late_ps in late
+        )  # fmt: skip
+        return all(end * (1 + MIN_GAIN) < whole for end, whole in zip(ends_ps, whole_ends, strict=True))
 
     # -- points of a program -----------------------------------------------------------------------------------------
 
@@ -125,7 +182,7 @@ class SequenceCollectives(SplitCollectives):
             after = self.writer.last_compute_and_waits()
             step = self._collective(GATHER, tensor, batch, op, place, after)
             gathered = self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
-            if self._copies:
+            if self._copies and not self._queue(op, GATHER):
                 self.writer.wait(step)
                 self._copy(tensor, batch, op, place)
         # During the input gradient of a column split, the gather for its weight gradient may still be in progress.
@@ -145,7 +202,8 @@ class SequenceCollectives(SplitCollectives):
             return None
         ready = self.writer.last_compute_and_waits()
         scatters, done = [], -1
-        for i, piece_ps in enumerate(parts(duration_ps, self._pieces)):
+        piece_ps = self.context.work.piece_ps(op, batch, self._pieces, self._half(op, place))
+        for i in range(self._pieces):
             if tensor is not None:
                 step = self._collective(GATHER, tensor, batch, op, place, ready, i)
                 self.writer.wait(step)
@@ -169,7 +227,7 @@ class SequenceCollectives(SplitCollectives):
         scatter = self._collective_after(op, split, place)
         if scatter is None or (scatter[0] == SCATTER and self._overlaps(op, split, place)):
             return
-        if scatter[0] == SCATTER and self._copies:
+        if scatter[0] == SCATTER and self._copies and not self._queue(op, SCATTER):
             done = self._copy(scatter[1], batch, op, place)
         for number in range(sums_of(op) - 1):  # of a loss: one after the other
             done = self._collective(scatter[0], scatter[1], batch, op, place, (done,), -2 - number)
@@ -195,7 +253,11 @@ class SequenceCollectives(SplitCollectives):
             size = parts(size, self._pieces)[piece]
         label = self.label(op, place)
         key = ("tp", kind, op.id, piece, *place.key)
-        return self.writer.collective(kind, axis, key, size, after, label)
+        return self.writer.collective(kind, axis, key, size, after, label, queue=self._queue(op, kind))
+
+    def _queue(self, op: Operator, kind: str) -> str:
+        """Return the queue of a collective; "" for the axis's."""
+        return ""
 
     def _copy(self, tensor: int, batch: int, op: Operator, place: Place) -> int:
         """Copy a whole tensor to or from the collective's layout; return the step of the copy."""

@@ -388,7 +388,9 @@ class ParameterUpdates(ShardedReductions):
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
         if self._is_first and self.context.workload.is_training:
-            self._gather_all(Label(phase=Phase.FORWARD, stage=self.program.stage, step=step), self.writer.last_of_step())
+            self._gather_all(
+                Label(phase=Phase.FORWARD, stage=self.program.stage, step=step), self.writer.last_of_step()
+            )
 
     def after_optimizer(self, step: int) -> None:
         if not self._is_first:

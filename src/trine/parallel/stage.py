@@ -23,6 +23,7 @@ from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
 from trine.parallel.token_partition import WHOLE
+from trine.parallel.userbuffers import UserbufferCollectives
 
 # Expert parallelism: tokens go to the ranks of their experts and come back, forward and backward.
 #
@@ -461,7 +462,8 @@ def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extensio
         extensions.append(HeadGathers)
     if plan.tp > 1 or plan.expert_tp > 1:
         moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
-        extensions.append(SequenceCollectives if moves_tokens else TensorCollectives)
+        sequence = UserbufferCollectives if plan.userbuffers else SequenceCollectives
+        extensions.append(sequence if moves_tokens else TensorCollectives)
     if plan.num_replicas > 1:
         extensions.append(REDUCTIONS[plan.sharding])
     if plan.offload != "none":

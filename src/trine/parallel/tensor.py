@@ -92,7 +92,9 @@ class TensorCollectives(SplitCollectives):
             label = self.label(op, place)
             after = (done,)
             for number in range(sums_of(op) - 1):  # of a loss: one after the other
-                after = (self.writer.collective(kind, self.axis, ("tp", number, op.id, *place.key), size, after, label),)
+                after = (
+                    self.writer.collective(kind, self.axis, ("tp", number, op.id, *place.key), size, after, label),
+                )
             step = self.writer.collective(kind, self.axis, ("tp", op.id, *place.key), size, after, label)
             self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
             self.wait_beside_weights(op, step)

@@ -282,18 +282,26 @@ class ProgramWriter:
 
     def collective(
         self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
-        root: int = -1, queue: str = "", algorithm: str | None = None,
+        root: int = -1, queue: str = "", algorithm: str | None = None, is_first: bool = True,
     ) -> int:  # fmt: skip
-        """Append a collective. The plan's algorithm for its kind takes precedence over ``algorithm``."""
+        """Append a collective. The plan's algorithm for its kind takes precedence over ``algorithm``.
+
+        ``is_first``: False for a later piece of a transfer that is launched with its first piece.
+        """
         algorithm = dict(self.context.plan.algorithm).get(kind) or algorithm
-        launch_ps = 0 if self._launch is None else self._launch.communication_ps
-        if axis == self._tensor_axis and self._launch is not None:
-            launch_ps += self._launch.tensor_ps * self.context.plan.tp
+        launch_ps = self.collective_launch_ps(axis) if is_first else 0
         after = (*after, *self._launched(launch_ps, after, label))
         step = self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
         if self._clocks is not None:
             self._clocks.launched(ENTRIES_PER_COLLECTIVE, step)
         return step
+
+    def collective_launch_ps(self, axis: str) -> int:
+        """Return the launch cost of a collective on ``axis``."""
+        if self._launch is None:
+            return 0
+        of_tensor_axis = self._launch.tensor_ps * self.context.plan.tp if axis == self._tensor_axis else 0
+        return self._launch.communication_ps + of_tensor_axis
 
     def last_compute(self) -> tuple[int, ...]:
         """Return the latest operator on the compute stream, if any."""

@@ -63,6 +63,8 @@ def _step_numbers(result: TaskRun) -> Row:
     }
 
 
+#: Between the warnings of a record.
+SEPARATOR = " | "
 #: Facts about the plan in a record.
 _PLAN_COLUMNS = "workload dp tp pp cp ep batch global_batch schedule virtual_stages recompute sharding gpu software"
 
@@ -71,7 +73,8 @@ def record(result: TaskRun) -> Row:
     """Return the numbers of the step, the memory needed and the plan as one flat row: a point of an experiment."""
     needed = result.memory_uses[result.fullest_row].needed_bytes if result.memory_uses else None
     facts = {key: result.plan[key] for key in _PLAN_COLUMNS.split() if result.plan.get(key) is not None}
-    return {**_step_numbers(result), "memory_needed_bytes": needed, "gpus": result.num_ranks, **facts}
+    warnings = {"point_warnings": SEPARATOR.join(result.warnings)} if result.warnings else {}
+    return {**_step_numbers(result), "memory_needed_bytes": needed, "gpus": result.num_ranks, **facts, **warnings}
 
 
 def tables(result: TaskRun) -> dict[str, Table]:

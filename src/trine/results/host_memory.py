@@ -49,6 +49,6 @@ class HostMemory:
         if self.verdict != DOES_NOT_FIT:
             return ""
         return (
-            f"host memory: {self.ranks} ranks offload {format_bytes(self.bytes_per_host)} to host {self.host}, which has "
-            f"{format_bytes(self.capacity_bytes)}"
+            f"host memory: {self.ranks} ranks offload {format_bytes(self.bytes_per_host)} to host {self.host}, "
+            f"which has {format_bytes(self.capacity_bytes)}"
         )

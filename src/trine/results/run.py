@@ -20,8 +20,8 @@ from trine.results import activity, headline, metrics, terms, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
-from trine.results.records import Ends, RecordTable, record_table
 from trine.results.host_memory import HostMemory
+from trine.results.records import Ends, RecordTable, record_table
 from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
 
 
@@ -112,9 +112,9 @@ class TaskRun:
     scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
     part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
     work: samples and FLOPs of a step; band: likely range of its time. None: not known.
-    memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows that stand for a longer run; records are
-    then stretched. repeated_steps: the window that stands for further steps; records and :attr:`window` have simulated
-    steps only. inputs: the resolved inputs of the run, plain data by group.
+    memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows
+    that stand for a longer run; records are then stretched. repeated_steps: the window that stands for further steps;
+    records and :attr:`window` have simulated steps only. inputs: the resolved inputs of the run, plain data by group.
     """
 
     graph: TaskGraph
@@ -315,6 +315,17 @@ class TaskRun:
     def bubble_s(self) -> float:
         """Idle time of the slowest rank that the pipeline schedule causes."""
         return float(self.rank_times.bubble[self.slowest_row] / PS_PER_S)
+
+    @cached_property
+    def contention_ps(self) -> int:
+        """Compute time that the slowest rank loses in a step because communication kernels share its GPU."""
+        if self.graph.pressure_ppm is None:
+            return 0
+        tasks = activity.computing(self.graph) & activity.in_step(self.graph, self.window)
+        tasks &= self.graph.rank == self.slowest_row
+        records = self.records if self.repeats is None else self.repeats.unstretched(self.records)
+        lost_ps = (records.end_ps - records.start_ps - self.graph.duration_ps)[tasks]
+        return int(lost_ps.sum() if self.weights is None else (lost_ps * self.weights[tasks]).sum())
 
     @property
     def idle_s(self) -> float:

@@ -12,7 +12,7 @@ _GAP = 4
 #: Rows that a listing keeps on a narrow terminal if something less important can give way.
 _LEAST_ROWS = 3
 #: Closing lines to drop on a narrow terminal, the least important first.
-_OPTIONAL = ("range", "bottleneck")
+_OPTIONAL = ("range", "contention", "bottleneck")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trine.results.traffic import CollectiveUse
 
 MAX_COLLECTIVES, MAX_OPERATORS = 4, 5
+#: Contention above this part of the step is named in the answer.
+MIN_CONTENTION = 0.05
 _AXES = ("tp", "cp", "ep", "pp", "dp")
 #: Plan options that are part of the question, and the text for each; {} is the value.
 _CHOICES = {
@@ -38,6 +40,7 @@ def screen(result: TaskRun) -> Screen:
             ("range", "" if result.band is None else result.band.words),
             ("rests on", basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
+            ("contention", _contention(result)),
             ("folding", _folding(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
         ),
@@ -61,6 +64,8 @@ def question(result: TaskRun) -> str:
     facts += [text.format(plan[key]) for key, text in _CHOICES.items() if plan.get(key) not in (None, _USUAL.get(key))]
     if plan.get("recompute") not in (None, "none"):
         facts.append(f"{plan['recompute']} recomputation")
+    if profile := profile_suffix(result):
+        facts.append(f"profile {profile.removeprefix(' with ')}")
     return f"{name} on {machine}: {', '.join(fact for fact in facts if fact)}".removesuffix(": ")
 
 
@@ -228,6 +233,20 @@ def _bottleneck(result: TaskRun) -> str:
         rate = format_bandwidth(link.bytes_per_s)
         return f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {rate}"
     return text
+
+
+def _contention(result: TaskRun) -> str:
+    """Return the cost of contention and its remedy, if it is above :data:`MIN_CONTENTION` of the step."""
+    lost_ps, step_ps = result.contention_ps, result.step_time_ps
+    if lost_ps <= MIN_CONTENTION * step_ps:
+        return ""
+    plan, remedy = result.plan, "NCCL_MAX_CTAS limits its SMs"
+    if plan.get("sequence_parallel") and not plan.get("userbuffers"):
+        remedy = "--userbuffers takes fewer for tensor parallelism"
+    return (
+        f"communication kernels beside GEMMs cost {format_time(lost_ps)} of compute, {percent(lost_ps, step_ps)} of "
+        f"the step; {remedy} (trine help contention)"
+    )
 
 
 def _folding(result: TaskRun) -> str:

@@ -17,6 +17,7 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
+from trine.search.fabric_note import fabric_note
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
@@ -40,13 +41,13 @@ class PlanOptions:
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
-    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss, gpu: as in
-    :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
-    time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
-    layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
-    executor: runs the simulations; None: one process per CPU (``workers``: their number).
-    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search
-    after this many simulations, once a layout fits.
+    every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss,
+    gpu: as in :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the
+    frontier of time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of
+    over 1,000 layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not
+    the best. executor: runs the simulations; None: one process per CPU (``workers``: their number). given: a layout to
+    compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search after this many
+    simulations, once a layout fits.
     """
 
     global_batch: int = option(help="Set the samples per step of all replicas.")
@@ -111,6 +112,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),
+        fabric=fabric_note(cluster, search.ranked),
         plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
 
@@ -185,7 +187,7 @@ def _stages_of(values: Mapping[str, Any], space: Space) -> int:
     """Return the virtual stages of a configuration that gives layers per stage."""
     layers, pp = values.get("layers_per_stage"), values.get("pp", 1)
     if values.get("stage_layers"):
-        return max(1, len(values["stage_layers"]) // pp)
+        return max(1, int(len(values["stage_layers"]) // pp))
     return 1 if not layers or not space.facts.layers else max(1, space.facts.layers // (layers * pp))
 
 

@@ -29,7 +29,7 @@ class PlanSearch(Report):
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
     rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
-    the software fills it in.
+    the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -50,6 +50,7 @@ class PlanSearch(Report):
     given: Ranked | None = None
     rejected: Mapping[str, int]
     command: str = ""
+    fabric: str = ""
     plan: Plan | None = None
 
     @property
@@ -150,7 +151,7 @@ class PlanSearch(Report):
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
         precision = "precision is the model's: model:NAME,dtype=fp16 changes it"
-        return tuple(note for note in (self.overlap, space, precision) if note)
+        return tuple(note for note in (self.overlap, self.fabric, space, precision) if note)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -218,7 +219,11 @@ class PlanSearch(Report):
         is_tight = self.best.outcome.verdict == "tight"
         tight = "the memory of the first layout is tight: the model's error may exceed the rest"
         best = self.best.outcome
-        notes = mfu_warning(self.gpu, best.precision, best.mfu), tight if is_tight else self.overlap
+        notes = (
+            mfu_warning(self.gpu, best.precision, best.mfu),
+            tight if is_tight else self.overlap,
+            self.fabric,
+        )
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:

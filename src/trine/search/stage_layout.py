@@ -22,7 +22,8 @@ _REPEATED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"([^*])\*(\d{1,
 def layout_text(counts: Sequence[int]) -> str:
     """Return the blocks of each chunk in Megatron-core's notation."""
     chunks = ["t" if count == 1 else f"t*{count}" if count else "" for count in counts]
-    chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
+    chunks[0] = f"E{chunks[0]}"
+    chunks[-1] += "L"
     return "|".join(chunks)
 
 

@@ -10,25 +10,25 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.schema import Field, Spec
 from trine.common.spec import check, merged, read_spec, with_bases
 from trine.errors import InputError, SpecError, as_known, nearest
-from trine.software.choices import Choices, LossStyle, with_choices
+from trine.software.choices import GRADIENT_DTYPES, LossStyle, ProfileChoices
 from trine.software.conditions import LayoutConstraints
 
 #: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (
-    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
-    "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "rms_norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax",
+    "dropout", "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
 #: Plan fields that a profile may set.
-PLAN_FIELDS = ("schedule", "dp_overlap", "overlap")
+PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers")
 #: ``--software none``: fused operators, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 
@@ -44,21 +44,21 @@ class OperatorStyle(Spec):
     """Implementation of a transformer's operators.
 
     attention: ``flash`` keeps no scores; ``unfused`` writes scores, masked softmax, dropout and product to memory.
-    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits; ``native`` is
-    Megatron-core's compiled loss, also on a float32 copy; ``te`` is Transformer Engine's, whose gradient replaces the
-    logits. loss_all_reduces: all-reduces of the loss over a sharded vocabulary. master: float32 copy of the weights in
-    the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight lacks
-    (10 bytes). biases: the
-    GEMM adds the biases of queries, keys, values and up projections (``fused``), or a kernel after it does
-    (``separate``). gradient_dtype: dtype for accumulating and reducing gradients. accumulation: ``fused`` into
-    the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
-    recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs (``early-stop``).
-    optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach`` operators or as one
-    ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading dimension, so they are
-    ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism, queries and keys are
-    ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches per operator of a
-    family, forward and backward (default 1). passes: memory traffic of an unfused operator as a multiple of its own
-    bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for ``rotary``.
+    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits; ``native``
+    is Megatron-core's compiled loss, also on a float32 copy; ``te`` is Transformer Engine's, whose gradient replaces
+    the logits. loss_all_reduces: all-reduces of the loss over a sharded vocabulary. master: float32 copy of the weights
+    in the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight
+    lacks (10 bytes). biases: the GEMM adds the biases of queries, keys, values and up projections (``fused``), or a
+    kernel after it does (``separate``). gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
+    ``fused`` into the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch.
+    checkpoint: full recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs
+    (``early-stop``). optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach``
+    operators or as one ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading
+    dimension, so they are ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism,
+    queries and keys are ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches
+    per operator of a family, forward and backward (default 1). passes: memory traffic of an unfused operator as a
+    multiple of its own bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for
+    ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS norms.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -91,6 +91,8 @@ class LaunchStyle(Spec):
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
     interleaved_messages: with virtual stages, messages are ``batched`` as without, or ``separate`` sends and receives
     for which the thread waits only at the end of a step.
+    process: each ``rank`` has its own process, or one process launches for all stages of a ``pipeline``. Its threads
+    share the interpreter lock, so with p stages each of these times becomes p times as long.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -100,6 +102,7 @@ class LaunchStyle(Spec):
     crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "forward", "micro-batch", "step"] = "step"
+    process: Literal["rank", "pipeline"] = "rank"
     interleaved_messages: Literal["batched", "separate"] = "batched"
 
     def on_virtual_stages(self) -> LaunchStyle:
@@ -136,9 +139,9 @@ class ZeroStyle(Spec):
     sum, even if it needs only a part (ZeRO 1). parameters: each bucket is gathered after the optimizer (``gather``), or
     the ranks broadcast in turn the whole weights that they update (``broadcast``). Weights are assigned largest first,
     each to the rank with the fewest bytes at that point. bucket_bytes, bucket_elements: size limit of a gradient bucket
-    in bytes, or in elements of the reduced dtype, if the plan has DDP's default bucket sizes. gather_beside: buckets are
-    gathered one after the other after the ``optimizer``, or beside the ``next-forward`` pass, whose operators wait for
-    their weights. A step then begins with the gathers of the step before it.
+    in bytes, or in elements of the reduced dtype, if the plan has DDP's default bucket sizes. gather_beside: buckets
+    are gathered one after the other after the ``optimizer``, or beside the ``next-forward`` pass, whose operators wait
+    for their weights. A step then begins with the gathers of the step before it.
     """
 
     gradients: Literal["scatter", "all-reduce"] = "scatter"
@@ -184,23 +187,23 @@ class MemoryStyle(Spec):
     context_bytes: the CUDA context and loaded kernels, outside the allocator. communicator_bytes: NCCL buffers per
     communicator, also outside the allocator. workspace_bytes: library workspaces, in the allocator from the first
     operator on. rounding_bytes: allocation granularity; block sizes are multiples of it. expandable_segments: reserved
-    memory grows and shrinks page by page, so that none is lost between blocks. fragmentation: fraction of reserved memory that the modelled allocator does not account for. error: relative error of modelled against measured
-    memory, 90th percentile. logits_bytes: live bytes per logit when the loss's backward pass begins; trine then assumes
-    that copies of the logits after the first are made in place. gradient_buffer: all gradients are accumulated in one
+    memory grows and shrinks page by page, so that none is lost between blocks. fragmentation: fraction of reserved
+    memory that the modelled allocator does not account for. error: relative error of modelled against measured memory,
+    90th percentile. logits_bytes: live bytes per logit when the loss's backward pass begins; trine then assumes that
+    copies of the logits after the first are made in place. gradient_buffer: all gradients are accumulated in one
     persistent buffer. weight_gradients: lifetime of a gradient that a backward operator makes: kept until the ``step``
     ends; added to the buffer and dropped when the ``backward`` pass of a micro-batch ends, or immediately
     (``operator``); ``fused`` into the GEMM, which leaves one dummy per shape. buckets: when DDP's buckets exist beside
-    the gradients: if no state is sharded (``unsharded``), always, or never.
-    parameter_gather: whether updated parts of ZeRO 1 and 2 are gathered ``in-place`` or through a ``copy``.
-    keeps: extra memory kept for the backward operator, in multiples of the forward operator's output, by family;
-    ``key_values``: copies of keys and values, if keys and queries have the same number of heads.
-    selective: tensors that selective recomputation keeps: all except the core of ``attention`` (Megatron-LM); or the
-    results of each block named in ``selective_keeps`` (torchtitan); ``compiled``: only those its backward pass reads.
-    loss_chunks: number of token chunks; head and loss run forward and backward on one chunk at a time.
-    states: whether the optimizer's moments exist ``before`` the first step, or are made at its end (``first-step``). At
-    the end they occupy memory that activations used, so the next step's activations get different blocks.
-    gathered_inputs: with sequence parallelism, the whole input of a GEMM is gathered ``again`` in the backward pass,
-    which takes time, or ``kept``. fsdp: parameters sharded over replicas. record_streams: a block used by a
+    the gradients: if no state is sharded (``unsharded``), always, or never. parameter_gather: whether updated parts of
+    ZeRO 1 and 2 are gathered ``in-place`` or through a ``copy``. keeps: extra memory kept for the backward operator, in
+    multiples of the forward operator's output, by family; ``key_values``: copies of keys and values, if keys and
+    queries have the same number of heads. selective: tensors that selective recomputation keeps: all except the core of
+    ``attention`` (Megatron-LM); or the results of each block named in ``selective_keeps`` (torchtitan); ``compiled``:
+    only those its backward pass reads. loss_chunks: number of token chunks; head and loss run forward and backward on
+    one chunk at a time. states: whether the optimizer's moments exist ``before`` the first step, or are made at its end
+    (``first-step``). At the end they occupy memory that activations used, so the next step's activations get different
+    blocks. gathered_inputs: with sequence parallelism, the whole input of a GEMM is gathered ``again`` in the backward
+    pass, which takes time, or ``kept``. fsdp: parameters sharded over replicas. record_streams: a block used by a
     tensor-parallel collective becomes free once the collective has ended before the launching thread requests memory,
     not when the thread frees it (PyTorch before April 2025). dispatcher: ``allgather`` gathers the tokens of the
     tensor-parallel ranks before it routes them to experts that are not spread over ranks. Each rank then keeps the
@@ -254,7 +257,7 @@ class Software(Spec):
     """A software profile.
 
     stages: the default rule for cutting a pipeline into stages (:class:`trine.Plan`, ``balance``). plan: this
-    software's defaults for a plan's schedule, dp_overlap and overlap. constraints: layouts that the software can run.
+    software's defaults for the fields PLAN_FIELDS of a plan. constraints: layouts that the software can run.
     sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
     implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
     describes. vboost: the recipes raise the clock boost (``nvidia-smi boost-slider --vboost 1``).
@@ -266,7 +269,7 @@ class Software(Spec):
     container: str = ""
     vboost: bool = False
     losses: dict[str, LossStyle] = Field(default_factory=dict)
-    choices: Choices = Choices()
+    choices: ProfileChoices = ProfileChoices()
     operators: OperatorStyle = OperatorStyle()
     launch: LaunchStyle = LaunchStyle()
     step: list[FixedCost] = Field(default_factory=list)
@@ -310,6 +313,43 @@ class Software(Spec):
                     f"the fit is beyond limits: {path} {error}: check the measured times", field="factors"
                 ) from None
         return self.model_copy(update={"factors": self.factors.model_copy(update=factors)})
+
+
+def with_choices(profile: Software, loss: str | None, gradient_dtype: str | None) -> Software:
+    """Return the profile with another loss and another dtype of gradients; None leaves one as it is.
+
+    Raises InputError for a value that does not exist, or a loss that the software does not offer.
+    """
+    if loss is not None:
+        profile = _with_loss(profile, loss)
+    if gradient_dtype is not None:
+        if gradient_dtype not in GRADIENT_DTYPES:
+            raise InputError(
+                f"unknown gradient dtype {gradient_dtype[:40]!r}: allowed are {' and '.join(GRADIENT_DTYPES)}",
+                field="gradient_dtype",
+            )
+        style = profile.operators.model_copy(update={"gradient_dtype": GRADIENT_DTYPES[gradient_dtype]})
+        profile = profile.model_copy(update={"operators": style})
+    return profile
+
+
+def _with_loss(profile: Software, name: str) -> Software:
+    if name not in profile.losses:
+        offered = f"allowed are {', '.join(profile.losses)}" if profile.losses else "it has only one"
+        raise InputError(f"profile {profile.name} has no loss {name[:40]!r}: {offered}", field="loss")
+    loss = profile.losses[name]
+    operators: dict[str, Any] = {
+        "loss": name,
+        "kernels": profile.operators.kernels | {"loss": loss.kernels},
+        "passes": profile.operators.passes | {"loss": loss.passes},
+        "loss_all_reduces": loss.all_reduces,
+    }
+    return profile.model_copy(
+        update={
+            "operators": profile.operators.model_copy(update=operators),
+            "memory": profile.memory.model_copy(update={"logits_bytes": loss.logits_bytes}),
+        }
+    )
 
 
 _FOLDER = PRESETS / "software"
@@ -408,10 +448,12 @@ class UsualRule(Spec):
 
 
 class UsualSoftware(Spec):
-    """rules: the first match wins. proposals: profiles to suggest in an error, in this order."""
+    """rules: the first match wins. proposals: profiles to suggest in an error, in this order. common: profiles whose
+    steps an answer compares, each with the profiles of the same family that it stands for."""
 
     rules: list[UsualRule]
     proposals: list[str]
+    common: dict[str, list[str]] = Field(default_factory=dict)
 
     def rule_for(self, workload: str, vendor: str) -> UsualRule:
         """Return the rule for a workload and a vendor; for an unknown vendor, the workload's first rule."""

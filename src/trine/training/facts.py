@@ -41,6 +41,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "is_training": workload.is_training,
         "trace_gpu": workload.gpu,
         "trace_batch": workload.batch,
+        **({"documents": workload.metadata["documents"]} if "documents" in workload.metadata else {}),
         "gpu": ", ".join(name for name in gpus if name) or None,
         "batch": report.batch,
         "global_batch": report.samples(plan.dp),
@@ -94,6 +95,7 @@ def evidence(
         for kind in EVIDENCE
         if evidence_ps.get(kind)
     ]
+    rows.extend(Evidence("GPU clock", "modelled", clock.detail) for clock in setup.clocks)
     if setup.cap is not None:
         rows.append(Evidence("power cap", "modelled", setup.cap.detail))
     if setup.slower:
@@ -119,6 +121,10 @@ def evidence(
                 f"{'schedules on one channel, no protocol overhead' if costs is None else costs.software}; {sharing}"
             )
             rows.append(Evidence("communication time", "modelled", detail))
+    given = None if setup.machine is None else setup.machine.collective_bandwidth
+    if given is not None:
+        detail = f"bus bandwidth of the cluster file: {given.words()}; other collectives follow the links"
+        rows.append(Evidence("bandwidth per collective", given.evidence, detail))
     for subject, size in report.one_operation_bytes.items():
         rows.append(Evidence(f"broadcast of {subject}", "modelled", _broadcast_detail(setup, subject, size, costs)))
     for kernel in kernels:

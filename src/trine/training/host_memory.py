@@ -7,31 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.results.host_memory import HostMemory
 
 if TYPE_CHECKING:
-    from trine.cluster import Cluster
-    from trine.common.arrays import Int64
     from trine.training.setup import Setup
-
-
-def check_hosts(machine: Cluster | None, places: Int64) -> None:
-    """Raise PlanError if a host of the GPUs at ``places`` has no memory figure."""
-    if machine is None:
-        return
-    hosts = machine.hosts_of(np.asarray(machine.gpus, np.int64)[places])
-    if (hosts < 0).any():
-        return  # build_job names the missing host
-    kinds = machine.device_table.kinds
-    for host in np.unique(hosts).tolist():
-        if kinds[int(machine.device_table.kind[host])].memory_bytes is None:
-            raise PlanError(
-                f"offload needs the capacity of host memory, and host {machine.device_name(host)!r} of cluster "
-                f"{machine.name!r} has none: give it 'memory: SIZE', 1 GiB to 1 PiB, in the cluster file",
-                field="offload",
-            )
 
 
 def host_memory_of(setup: Setup) -> HostMemory | None:

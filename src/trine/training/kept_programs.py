@@ -35,7 +35,7 @@ def written_job(setup: Setup, simulated: int | None) -> tuple[Setup, WrittenJob]
     if kept is None or written is None:
         context = JobContext(
             setup.workload, setup.plan, setup.model, setup.launch, setup.software.profile, setup.mixed,
-            setup.host_bytes_per_s, simulated,
+            setup.host_bytes_per_s, simulated, setup.tensor_times(),
         )  # fmt: skip
         kept = written = write_job(context, setup.has_host)
     if key is None:
@@ -56,10 +56,12 @@ def _key(setup: Setup, simulated: int | None) -> Hashable:
         simulated is None or setup.workload.format != SYNTHESISED or setup.times.predicted_for is not None
         or len(setup.gpus.models) > 1 or setup.cap is not None or options.calibration is not None or bool(FORMS)
         or plan.data == "dp" or plan.sync_every is not None or bool(plan.replica_batches) or plan.overlap == "none"
+        or plan.userbuffers or plan.tp_overlap > 1  # then on the cluster too
     )  # fmt: skip
     if depends_on_more:
         return None
     return (
         id(setup.workload), id(setup.software.profile), replace(plan, batch=None), setup.compute, setup.slower,
+        tuple((clock.limit_w, clock.clock) for clock in setup.clocks),
         setup.launch, setup.has_host, setup.host_bytes_per_s, simulated,
     )  # fmt: skip

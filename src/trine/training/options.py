@@ -55,7 +55,8 @@ class SimulateOptions:
         (:mod:`trine.workload.synthesis.documents`). None: as the workload has them, by default one per sample.
     gradient_dtype: dtype of the buffer and the reduction of gradients, ``bf16`` or ``fp32``, instead of the profile's.
         Needs a transformer in bf16 that trine writes.
-    loss: implementation of the loss, ``native``, ``te`` or ``unfused``, instead of the profile's; the profile must offer
+    loss: implementation of the loss, ``native``, ``te`` or ``unfused``, instead of the profile's; the profile must
+    offer
         it (``losses`` in its file).
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.

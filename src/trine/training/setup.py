@@ -17,25 +17,33 @@ from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time
 from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
+from trine.compute.clock import ClockedTimes, PowerCap, StepClock, power_cap, step_clock, uses_step_clock
 from trine.compute.gaps import WithKernelGaps, kernel_gap_ps
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
-from trine.compute.power import Bounds, CappedTimes, PowerCap, power_cap
+from trine.compute.other_batch import AtClockOfBatch, has_clock_of_batch
+from trine.compute.power import Bounds
 from trine.compute.roofline import TABLES
 from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.grid import RankGrid
-from trine.graph.workload import Workload
+from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
+from trine.parallel.offload import check_hosts
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
-from trine.training.host_memory import check_hosts
 from trine.training.software import (
-    ChosenSoftware, check_choices, is_model, launches_of, packed, software_of, written_for,
-)  # fmt: skip
+    ChosenSoftware,
+    check_choices,
+    is_model,
+    launches_of,
+    packed,
+    software_of,
+    written_for,
+)
 from trine.workload import load
 from trine.workload.on_gpu import on_gpu
 
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
     from trine.engine.models import Network
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
+    from trine.parallel.tensor_times import TensorTimes
     from trine.software.profile import Software
 
 
@@ -83,6 +92,7 @@ class Setup:
     layout_notes: tuple[str, ...] = ()
     layout_warnings: tuple[str, ...] = ()
     cap: PowerCap | None = None
+    clocks: tuple[StepClock, ...] = ()
 
     @property
     def network_name(self) -> str:
@@ -131,6 +141,21 @@ class Setup:
             kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
             for name, workload in list(pairs)[: len(self.gpu_names)]
         )
+
+    def tensor_times(self) -> TensorTimes | None:
+        """Return the times of collectives beside which GEMMs run in pieces; None without pieces, or if unknown."""
+        from trine.parallel.contention import kernels_of
+        from trine.parallel.tensor_times import tensor_times
+
+        plan, gpu = self.plan, known_gpu(self.gpu_names[0])
+        if not (plan.userbuffers or plan.tp_overlap > 1) or self.machine is None or gpu is None:
+            return None
+        if self.mixed is not None:
+            return None
+        profile = self.software.profile
+        factors = (1.0, 1.0) if profile is None else profile.communication_factors()
+        costs = costs_on(self.options.collective_costs, self.machine, network=self.network, factors=factors)
+        return tensor_times(plan, kernels_of(gpu, self.gpus.workloads[0], self.machine, self.places, costs))
 
     def _name_of(self, name: str | None) -> str | None:
         """Return the requested GPU, or ``name`` if the user requested none."""
@@ -266,15 +291,22 @@ def setup_times(
 ) -> Setup:
     """Choose the operator times and the costs of launches; return the finished setup."""
     plan, layout_notes, layout_warnings = layout
+    if plan.userbuffers and machine.cluster is not None:
+        from trine.parallel.tensor_times import is_within_domains
+
+        if not is_within_domains(plan, machine.cluster, machine.places):
+            plan = replace(plan, userbuffers=False)
+            words = "userbuffers are ignored: tensor-parallel groups are larger than an NVLink domain, or cross one"
+            layout_warnings = (*layout_warnings, words)
     if plan.offload != "none":
         check_hosts(machine.cluster, machine.places)
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
-    gpus, cap = _under_cap(workload, plan, gpus, options, machine)
+    gpus, cap, clocks = _at_step_clock(workload, plan, gpus, options, machine)
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
-    launch = launches_of(workload, software, options, crosses, plan.virtual_stages > 1)
+    launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
     return Setup(
         workload=workload,
         plan=plan,
@@ -292,24 +324,48 @@ def setup_times(
         times=times,
         places=machine.places,
         cap=cap,
+        clocks=clocks,
     )
 
 
-def _under_cap(
+def _at_step_clock(
     workload: Workload, plan: Plan, gpus: RankGpus, options: SimulateOptions, machine: JobMachine
-) -> tuple[RankGpus, PowerCap | None]:
-    """Return the ranks' operator times under the power cap, and the cap; unchanged without a cap."""
+) -> tuple[RankGpus, PowerCap | None, tuple[StepClock, ...]]:
+    """Return the ranks' operator times at the clock of the step, the power cap, and the clocks that power decides.
+
+    Times change on GPUs whose tables have a known clock, and under a power cap. clocks: of each such GPU model.
+    """
+    specs = [known_gpu(machine.gpu or name or workload.gpu) for name in gpus.names]
+    batch = plan.micro_batch or plan.batch
+    count = -(-plan.batch // plan.micro_batch) if plan.batch and plan.micro_batch else 1
+    cap = _cap_of(workload, gpus, specs, options, batch, count)
+    models, clocks = [], []
+    known: dict[tuple[int, str], tuple[ComputeModel, StepClock]] = {}
+    for each, model, spec in zip(gpus.workloads, gpus.models, specs, strict=True):
+        if spec is None or not (uses_step_clock(model, spec) or (cap is not None and cap.slowdown > 1)):
+            models.append(model)
+            continue
+        key = id(model), spec.name
+        if key not in known:
+            clock = cap.at_cap if cap is not None else step_clock(each, model, spec, batch, micro_batches=count)
+            known[key] = ClockedTimes(model, Bounds(each, spec), clock), clock
+            if clock.is_table:
+                clocks.append(clock)
+        models.append(known[key][0])
+    return replace(gpus, models=tuple(models)), cap, tuple(clocks)
+
+
+def _cap_of(
+    workload: Workload, gpus: RankGpus, specs: list[GpuSpec | None], options: SimulateOptions, batch: int | None,
+    count: int,
+) -> PowerCap | None:  # fmt: skip
+    """Return the effect of the power cap, None without a cap; raise InputError for several GPU models."""
     if options.power_cap_w is None:
-        return gpus, None
-    names = {machine.gpu or name or workload.gpu for name in gpus.names}
+        return None
+    names = {None if spec is None else spec.name for spec in specs}
     if len(names) > 1:
         raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
-    gpu = known_gpu(names.pop())
-    cap = power_cap(options.power_cap_w, workload, gpus.models[0], gpu, plan.micro_batch or plan.batch)
-    if gpu is None or cap.slowdown <= 1:
-        return gpus, cap
-    models = tuple(CappedTimes(model, Bounds(workload, gpu), cap.slowdown) for model in gpus.models)
-    return replace(gpus, models=models), cap
+    return power_cap(options.power_cap_w, workload, gpus.models[0], specs[0], batch, count)
 
 
 def _rank_gpus(
@@ -414,8 +470,13 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
     """Make the compute model of a job; times from a recording include the gaps between its kernels."""
     model = _operator_times(workload, name, gpu, calibration)
+    if not uses_recorded_times(name) or workload.format == SYNTHESISED:
+        return model
+    source = known_gpu(workload.gpu)
+    if source is not None and gpu is None and calibration is None and has_clock_of_batch(workload, source):
+        model = AtClockOfBatch(model, workload, source)
     gap_ps = kernel_gap_ps(workload)
-    return WithKernelGaps(model, gap_ps) if gap_ps and uses_recorded_times(name) else model
+    return WithKernelGaps(model, gap_ps) if gap_ps else model
 
 
 def _operator_times(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:

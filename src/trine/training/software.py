@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from trine.common.kept import keep
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
-from trine.software.choices import with_choices
-from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
+from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software, with_choices
 from trine.workload.load import is_model_name
 
 if TYPE_CHECKING:
@@ -71,8 +70,18 @@ def software_of(
     """Return the profile for simulating ``workload`` on ``gpu``, with another loss or dtype of gradients if requested.
 
     A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
-    the workload was synthesised for another profile than the named one, or for a choice that the profile does not offer.
+    the workload was synthesised for another profile than the named one, or for a choice that the profile does not
+    offer.
     """
+
+    for field, value in (("loss", loss), ("gradient_dtype", gradient_dtype)):
+        if value is not None and not _is_transformer(workload):
+            name = workload.name if isinstance(workload, Workload) else workload
+            raise InputError(
+                f"{value[:40]!r} needs a transformer that trine writes, such as model:llama-3-8b; {name!s:.80} has "
+                "its own operators",
+                field=field,
+            )
 
     def choose(profile: Software | None, reason: str) -> ChosenSoftware:
         return ChosenSoftware(_with_choices(profile, loss, gradient_dtype), reason)
@@ -80,7 +89,9 @@ def software_of(
     explicit = _explicit_profile(workload)
     if software is None:
         usual = usual_for(workload, gpu)
-        return choose(usual.profile, usual.reason) if explicit is None else choose(explicit[0], "the workload's profile")
+        return (
+            choose(usual.profile, usual.reason) if explicit is None else choose(explicit[0], "the workload's profile")
+        )
     chosen = choose(as_software(software), "as requested")
     if explicit is not None and choose(explicit[0], "").profile != chosen.profile:
         name = NO_SOFTWARE if explicit[0] is None else explicit[0].name
@@ -101,12 +112,6 @@ def check_choices(workload: Workload, options: SimulateOptions) -> None:
         value = getattr(options, name)
         if value is None:
             continue
-        if not _is_transformer(workload):
-            raise InputError(
-                f"{value!r} needs a transformer that trine writes, such as model:llama-3-8b; {workload.name!r} has its own "
-                "operators",
-                field=name,
-            )
         if not workload.is_training:
             raise InputError(f"{value!r} is about training, and {workload.name!r} has no backward pass", field=name)
         dtype = workload.tensors[workload.parameters[0].weight].dtype if workload.parameters else "no"
@@ -175,13 +180,19 @@ def _packed_again(workload: Workload, documents: str) -> Workload:
 
 
 def launches_of(
-    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool, interleaves: bool = False
+    workload: Workload,
+    chosen: ChosenSoftware,
+    options: SimulateOptions,
+    crosses: bool,
+    stages: int,
+    interleaves: bool = False,
 ) -> LaunchCosts | None:
     """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
     Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: whether messages of the pipeline leave the node. interleaves: the pipeline has virtual stages.
+    crosses: whether messages of the pipeline leave the node. stages: of the pipeline. interleaves: whether the
+    pipeline has virtual stages.
     """
     from trine.compute.launch import software_launches
 
@@ -198,4 +209,4 @@ def launches_of(
     )
     if interleaves:
         profile = profile.model_copy(update={"launch": style.on_virtual_stages()})
-    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)
+    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses, stages=stages)

@@ -22,6 +22,7 @@ from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
 from trine.results.report import Row, Table
 from trine.results.text import aligned, wrapped
 from trine.software import Software, load_software
+from trine.software.profile import with_choices
 from trine.training.memory import rank_memory, shortened
 from trine.validation.harness import (
     Errors,
@@ -331,13 +332,19 @@ class _Arguments:
         embedding gradients keep the gradients of ``wgrad-deferral-limit`` micro-batches' logits.
         """
         drops = self.get("hidden-dropout", 0.1) != 0.0
-        logits = 4 if self.get("cross-entropy-loss-fusion") else 6
+        fusion = self.get("cross-entropy-fusion-impl", "native") if self.get("cross-entropy-loss-fusion") else "unfused"
+        chosen = with_choices(load_software("megatron-core"), fusion, None)
+        logits = chosen.memory.logits_bytes
         if self.get("defer-embedding-wgrad-compute"):
-            logits += 2 * int(self.get("wgrad-deferral-limit", 0))
+            logits = (logits or 2) + 2 * int(self.get("wgrad-deferral-limit", 0))
         copies = bool(self.get("deterministic-mode")) and not self.is_unfused
         return changed(
             "megatron-core",
-            operators={"dropout": drops, "attention": "unfused" if self.is_unfused else "flash"},
+            operators={
+                "dropout": drops,
+                "attention": "unfused" if self.is_unfused else "flash",
+                "loss": chosen.operators.loss,
+            },
             weight_gradients="operator" if self.get("no-gradient-accumulation-fusion") else "fused",
             logits_bytes=logits,
             keeps={"attention": 1.0} if copies else {},

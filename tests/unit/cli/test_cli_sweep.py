@@ -197,3 +197,32 @@ def test_ctrl_c_answers_the_points_up_to_then(monkeypatch, experiment):
     result = run("sweep", experiment, "--processes", 1)
     assert result.exit_code == 130
     assert "goes on with the 4 points left" in result.stdout.replace("\n    ", " ")
+
+
+def test_points_that_do_not_fit_are_left_out_of_pictures(tmp_path):
+    """Micro-batches of 16 sequences of 8,192 tokens need more than 80 GiB: they have no time to draw."""
+    pytest.importorskip("matplotlib")
+    model = "model:llama-3-8b,layers=8"
+    question = ["train", model, "--dp", 8, "--batch", 32, "--cluster", "dgx-h100"]
+    folder = tmp_path / "points"
+    asked = run(*question, "--processes", 1, "--vary", "micro_batch=1,32", "--experiment", folder)
+    assert asked.exit_code == 0, asked.output
+    rows = trine.Experiment(folder).rows
+    assert [row["memory_verdict"] for row in rows] == ["fits", "does not fit"]
+    picture = run("plot", folder, "x=micro_batch", "y=step_time_s", "--output", tmp_path / "a.svg")
+    assert "1 point left out: the job does not fit in memory" in picture.output
+    assert "1 point left out" in (tmp_path / "a.svg").read_text()
+    other = run("plot", folder, "x=micro_batch", "y=compute", "--output", tmp_path / "b.svg")
+    assert other.exit_code == 2
+
+
+def test_vary_keeps_warnings():
+    """Each warning of a single answer stands below the table, with its number of points."""
+    question = ["train", "model:gpt-2,layers=2,sequence=128", "--dp", 2, "--batch", 4, "--cluster", "dgx-h100"]
+    alone = single(*question, "--recompute", "full")["warnings"]
+    assert alone
+    document = single(*question, "--processes", 1, "--vary", "recompute=full,none")
+    assert {each["warning"]: each["points"] for each in document["warnings"]}[alone[0]] >= 1
+    text = " ".join(run(*question, "--processes", 1, "--vary", "recompute=full,none").stdout.split())
+    assert "warning" in text
+    assert alone[0][:60] in text

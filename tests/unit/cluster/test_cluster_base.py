@@ -108,7 +108,7 @@ def test_no_changes_change_nothing_but_the_name(tmp_path: Path) -> None:
         (HALF.replace("latency: 175 ns", "link: nvlink44"), "links[0].link: unknown "),
         ("base: dgx-h100\ndevices:\n- {name: nic0, gpu: h100-sxm}\n", "devices.nic0.gpu: a nic has no GPU model"),
         ("base: dgx-h100\ndevices:\n- {name: gpu0, gpu: h1000-sxm}\n", "devices.gpu0.gpu: "),
-        ("base: dgx-h100\ndevices:\n- {name: gpu0}\n", "devices: changes nothing: give 'gpu', 'forwards' or 'reduces'"),
+        ("base: dgx-h100\ndevices:\n- {name: gpu0}\n", "devices: changes nothing: give 'gpu', 'forwards', 'reduces'"),
         ("base: dgx-h100\nfabric: {link: ib-xdrr}\n", "fabric.link: unknown "),
         ("base: dgx-h100\nfabric: {kind: raill}\n", "fabric.kind: "),
         ("base: [1]\n", "base: must be the name of a preset"),

@@ -26,6 +26,8 @@ def test_gpus_have_sane_numbers_with_sources(name: str) -> None:
     assert gpu.name == name
     optional = {field for field in ("nvlink", "pcie") if getattr(gpu, field) is not None}
     optional |= {"step_slowdown"} if gpu.step_slowdown != 1 else set()
+    assert (gpu.l2_bytes is None) == (gpu.l2_bytes_per_s is None)
+    optional |= {"l2", "l2_bandwidth"} if gpu.l2_bytes else set()
     assert set(gpu.sources) == {"memory", "memory_bandwidth", "compute_units", "compute", "power"} | optional
     assert {gpu.nvlink, gpu.pcie} - {None} <= set(known_links())
     assert 16 * 2**30 <= gpu.memory_bytes < 10**12

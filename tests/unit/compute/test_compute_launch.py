@@ -7,7 +7,7 @@ from dataclasses import replace
 from compute_cases import US, Made, relus
 
 from trine.compute import launch_costs
-from trine.graph.workload import TRACED_STEP, Workload
+from trine.graph.workload import Workload
 
 
 def with_launches(made: Made, launches: list[tuple[int, int] | None]) -> Workload:
@@ -60,13 +60,3 @@ def test_launch_order_is_that_of_the_cpu() -> None:
 def test_overlapping_threads_are_never_negative() -> None:
     costs = launch_costs(with_launches(relus([(10, 5)] * 3), [(0, 50), (10, 50), (20, 30)]))
     assert [c // US for c in costs.cost_ps] == [10, 10, 30]
-
-
-def test_what_the_profiler_added_is_left_out() -> None:
-    """A step of 40 us of launches took 50 us with the profiler and 42 without: its 8 us are a fifth of the launches."""
-    workload = with_launches(relus([(10, 5)] * 4), [(0, 5), (10, 6), (20, 4), (30, 10)])
-    known = replace(workload, unprofiled_step_ps=42 * US, metadata={TRACED_STEP: str(50 * US)})
-    assert [cost / US for cost in launch_costs(known).cost_ps] == [8, 8, 8, 8]
-    assert "20% shorter" in launch_costs(known).notes[0]
-    faster = replace(known, metadata={TRACED_STEP: str(40 * US)})
-    assert launch_costs(faster).cost_ps == launch_costs(workload).cost_ps

@@ -6,7 +6,9 @@ import pytest
 
 import trine
 from trine.cluster import load_gpu
-from trine.compute.power import StepLoad, curve_of, power_cap, power_curves
+from trine.compute.clock import power_cap
+from trine.compute.power import StepLoad
+from trine.compute.power_curve import curve_of, power_curves
 from trine.errors import InputError
 
 JOB = "model:llama-3.2-1b,sequence=2048"
@@ -54,19 +56,22 @@ def test_lower_caps_take_longer_and_less_energy_per_second():
 
 
 def test_only_compute_bound_operators_take_longer():
-    """Times per operator name differ by one factor for GEMMs, and by nothing for the rest."""
+    """GEMMs take longer by one factor, attention by one, and the rest keeps its time."""
     plain, capped = step(), step(power_cap_w=500)
     setup = [trine.training.setup.setup_of(JOB, trine.Plan(batch=2), trine.training.options.SimulateOptions(
         gpu="h100-sxm", power_cap_w=cap)) for cap in (None, 500)]  # fmt: skip
-    factor = setup[1].cap.slowdown
+    before, after = (each.clocks[0] for each in setup)
+    gemm = after.slowdown_of_gemms() / before.slowdown_of_gemms()
+    attention = after.slowdown_of_others / before.slowdown_of_others
+    assert 1 < gemm <= attention * (1 + 1e-9)
     split = trine.compute.Split(2)
     ratios = {}
     for op in setup[0].workload.operators:
         before, after = (each.model.duration(op, split).ps for each in setup)
         if before > 10**6:
             ratios.setdefault(op.name, set()).add(round(after / before, 3))
-    assert {ratio for values in ratios.values() for ratio in values} == {1.0, round(factor, 3)}
-    assert plain.step_time_ps < capped.step_time_ps < plain.step_time_ps * factor
+    assert {ratio for values in ratios.values() for ratio in values} == {1.0, round(gemm, 3), round(attention, 3)}
+    assert plain.step_time_ps < capped.step_time_ps < plain.step_time_ps * attention * 1.001
 
 
 def test_refusals():

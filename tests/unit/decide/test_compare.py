@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ def answer(name: str, cluster: str = "dgx-h100", **options: Any) -> Result:
 def test_terms_sum_exactly_to_the_difference(first: str, second: str) -> None:
     comparison = compare(answer(first).to_json(), json.loads(json.dumps(answer(second).to_json())))
     assert comparison.a_ps == answer(first).step_time_ps
-    assert comparison.difference_ps == answer(second).step_time_ps - answer(first).step_time_ps
+    assert comparison.steps_ps == (answer(first).step_time_ps, answer(second).step_time_ps)
+    assert comparison.tokens is not None
+    assert comparison.b_ps == round(Fraction(answer(second).step_time_ps * comparison.tokens[0], comparison.tokens[1]))
     assert sum(term.difference_ps for term in comparison.terms) == comparison.difference_ps
     assert sum(term.a_ps for term in comparison.terms) == comparison.a_ps
     assert "unexplained" not in {term.name for term in comparison.terms}
@@ -128,3 +131,33 @@ def test_the_answer_fits_a_screen(columns: int) -> None:
         lines = compare(answer("pp"), answer("pp", cluster="dgx-a100")).summary().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= columns
+
+
+def test_other_global_batches_compare_per_token() -> None:
+    """A step with twice the samples takes longer, but not per token; the terms still add up exactly."""
+    model = "model:llama-3-8b,layers=2,sequence=2048"
+    small = simulate(model, Plan(dp=4, batch=4), cluster="dgx-h100", compare=False)
+    large = simulate(model, Plan(dp=4, batch=8), cluster="dgx-h100", compare=False)
+    comparison = compare(small, large)
+    assert comparison.tokens == (4 * 4 * 2048, 4 * 8 * 2048)
+    assert comparison.steps_ps == (small.step_time_ps, large.step_time_ps)
+    assert comparison.b_ps == round(Fraction(large.step_time_ps, 2))
+    assert comparison.difference_ps < 0 < large.step_time_ps - small.step_time_ps  # its optimizer step is as long
+    assert sum(term.difference_ps for term in comparison.terms) == comparison.difference_ps
+    assert sum(term.b_ps for term in comparison.terms) == comparison.b_ps
+    assert "unexplained" not in {term.name for term in comparison.terms}
+    assert "times per 32,768 tokens, because the global batches differ" in " ".join(comparison.summary().split())
+    document = comparison.document()
+    assert (document["a_tokens"], document["b_tokens"]) == comparison.tokens
+    assert document["b_step_s"] == large.step_time_s
+
+
+def test_both_memory_verdicts() -> None:
+    fits = answer("dp")
+    over = dict(fits.to_json(), memory_verdict="does not fit")
+    comparison = compare(fits, over)
+    assert comparison.verdicts == ("fits", "does not fit")
+    assert "memory fits" in comparison.summary()
+    assert "memory does not fit" in comparison.summary()
+    assert comparison.document()["b_memory_verdict"] == "does not fit"
+    assert "memory does not fit" in comparison.details()

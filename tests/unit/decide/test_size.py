@@ -61,7 +61,13 @@ def test_the_search_equals_brute_force(scaling: float, least: int, days: float) 
     with pytest.MonkeyPatch.context() as patch:
         patch_layouts(patch, fake(scaling, least))
         answer = size(
-            "model:gpt-2", 1e9, days=days, clusters=["dgx-h100"], global_batch=128, max_gpus=512, batch_change=0,
+            "model:gpt-2",
+            1e9,
+            days=days,
+            clusters=["dgx-h100"],
+            global_batch=128,
+            max_gpus=512,
+            batch_change=0,
             failures=NO_FAILURES,
         ).machines[0]
 
@@ -80,8 +86,15 @@ def test_the_budget_search_equals_brute_force(scaling: float, least: int, budget
     with pytest.MonkeyPatch.context() as patch:
         patch_layouts(patch, fake(scaling, least))
         answer = size(
-            "model:gpt-2", 1e9, budget=budget, price=1.0, clusters=["dgx-h100"], global_batch=128, max_gpus=512,
-            batch_change=0, failures=NO_FAILURES,
+            "model:gpt-2",
+            1e9,
+            budget=budget,
+            price=1.0,
+            clusters=["dgx-h100"],
+            global_batch=128,
+            max_gpus=512,
+            batch_change=0,
+            failures=NO_FAILURES,
         ).machines[0]
 
     def dollars(gpus: int) -> float:

@@ -61,7 +61,9 @@ def test_the_default_is_named_and_ends_where_layers_divide():
         assert plan.balance == wanted
         assert any("account_for_embedding" in note for note in notes) == (wanted != "blocks")
     assert resolve_layout(trine.Plan(pp=2, virtual_stages=2, balance="blocks"), MEGATRON, facts)[0].balance == "blocks"
-    assert resolve_layout(trine.Plan(pp=2, virtual_stages=2), load_software("megatron-2021"), facts)[0].balance == "blocks"
+    assert (
+        resolve_layout(trine.Plan(pp=2, virtual_stages=2), load_software("megatron-2021"), facts)[0].balance == "blocks"
+    )
 
 
 @pytest.mark.parametrize("layers", [5, 6, 7])

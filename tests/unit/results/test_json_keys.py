@@ -34,6 +34,7 @@ LINES = {
     "result": [
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
         f"train {SMALL} --overlap range",
+        f"train {GPT} --dp 2 --batch 1 --cluster dgx-h100 --offload optimizer",
         f"train {GPT} --batch 24 --micro-batch 1",
         f"train {GPT} --steps 8",
         "train model:llama-3-8b,layers=8 --tp 8 --pp 4 --batch 64 --micro-batch 1 --inputs none --cluster dgx-h100 "
@@ -43,6 +44,8 @@ LINES = {
         f"train {GPT} --dp 4 --sharding fsdp --shard-ways 2 --prefetch 2 --shard-unit 10MiB --cluster dgx-h100",
         "train resnet50-h100-b128 --dp 4 --steps 2 --sync-every 2 --buffers none --cluster dgx-h100",
         f"train {SMALL} --no-dp-overlap",
+        f"train {GPT} --pp 2 --stage-layers 0,2 --defer-head-gradient 0 --cluster dgx-h100 --documents 64",
+        f"train {GPT} --pp 2 --first-stage-layers 1 --last-stage-layers 1 --cluster dgx-h100",
         f"train {GPT} --dp 2 --cluster dgx-h100 --tokens 1B --price 2 --sensitivity",
         "train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --neighbour neighbour.yaml",
         "train model:gpt-2,layers=2,sequence=128 --dp 4 --replica-batches 3,3,1,1 --cluster mixed.yaml",
@@ -146,6 +149,8 @@ RARE = {
         "folding.step_if_none_s",  # tests/property/test_estimated.py
         "folding.step_if_all_s",
         "plan.recorded_collectives",  # a trace of several ranks
+        # a long run: tests/closed_form/test_other_profiles.py
+        "other_profiles", *(f"other_profiles.{name}" for name in ("software", "step_s", "change")),
         *(f"detail.kernel.options.{name}" for name in ("rows", "cols", "inner", "dtype_bytes")),  # fused kernels
         *(f"detail.kernel.options.monitor.{name}" for name in ("capacity", "wakeup_s")),  # sync=mwait
     ),

@@ -44,3 +44,42 @@ def test_a_clock_never_runs_backwards(tmp_path):
     times = [kineto.awake_ps(1000 * 10**6 + step * 7 * 10**6) for step in range(4000)]
     assert times == sorted(times)
     assert times[-1] - times[0] == 3999 * 7 * 10**6 - (COUNT - FULL) * 96 * 10**6
+
+
+def test_the_profilers_own_record_of_waits_comes_first(tmp_path):
+    """CUPTI records waits for room in the command buffer; then no launch has to be guessed, however short its wait."""
+    waits = [
+        {"ph": "X", "tid": 1, "ts": ts, "dur": dur, "cat": "overhead", "name": name}
+        for ts, dur, name in (
+            (1002, 1, "Command Buffer Full"),
+            (1008.5, 2.5, "Command Buffer Full"),
+            (1015, 3, "Other"),
+        )
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [*events(), *waits]}))
+    assert read_kineto(path).waits == [(1002 * 10**6, 10**6), (1008_500_000, 2_500_000)]
+
+
+def gaps_of(tmp_path, gap_us, count=100, lead_us=50):
+    """Return the file of kernels of 100 us, each ``gap_us`` after the previous one and launched ``lead_us`` earlier."""
+    listed = []
+    for i in range(count):
+        start = 1000 + i * (KERNEL_US + gap_us)
+        launch = {"ph": "X", "tid": 1, "ts": start - lead_us - LAUNCH_US, "dur": LAUNCH_US, "cat": "cuda_runtime"}
+        kernel = {"ph": "X", "tid": 7, "ts": start, "dur": KERNEL_US, "cat": "kernel", "name": "relu"}
+        listed.append(launch | {"name": "cudaLaunchKernel", "args": {"correlation": i}})
+        listed.append(kernel | {"args": {"correlation": i, "device": 0}})
+    path = tmp_path / f"{gap_us}-{count}-{lead_us}.json"
+    path.write_text(json.dumps({"traceEvents": listed}))
+    return read_kineto(path)
+
+
+def test_the_gap_between_kernels_of_the_queue(tmp_path):
+    kineto = gaps_of(tmp_path, 1.5)
+    assert (kineto.kernel_gap_ps, kineto.launch_call_ps) == (1_500_000, LAUNCH_US * 10**6)
+
+
+def test_gaps_that_a_launch_or_few_kernels_explain_do_not_count(tmp_path):
+    assert gaps_of(tmp_path, 30, lead_us=5).kernel_gap_ps is None
+    assert gaps_of(tmp_path, 1.5, count=20).kernel_gap_ps is None

@@ -12,8 +12,8 @@ rates, ``ncclTopoDupChannels``) and src/graph/connect.cc (``ncclTopoPostset``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
@@ -55,13 +55,18 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class CostContext:
-    """Inputs of a cost besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
+    """Inputs of a cost besides the size. ``min_channels``, ``max_channels``: limits that the user sets.
+
+    ``bytes_factors``: factors on the time of a collective's bytes, by collective
+    (:mod:`trine.collectives.nccl.measured`).
+    """
 
     topology: CommTopology
     library: Library
     launch: str
     min_channels: int | None = None
     max_channels: int | None = None
+    bytes_factors: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def inner(self) -> Medium:
@@ -189,6 +194,7 @@ def _cost(
 ) -> Cost:  # fmt: skip
     """Return a cost with the bytes delayed by set-up and steps."""
     steps_us = max(steps_us, _way_us(context.topology, op))
+    bytes_us *= context.bytes_factors.get(op, 1.0)
     return Cost(
         launch_us=context.launch_us, base_us=base_us, steps_us=steps_us, bytes_us=bytes_us,
         delay_us=_delays(base_us + steps_us, bytes_us, ramp), num_steps=num_steps, limit=limit,
@@ -297,7 +303,7 @@ def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> C
     bytes_us = max(2 * size * (n - 1) / n / a, size / b)
     ramp = _ramp(context, SIMPLE)
     cost = _cost(context, op, COLLNET_US, steps_us, bytes_us, ramp, 4, topology.between.limit)
-    return replace(cost, delay_us=_delays(steps_us, bytes_us, ramp))
+    return replace(cost, delay_us=_delays(steps_us, cost.bytes_us, ramp))
 
 
 def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:

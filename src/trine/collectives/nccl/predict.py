@@ -28,6 +28,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
+from trine.collectives.nccl.measured import bytes_factors
 from trine.collectives.nccl.monotone import Candidate, monotone_in_bandwidth
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
@@ -35,7 +36,7 @@ from trine.collectives.nccl.tuner import tuner_us
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
 from trine.collectives.sizes import MAX_BYTES, bus_factor, sent_bytes
 from trine.common.evidence import EVIDENCE
-from trine.common.units import format_time
+from trine.common.units import format_bandwidth, format_time
 from trine.errors import InputError, nearest
 
 OPS = (*RING_OPS, *DIRECT_OPS)
@@ -109,6 +110,7 @@ class Collectives:
         return CostContext(
             topology=topology, library=library, launch=options.launch,
             min_channels=options.min_channels, max_channels=options.max_channels,
+            bytes_factors=bytes_factors(cluster, topology, links_alone),
         )  # fmt: skip
 
     # -- candidates ----------------------------------------------------------------------------------------------
@@ -189,9 +191,16 @@ class Collectives:
         """Return trine's cost of one candidate."""
         return COSTS[pair[0]](self.context, op, float(size_bytes), pair[1])
 
+    def scaled_us(self, op: str, size_bytes: int, factor: float) -> float:
+        """Return the time of the library's candidate if its bytes take ``factor`` times as long."""
+        context = replace(self.context, bytes_factors={op: factor})
+        pairs = self.candidates(op)
+        pair = pairs[0] if len(pairs) == 1 else with_context(self, context).choice(op, size_bytes)
+        return COSTS[pair[0]](context, op, float(size_bytes), pair[1]).total_us
+
     def notes(self, op: str) -> tuple[str, ...]:
         """Return the sources of the costs and the effects that are not modelled, as sentences."""
-        notes = list(self.cost_notes())
+        notes = [*self.bandwidth_notes(op), *self.cost_notes()]
         if self.library.name != "nccl":
             notes.append(f"{self.library.name} tunes by tables that are not modelled; trine takes its fastest")
         if self.topology.between is not None:
@@ -200,6 +209,21 @@ class Collectives:
             reducing = any(self._reduces_in_fabric(pair) for pair in self.candidates(op))
             notes.append(_SHARP if reducing else f"SHARP changes nothing: {self.library.name} has no {op} with it")
         return tuple(notes)
+
+    def bandwidth_notes(self, op: str) -> tuple[str, ...]:
+        """Return the note on a bandwidth per collective of the cluster file, if it has any."""
+        given, nodes = self.cluster.collective_bandwidth, self.topology.num_domains
+        if given is None:
+            return ()
+        rate = given.at(op, nodes) if op in self.context.bytes_factors else None
+        if rate is None:
+            return (f"the cluster file has no collective_bandwidth for {op} here: it takes the links' bandwidth",)
+        where = f"{nodes} node{'' if nodes == 1 else 's'}"
+        return (
+            f"bus bandwidth {format_bandwidth(round(rate))} on {where} of {given.gpus_per_node} GPUs, from the "
+            f"cluster file ({given.evidence_at(op, nodes)}); the bytes take {self.context.bytes_factors[op]:.2f} times "
+            "as long as the links suggest",
+        )
 
     def cost_notes(self) -> tuple[str, ...]:
         """Return the source of the software costs, one sentence per medium."""
@@ -259,7 +283,8 @@ class Collectives:
         """Return the time without the bound of a better machine."""
         _check_op(op)
         answer = self._choice_answer(op, size_bytes)
-        if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
+        is_given = op in self.context.bytes_factors  # a measurement is no bound's business
+        if op not in CONTAINED or is_given or self.options.algorithm not in (AUTO, "ring"):
             return answer
         all_reduce = self._choice_answer("all_reduce", size_bytes)
         return answer if answer.time_ps <= all_reduce.time_ps else _bounded(answer, all_reduce)
@@ -309,6 +334,9 @@ class Collectives:
                 notes += self._estimate_note(op, sent, pair)
         time_us = max(cost.total_us, floor_us or 0.0)
         evidence = "assumed" if self._reduces_in_fabric(pair) else self._evidence
+        given = self.cluster.collective_bandwidth
+        if given is not None and op in self.context.bytes_factors:
+            evidence = given.evidence_at(op, self.topology.num_domains)
         low, high = self._band(evidence, sent)
         return CollectiveTime(
             op=op, size_bytes=size, sent_bytes=sent, num_ranks=self.topology.num_ranks, time_ps=_ps(time_us),
@@ -480,6 +508,11 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
         for (name, us, why), start, end in zip(named_us, ends, ends[1:], strict=False)
         if us > 0 and end > start
     )
+
+
+def links_alone(cluster: Cluster, group: Sequence[int]) -> Collectives:
+    """Return the predictor of a group by its links, without bandwidths per collective."""
+    return Collectives(replace(cluster, collective_bandwidth=None, degraded_from=()), group)
 
 
 def with_library(collectives: Collectives, library: Library) -> Collectives:

@@ -180,12 +180,14 @@ def load_gemm(gpu: str, dtype: str, machine: Machine) -> GemmTable | None:
 # clock is limited by power, and a weight gradient is accumulated in float32. SimuMax publishes the achieved performance
 # of training shapes on B200 and A100 PCIe (in_step.npz). On those two GPUs, trine kriges the ratio to the tables' time
 # of the same shape over the shape; other GPUs of a generation use the median (assumption: an A100 SXM module reaches
-# the same share of its peak as the PCIe card). Hopper uses B200's ratios, as it also runs at its power limit. No ratio
+# the same share of its peak as the PCIe card). GPUs with known clocks (Hopper) use no ratio: the clock of the step
+# decides (trine.compute.clock), and only the part that float32 accumulation adds to a weight gradient applies. No ratio
 # is fitted to step times.
 
 #: The three products of a linear layer: result, gradient of the input, gradient of the weight.
 FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT = range(3)
-#: GPU whose in-step measurements each generation uses; other generations use A100 PCIe.
+#: GPU whose in-step measurements each generation uses; other generations use A100 PCIe. Of B200's, Hopper uses the
+#: float32 accumulation, the grouped over single GEMMs, and attention's backward over forward.
 _OF = {"blackwell": "b200", "hopper": "b200"}
 _DEFAULT = "a100-pcie-80gb"
 MEASURED_IN_STEP = ("a100-pcie-80gb", "b200")
@@ -215,6 +217,11 @@ class InStep:
     blocks: Float64
     forward: Float64
     backward: Float64
+
+    @property
+    def accumulation(self) -> float:
+        """Time of a weight gradient accumulated in float32 over an input gradient's, medians."""
+        return self.product(WEIGHT_PRODUCT) / self.product(INPUT_PRODUCT)
 
     def product(self, product: int, shape: tuple[float, float, float] | None = None) -> float:
         """Return in-step time over time alone, at ``shape`` (m, n, k) for a measured GPU; without it, the median."""

@@ -92,6 +92,8 @@ def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:
     if gpu.name in _PUBLISHED_ALONE and source.name in _SUSTAINED:
         return _SUSTAINED[gpu.name] / _SUSTAINED[source.name]
     generation, source_generation = generation_of(gpu.name), generation_of(source.name)
+    if generation == source_generation == "hopper":
+        return 1.0  # short GEMMs run at one clock whatever the limit; the step's clock follows from its power balance
     if generation != source_generation and not {generation, source_generation} <= POWER_LIMITED:
         return 1.0
     if not gpu.power_w or not source.power_w:

@@ -24,8 +24,17 @@ from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Bool, Float64, Int64
 from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
+from trine.compute.power_curve import PowerCurve, clock_of_run, curve_of, has_tensor_clocks, power_curves
 from trine.compute.tables.files import TableTime, known_tables, log_us, read_arrays
-from trine.compute.tables.gemm import LAUNCH_US, GemmTable, InStep, in_step_source, load_gemm, load_in_step
+from trine.compute.tables.gemm import (
+    LAUNCH_US,
+    WEIGHT_PRODUCT,
+    GemmTable,
+    InStep,
+    in_step_source,
+    load_gemm,
+    load_in_step,
+)
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import (
     POWER_LIMITED,
@@ -124,7 +133,7 @@ FLOOR_US = 2.0
 _MEMORY_CAP = 0.92
 
 
-def curve_of(family: str) -> str:
+def memory_curve_of(family: str) -> str:
     """Return the name of the curve for an operator family."""
     return _MEMORY_CURVES.get(family, ELEMENTWISE)
 
@@ -144,13 +153,13 @@ class MemoryTable:
 
     def source(self, family: str) -> str:
         """Return the GPU whose curve is used for an operator family."""
-        return self._curve(curve_of(family))[0]
+        return self._curve(memory_curve_of(family))[0]
 
     def time_us(self, num_bytes: float, family: str) -> float:
         """Return the microseconds to move ``num_bytes``."""
         if num_bytes <= 0:
             return 0.0
-        curve = curve_of(family)
+        curve = memory_curve_of(family)
         _, octaves, shares, bandwidth = self._curve(curve)
         rate = float(self._gpu.memory_bytes_per_s)
         first = 2.0 ** float(octaves[0]) * 1e6 * rate / bandwidth
@@ -259,18 +268,38 @@ class OperatorTables:
 
         product: 0 the output (m tokens, n outputs); 1 the input gradient (m tokens, n inputs); 2 the weight gradient
         (m outputs, n inputs, k tokens), accumulated in float32. Pass 1 for a weight gradient that is not accumulated.
+        On GPUs with known clocks (``tensor`` in presets/power_curves.yaml) this is the time at the table's clock, and
+        :mod:`trine.compute.clock` scales it to the clock of the step.
         """
         base = self.gemm(m, n, k, dtype)
         if base is None:
             return None
         work = max(0.0, base.us - LAUNCH_US)
-        if groups > 1:
+        if self._curve is not None:
+            work *= self._to_one_clock(work, base.source, dtype)
+            slower = self._in_step.accumulation if product == WEIGHT_PRODUCT else 1.0
+            if groups > 1:
+                slower = groups * self._in_step.groups[product] / self._in_step.product(product)
+        elif groups > 1:
             slower = groups * self._in_step.groups[product]
         else:
             slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
             slower /= self._same_chip
         us = LAUNCH_US + work * slower
         return TableTime(us, INTERPOLATED if base.evidence == MEASURED else base.evidence, base.source)
+
+    @cached_property
+    def _curve(self) -> PowerCurve | None:
+        """The power curve of a GPU whose tables have a known clock, or None."""
+        return curve_of(self.gpu) if has_tensor_clocks(self.gpu) else None
+
+    def _to_one_clock(self, work_us: float, source: str, dtype: str) -> float:
+        """Return the factor from a table's time to the time at ``table``: long GEMMs were measured at less."""
+        curve = power_curves().get(source)
+        precision = dtype if dtype == "float8" else "bfloat16"
+        if curve is None or curve.tensor is None:
+            return 1.0
+        return clock_of_run(curve, precision, work_us * 1e-6) / curve.tensor.table[precision]
 
     def product_source(self) -> str | None:
         """Return the GPU whose 16-bit GEMMs are used, or None."""

@@ -19,7 +19,7 @@ from trine.compute import kind_of
 from trine.compute.documents import DOCUMENTS, PACKED_TOKENS, pairs_within
 from trine.compute.kinds import family_of
 from trine.errors import InputError
-from trine.graph.workload import Operator, Workload
+from trine.graph.workload import Workload
 
 MAX_FILE_BYTES = 64 * 2**20
 #: Longest document; the sequence limits it further.
@@ -141,7 +141,7 @@ def _joined(tokens: Mapping[int, int]) -> dict[int, int]:
 def pack_documents(workload: Workload, documents: Documents, sequence: int) -> Workload:
     """Return the workload with attention within documents; unchanged if each sample is one document.
 
-    Raises InputError if attention is not one operator of queries and keys of the same sequence.
+    Raises InputError without fused attention.
     """
     tokens = documents.tokens_by_length(sequence)
     if list(tokens) == [sequence]:
@@ -150,7 +150,6 @@ def pack_documents(workload: Workload, documents: Documents, sequence: int) -> W
     count, operators = 0, []
     for op in workload.operators:
         if family_of(kind_of(op)) == "attention":
-            _check(workload, op)
             count += 1
             op = replace(op, attributes={**op.attributes, **attributes})
         operators.append(op)
@@ -160,21 +159,13 @@ def pack_documents(workload: Workload, documents: Documents, sequence: int) -> W
             "whatever their documents", field=_FIELD,
         )  # fmt: skip
     mean = sum(length * number for length, number in tokens.items()) / sum(tokens.values())
+    share = float(pairs_within(attributes))
     text = (
         f"attention within packed documents ({documents.text}): a token's document has {mean:,.0f} of {sequence:,} "
-        f"tokens on average, so attention has {float(pairs_within(attributes)):.1%} of the FLOPs of one document (model FLOPs and MFU count all "
+        f"tokens on average, so attention has {share:.1%} of the FLOPs of one document (model FLOPs and MFU count all "
         "pairs of tokens within documents, without the causal mask); every sample has the average mix"
     )
     return replace(
         workload, operators=tuple(operators), assumptions=(*workload.assumptions, text),
         metadata={**workload.metadata, "documents": documents.text},
     )  # fmt: skip
-
-
-def _check(workload: Workload, op: Operator) -> None:
-    """Raise InputError for attention with a bias, which belongs to whole samples."""
-    if "efficient" in op.name:
-        raise InputError(
-            f"attention of {workload.name} has a bias by position for whole samples, so it cannot be packed",
-            field=_FIELD,
-        )

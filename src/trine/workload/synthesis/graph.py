@@ -234,6 +234,8 @@ class WrittenStyle:
         """Return an operator's attributes; ``is_half``: it computes one of its forward operator's two gradients."""
         own_family, backward = family_of_operator(name)
         family = family or own_family
+        if family == "norm" and "rms_norm" in name and "rms_norm" in self.operators.kernels:
+            family = "rms_norm"
         key = family, backward, is_half, name.startswith(HEAD_NORMS)
         if key not in self._by_operator:
             self._by_operator[key] = self._attributes(family, backward, is_half)

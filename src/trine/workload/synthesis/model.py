@@ -434,7 +434,8 @@ def _transformer_workload(
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
     workload = _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype, software))
-    return workload if options.documents is None else pack_documents(workload, options.documents, sequence)
+    documents = options.documents
+    return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
 
 
 _LOSSES = {
