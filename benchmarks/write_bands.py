@@ -25,7 +25,8 @@ from trine.validation.training import load_stored_training, validate_training
 HEAD = """\
 # Bands of step times, written by benchmarks/write_bands.py: do not edit.
 #   levels         blind predictions; low, high: quantiles LOW and HIGH of measured / predicted among `rows` rows
-#                  (trine.validation.bands), widened to hold the prediction itself; votes: groups of rows, by scale too
+#                  (trine.validation.bands), widened to hold the prediction itself; votes: groups of rows, by scale too;
+#                  shared_scales: votes on fabrics that carry other jobs too
 #   fitted_levels  predictions with factors fitted on other models or numbers of GPUs of the same source
 #   scales         factors of both ends if a level of one node stands in for a scale, from layouts on several nodes
 #   cnn            convolutional networks (NVIDIA/DeepLearningExamples, one GPU), which borrow no band of transformers

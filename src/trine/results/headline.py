@@ -110,7 +110,7 @@ class StepBand(OneLine):
             return f"error of this software's fit on held-out steps ({self.fit_error:.1%})"
         text = f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
         if self.widened_for:
-            text += f"; too few are on {self.widened_for}: widened as layouts of other scales scatter"
+            text += f"; too few are on {self.widened_for} of such a fabric: widened as layouts on several nodes scatter"
         return text
 
     def at_least(self, error: float) -> StepBand:
@@ -193,16 +193,24 @@ class WidenedBand(OneLine):
 Band = StepBand | CommunicationBand | WidenedBand
 
 
-def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
+def nearest_band(
+    gpu: str | None, software: str, nodes: int, is_fitted: bool = False, is_shared: bool = False
+) -> StepBand | None:
     """Return the band of the nearest level with enough rows, or None without such a level.
 
-    is_fitted: use the levels for predictions with factors fitted on steps of the same software and GPU.
+    is_fitted: use the levels for predictions with factors fitted on steps of the same software and GPU. is_shared: the
+    fabric between the nodes carries other jobs too, so that only steps on such a fabric are of the job's scale.
     """
-    return nearest_in(_bands(), gpu, software, nodes, is_fitted)
+    return nearest_in(_bands(), gpu, software, nodes, is_fitted, is_shared)
 
 
 def nearest_in(
-    bands: Mapping[str, Any], gpu: str | None, software: str, nodes: int, is_fitted: bool = False
+    bands: Mapping[str, Any],
+    gpu: str | None,
+    software: str,
+    nodes: int,
+    is_fitted: bool = False,
+    is_shared: bool = False,
 ) -> StepBand | None:
     """Return :func:`nearest_band` of the parsed contents of a bands file."""
     generation = bands["generations"].get(gpu)
@@ -218,22 +226,24 @@ def nearest_in(
         entry = next((entry for entry in entries if entry["of"] == level), None)
         if entry is not None and entry["votes"] >= (LEAST_VOTES_OF_SCALE if "scale" in level else LEAST_VOTES):
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
-            return _band_for(scale_of(nodes), entry, words, bands["scales"])
+            votes = entry["shared_scales"] if is_shared and nodes > 1 else entry["scales"]
+            return _band_for(scale_of(nodes), entry, words, bands["scales"], votes)
     return None
 
 
 def cnn_band(nodes: int) -> StepBand | None:
     """Return the band of convolutional networks from their own published steps, all of them on one GPU."""
     entry, scales = _bands().get("cnn"), _bands().get("scales", {})
-    return None if entry is None else _band_for(scale_of(nodes), entry, CNN_STEPS, scales)
+    return None if entry is None else _band_for(scale_of(nodes), entry, CNN_STEPS, scales, entry["scales"])
 
 
 def _band_for(
-    scale: str, entry: Mapping[str, Any], level: str, widening: Mapping[str, Mapping[str, float]]
-) -> StepBand:
-    """Return the band of a level for a job of ``scale``, wider if the level has too few steps of that scale."""
+    scale: str, entry: Mapping[str, Any], level: str, widening: Mapping[str, Mapping[str, float]],
+    votes: Mapping[str, int],
+) -> StepBand:  # fmt: skip
+    """Return the band of a level for a job of ``scale``, wider if the level has too few votes of that scale."""
     low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
-    factors = stand_in_factors(entry["scales"], scale, widening)
+    factors = stand_in_factors(votes, scale, widening)
     if factors is None:
         return StepBand(low=low, high=high, level=level, num_rows=entry["rows"])
     low, high = low * factors[0], high * factors[1]

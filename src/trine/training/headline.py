@@ -140,7 +140,10 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
         if work.tokens is None:
             band = cnn_band(nodes)
         else:
-            bands = (nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
+            is_shared = machine is not None and _sharing(machine) is not None
+            bands = (
+                nearest_band(name, setup.software.name, nodes, bool(errors), is_shared) for name in _spec_names(setup)
+            )
             band = _band_union(bands)
         return band if band is None or not errors else band.at_least(max(errors))
     if not setup.times.is_recorded:

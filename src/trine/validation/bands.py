@@ -25,7 +25,7 @@ import numpy as np
 
 from trine.common._version import __version__
 from trine.compute.tables import machine
-from trine.results.headline import nearest_in
+from trine.results.headline import StepBand, nearest_in
 from trine.results.scales import NAMES
 from trine.validation.cnn_rows import CnnStep
 from trine.validation.harness import grouped, quantile
@@ -85,12 +85,23 @@ def _levels(errors: Sequence[StepError], layouts: Sequence[StepError]) -> list[d
 
 
 def _percentiles(members: Sequence[StepError]) -> dict[str, Any]:
-    votes = {(step.row.source.key, step.row.group, step.row.scale) for step, _ in members}
-    by_scale = Counter(scale for *_, scale in votes)
+    on_shared = [each for each in members if each[0].row.source.fabric is not None]
     return {
-        "rows": len(members), "votes": len({vote[:2] for vote in votes}),
-        "scales": {name: by_scale[name] for name in NAMES if by_scale[name]}, **_ends(*_quantiles(members)),
+        "rows": len(members), "votes": len({(step.row.source.key, step.row.group) for step, _ in members}),
+        "scales": _votes_by_scale(members), "shared_scales": _votes_by_scale(on_shared), **_ends(*_quantiles(members)),
     }  # fmt: skip
+
+
+def _votes_by_scale(members: Sequence[StepError]) -> dict[str, int]:
+    votes = Counter(scale for *_, scale in {(s.row.source.key, s.row.group, s.row.scale) for s, _ in members})
+    return {name: votes[name] for name in NAMES if votes[name]}
+
+
+def _band_of(step: ComparedStep, document: Mapping[str, Any], is_fitted: bool = False) -> StepBand | None:
+    row = step.row
+    return nearest_in(
+        document, row.gpu, step.answer.software, row.num_nodes, is_fitted, is_shared=row.source.fabric is not None
+    )
 
 
 def _quantiles(members: Sequence[StepError]) -> tuple[float, float]:
@@ -160,7 +171,7 @@ def _share(steps: Sequence[tuple[ComparedStep, Mapping[str, Any]]], is_fitted: b
     rows = []
     for (step, document), weight in zip(steps, source_weights([step for step, _ in steps]), strict=True):
         predicted = step.calibrated_s if is_fitted else step.answer.step_s
-        band = nearest_in(document, step.row.gpu, step.answer.software, step.row.num_nodes, is_fitted)
+        band = _band_of(step, document, is_fitted)
         if predicted is not None and band is not None:
             rows.append((band.low <= step.measured_s / predicted <= band.high, band.high / band.low, weight))
     if not rows:
@@ -176,7 +187,7 @@ def coverage(steps: Sequence[ComparedStep], document: Mapping[str, Any]) -> list
     """
     inside: dict[tuple[str, str], list[bool]] = {}
     for step in steps:
-        band = nearest_in(document, step.row.gpu, step.answer.software, step.row.num_nodes)
+        band = _band_of(step, document)
         is_inside = band is not None and band.low <= step.measured_s / step.answer.step_s <= band.high
         inside.setdefault((step.row.source.key, step.row.group), []).append(is_inside)
     sources = dict.fromkeys(source for source, _ in inside)

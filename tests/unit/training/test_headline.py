@@ -88,7 +88,7 @@ def test_a_band_stands_beside_every_number() -> None:
 def test_the_nearest_level_with_enough_rows_counts(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     def level(of: dict[str, str], rows: int, low: float) -> dict[str, object]:
         scales = dict.fromkeys([name for _, name in SCALES], rows)
-        return {"of": of, "rows": rows, "votes": rows, "scales": scales, "low": low, "high": 2.0}
+        return {"of": of, "rows": rows, "votes": rows, "scales": scales, "shared_scales": {}, "low": low, "high": 2.0}
 
     exact = {"gpu": "h100-sxm", "software": "megatron-core", "scale": "1 node"}
     content = {

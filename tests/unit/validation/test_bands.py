@@ -41,7 +41,7 @@ def test_a_stand_in_is_never_narrower(votes: dict[str, int], scale: str, steps: 
     low, high = 1 - np.cumsum(steps[:3]) / 2, 1 + np.cumsum(steps[3:])
     widening = {NAMES[0]: {"low": 1.0, "high": 1.0}}
     widening |= {name: {"low": low[i], "high": high[i]} for i, name in enumerate(NAMES[1:])}
-    entry = {"of": {}, "rows": 40, "votes": 40, "scales": votes, "low": 0.9, "high": 1.2}
+    entry = {"of": {}, "rows": 40, "votes": 40, "scales": votes, "shared_scales": {}, "low": 0.9, "high": 1.2}
     nodes = {"1 node": 1, "2-3 nodes": 2, "4-32 nodes": 9, "more nodes": 99}[scale]
     bands = {"generations": {}, "levels": [entry], "scales": widening}
     band = nearest_in(bands, "h100-sxm", "x", nodes)
@@ -130,6 +130,19 @@ def test_taking_factors_out_agrees_with_blind_predictions_on_one_node() -> None:
     assert np.abs(ratios - 1).mean() < 0.02
 
 
+def test_steps_on_other_fabrics_are_of_another_scale_on_a_shared_one() -> None:
+    votes = {"4-32 nodes": 20}
+    level = {"of": {}, "rows": 20, "votes": 20, "scales": votes, "shared_scales": {}, "low": 0.9, "high": 1.1}
+    widening = {"4-32 nodes": {"low": 0.95, "high": 1.3}}
+    for is_shared, shared_votes, nodes, high in (
+        (False, {}, 8, 1.1), (True, {}, 8, 1.43), (True, votes, 8, 1.1), (True, {"1 node": 5}, 8, 1.43),
+    ):  # fmt: skip
+        bands = {"generations": {}, "levels": [{**level, "shared_scales": shared_votes}], "scales": widening}
+        band = nearest_in(bands, "h100-sxm", "x", nodes, is_shared=is_shared)
+        assert band is not None
+        assert band.high == pytest.approx(high)
+
+
 def test_layouts_enter_only_the_level_of_their_scale() -> None:
     one, eight = _layouts(1, 20), _layouts(8, 20)
     report = TrainingValidation(steps=tuple(_step(row, 1.0) for row in one))
@@ -146,7 +159,15 @@ def test_layouts_enter_only_the_level_of_their_scale() -> None:
 def test_coverage_is_by_votes() -> None:
     rows = {row.name: row for row in load_rows()}
     steps = [_step(rows[name], ratio) for name, ratio in (("dg1", 1.0), ("dg2", 2.0), ("dg3", 1.0), ("rx1", 2.0))]
-    entry = {"of": {}, "rows": 40, "votes": 40, "scales": dict.fromkeys(NAMES, 10), "low": 0.9, "high": 1.2}
+    entry = {
+        "of": {},
+        "rows": 40,
+        "votes": 40,
+        "scales": dict.fromkeys(NAMES, 10),
+        "shared_scales": {},
+        "low": 0.9,
+        "high": 1.2,
+    }
     found = coverage(steps, {"generations": {}, "levels": [entry], "scales": {}})
     assert found == [("all", 4, 3, pytest.approx(0.5)), ("dgxc", 3, 2, pytest.approx(0.75)), ("infini-4090", 1, 1, 0.0)]
 

@@ -58,6 +58,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Replace the folder of the published steps and peaks by one without rows."""
     for name in ("sources.yaml", "fabric.csv"):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    header = (FOLDER / "tuned.csv").read_text().splitlines()[0]
+    (tmp_path / "tuned.csv").write_text(f"{header}\n")
     (tmp_path / "clusters").symlink_to(FOLDER / "clusters")
     for module in (training_rows, memory):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -121,6 +123,8 @@ def test_collectives_list_series_that_cannot_be_read(tmp_path: Path, monkeypatch
     _write(tmp_path / "series.csv", series)
     _write(tmp_path / "points.csv", points)
     (tmp_path / "machines.yaml").write_bytes((measured.FOLDER / "machines.yaml").read_bytes())
+    header = (FOLDER / "tuned.csv").read_text().splitlines()[0]
+    (tmp_path / "tuned.csv").write_text(f"{header}\n")
     (tmp_path / "clusters").symlink_to(measured.FOLDER / "clusters")
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
     load_measurements.cache_clear()

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from trine.errors import InputError
+from trine.validation import training
 from trine.validation.replay_rows import Predicted
 from trine.validation.step_factors import ComparedStep, source_weights
 from trine.validation.training import TrainingValidation, chosen_rows
@@ -155,3 +156,21 @@ def test_memory_verdicts_of_runs_with_a_public_log(
     errors = [float(part.split("%")[0]) for part in text.split("(")[1:]]
     assert len(errors) == 2
     assert all(abs(error) < 3 for error in errors)
+
+
+def test_fitted_factors_of_tuned_rows_need_no_second_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tuned row is simulated once; rows of another source once blind and once with factors."""
+    rows = [row for row in load_rows() if row.name in ("dg1", "dg2", "dg3", "korthikanti-1", "korthikanti-2")]
+    simulated: list[str] = []
+
+    def answers(rows: list[TrainingRow], ask: object, **options: object) -> list[Predicted]:
+        simulated.extend(row.name for row in rows)
+        return [Predicted(row=row.name, step_s=1.2 * (row.step_s or 0)) for row in rows]
+
+    monkeypatch.setattr(training, "chosen_rows", lambda sources, sample: rows)
+    monkeypatch.setattr(training, "replay", answers)
+    report = training.validate_training()
+    assert [simulated.count(row.name) for row in rows] == [2 if "korth" in row.name else 1 for row in rows]
+    assert [step.row.name for step in report.steps] == [row.name for row in rows]
+    errors = {step.row.name: step.calibrated_error for step in report.steps}
+    assert all(abs(errors[name] or 1) < 0.15 for name in ("dg1", "dg2", "dg3"))
