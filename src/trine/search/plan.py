@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster import load_cluster
@@ -17,6 +18,8 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import MAX_BATCH, Plan
+from trine.search.flags import check_dialect, has_name
+from trine.search.limits import check_weights
 from trine.search.report import PlanSearch, pareto
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
@@ -44,8 +47,9 @@ class PlanOptions:
     time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
     layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
     executor: runs the simulations; None: one process per CPU (``workers``: their number).
-    given: a layout to compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search
-    after this many simulations, once a layout fits.
+    given: a layout that takes part in the search, with the fields of :class:`trine.Plan`; the answer compares it with
+    the best one. most_simulated: end the search after this many simulations, once a layout fits. emit: a launch dialect
+    (``megatron``): the space has only layouts that it can express, and without ``software`` its profile's rules hold.
     """
 
     global_batch: int = option(help="Set the samples per step of all replicas.")
@@ -63,6 +67,7 @@ class PlanOptions:
     workers: int | None = option(None, "Simulate in N processes [one per CPU].")
     given: Mapping[str, Any] | None = None
     most_simulated: int | None = None
+    emit: str | None = None
 
 
 @takes(PlanOptions)
@@ -83,11 +88,18 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     _check(options)
     cluster = _cluster(options)
     gpus = options.gpus or len(cluster.gpus)
-    settings = SimulateOptions(cluster=cluster, gpu=options.gpu, software=options.software, compare=False)
+    dialect = None if options.emit is None else check_dialect(options.emit)
+    chosen = options.software if options.software or dialect is None else dialect.profile
+    settings = SimulateOptions(cluster=cluster, gpu=options.gpu, software=chosen, compare=False)
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)
-    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
+    for name, value in options.fix.items() if dialect is not None else ():
+        if not has_name(dialect, name, value):
+            raise InputError(f"{options.emit} has no name for {name} {value}: fix another value", field="fix")
+    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
+                  None if dialect is None else partial(has_name, dialect))  # fmt: skip
+    check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
     job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
     with workers(options.executor, options.workers, job) as executor:
         search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, NamedTuple
@@ -87,19 +87,20 @@ class Family:
 class Space:
     """The layouts of a search by families, and the rules against them. rejected: numbers of layouts by reason.
 
-    fixed: fields of every layout. Raises PlanError if the fixed fields contradict each other.
+    fixed: fields of every layout. is_allowed: whether a field may have a value (by default any), for a space of what
+    one launch dialect can express. Raises PlanError if the fixed fields contradict each other.
     """
 
     def __init__(
         self, gpus: int, global_batch: int, facts: LayoutFacts, software: Software | None, fixed: Mapping[str, Any],
-        most_tp: int | None = None,
+        most_tp: int | None = None, is_allowed: Callable[[str, Any], bool] | None = None,
     ) -> None:  # fmt: skip
         self.gpus, self.global_batch, self.fixed = gpus, global_batch, dict(fixed)
         self.facts, self.software = facts, software
         self.rejected: Counter[str] = Counter()
         self._rest = {name: value for name, value in fixed.items() if name not in VARIED}
         Plan(**{name: fixed[name] for name in _ALONE if name in fixed})
-        self._most_tp = most_tp or gpus
+        self._most_tp, self._is_allowed = most_tp or gpus, is_allowed or _allow_all
         self._rules = _Rules(facts, software, self)
 
     def plan(self, layout: Layout, **changes: Any) -> Plan:
@@ -115,7 +116,12 @@ class Space:
         """Return the layouts that equal one without offload except for their offload."""
         if layout.offload != "none" or "offload" in self.fixed or not self.facts.training:
             return []
-        return [layout._replace(offload=offload) for offload in OFFLOADS[1:]]
+        return [layout._replace(offload=offload) for offload in self.offloads if offload != "none"]
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        """The values of ``offload`` in the space."""
+        return self._values("offload", OFFLOADS if self.facts.training else ["none"])
 
     def families(self) -> list[Family]:
         """Return the families whose ranks and batches are possible; count the others as rejected.
@@ -147,7 +153,9 @@ class Space:
         return f"no layout is valid: {part} are rejected because {reason}"
 
     def _values(self, name: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        return (self.fixed[name],) if name in self.fixed else tuple(values)
+        if name in self.fixed:
+            return (self.fixed[name],)
+        return tuple(value for value in values if self._is_allowed(name, value))
 
     def _ranks(self) -> Iterator[Layout]:
         """Yield every combination of degrees, micro-batch and sequence parallelism that makes the number of GPUs."""
@@ -183,7 +191,7 @@ class Space:
     def _family(self, layout: Layout) -> Family:
         replicas, training = layout.dp * layout.cp, self.facts.training
         recompute = self._values("recompute", RECOMPUTE if training else ["none"])
-        offload = self._values("offload", OFFLOADS if training else ["none"])
+        offload = self.offloads
         return Family(
             layout=layout._replace(recompute=recompute[0], offload=offload[0]),
             pipelines=self._pipelines(layout.pp),
@@ -205,7 +213,10 @@ class Space:
             return ((self.fixed.get("schedule"), self.fixed.get("virtual_stages", 1)),)
         if pp not in self._rules.pipelines:
             layers = self.facts.layers or pp
-            counts = [n for n in range(1, layers // pp + 1) if layers % (pp * n) == 0] or [1]
+            # embedding and loss count as layers in Megatron-LM's account options: 126 layers divide over 64 chunks
+            sizes = (layers, layers + 2)
+            counts = [n for n in range(2, layers // pp + 1) if any(size % (pp * n) == 0 for size in sizes)]
+            counts = [1, *counts]
             self._rules.pipelines[pp] = tuple(
                 (name, count)
                 for name in self._values("schedule", SCHEDULES.names())
@@ -245,6 +256,10 @@ def _value(name: str, kind: str, text: str) -> Any:
             raise InputError(f"--fix {name} is a whole number, got {text[:40]!r}")
         return int(text)
     return text.lower()
+
+
+def _allow_all(field: str, value: Any) -> bool:
+    return True
 
 
 def divisors(number: int) -> list[int]:
