@@ -21,6 +21,7 @@ from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.flags import check_dialect, has_name
 from trine.search.limits import check_weights
 from trine.search.report import PlanSearch, pareto
+from trine.search.screened import ScreenedSearch
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
@@ -44,8 +45,8 @@ class PlanOptions:
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gpu: as in
     :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the frontier of
-    time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of over 1,000
-    layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not the best.
+    time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise a screen orders the
+    layouts of a space of over 1,000, and only the best ones are simulated.
     executor: runs the simulations; None: one process per CPU (``workers``: their number).
     given: a layout that takes part in the search, with the fields of :class:`trine.Plan`; the answer compares it with
     the best one. most_simulated: end the search after this many simulations, once a layout fits. emit: a launch dialect
@@ -102,9 +103,11 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
     job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
     with workers(options.executor, options.workers, job) as executor:
-        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
-                        options.most_simulated)  # fmt: skip
+        search = ScreenedSearch(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
+                                options.most_simulated)  # fmt: skip
         given = None if options.given is None else _simulate_given(options.given, search, space)
+        if given is not None:
+            search.add(given)
         search.run()
     name = str(model) if is_model(model) else workload.name
     return PlanSearch(
@@ -113,7 +116,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         sequence=space.facts.sequence, layers=space.facts.layers,
         num_layouts=search.num_layouts, num_simulated=search.num_simulated,
         ranked=tuple(search.ranked[: options.top]), simulated=tuple(search.ranked), given=given,
-        rejected=dict(search.rejected),
+        rejected=dict(search.rejected), node_gpus=search.node_gpus, screen_errors=tuple(search.errors),
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),

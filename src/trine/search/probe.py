@@ -97,7 +97,7 @@ class Probe:
         factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
         costs = options.collective_costs if isinstance(options.collective_costs, str) else "auto"
         self._costs = costs_on(costs, self._setup.machine, network=self._setup.network, factors=factors)
-        self._facts = LayoutFacts(self._setup.workload)
+        self.facts = LayoutFacts(self._setup.workload)
         self._gpus = gpus
         self._messages: dict[tuple[int, int, int], Int64] = {}
         self._between: dict[tuple[bool, int], int] = {}
@@ -156,7 +156,7 @@ class Probe:
         micro-batch, and with experts, which have other groups.
         """
         ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
-        is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
+        is_known = layout.pp == 1 and layout.ep == 1 and not self.facts.experts
         if costs is None or layout.sharding not in PARAMETERS_SHARDED or ways == 1 or not is_known:
             return 0, 0
         key = (layout.tp, ways, size_bytes)
@@ -179,7 +179,7 @@ class Probe:
         return self._setup.kernels(self._costs)
 
     def _context(self, workload: Workload, plan: Plan) -> JobContext:
-        filled, _ = resolve_layout(plan, self.software, self._facts)
+        filled, _ = resolve_layout(plan, self.software, self.facts)
         setup = self._setup
         if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
             return JobContext(workload, filled, NoTimes(), None, self.software)

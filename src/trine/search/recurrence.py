@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from trine.common.arrays import Int64
+from trine.errors import PlanError
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.search._passes import PassState, PassTables, run_passes
 
@@ -51,8 +52,13 @@ def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int
 
 @cache
 def _tables(schedule: str, pp: int, micro_batches: int, stages: int) -> PassTables | None:
-    """Return the order of passes; None for a schedule whose chunks have no fixed rank (dualpipe)."""
+    """Return the order of passes; None for a shape that the schedule
+    refuses, or a schedule whose chunks have no fixed rank (dualpipe)."""
     pipeline, order = Pipeline(pp, micro_batches, stages), SCHEDULES.get(schedule)
+    try:
+        order.check(pipeline)
+    except PlanError:
+        return None
     if any(order.rank_of(0, batch, pipeline) for batch in range(micro_batches)):
         return None
     ranks = [order.passes(rank, pipeline) for rank in range(pp)]

@@ -29,10 +29,14 @@ from trine.search.space import Layout
 #: Share of a backward pass that computes gradients of weights, where a schedule divides it: a GEMM has one product for
 #: its input and one for its weight.
 WEIGHT_SHARE = 0.5
-#: Fields of a form, and the sets of fields in which a similar form may differ, the least important first.
-_FORM = ("tp", "cp", "ep", "etp", "sequence_parallel", "sharding", "shard_ways", "offload", "recompute", "dp",
+#: Fields of a form, the most important first: corrections of another sharding or offload say nothing about a tail.
+_FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "shard_ways", "recompute", "dp",
          "micro_batch")  # fmt: skip
-_NUM_SHARED = (len(_FORM), len(_FORM) - 1, len(_FORM) - 2, len(_FORM) - 3, 7, 5, 1, 0)
+#: Numbers of fields (with the schedule) that similar forms share, in the order of preference.
+_NUM_SHARED = (12, 11, 10, 9, 4, 2)
+#: Similar forms that share at least this many fields have nearly the same corrections.
+_CLOSE = 9
+_SIBLINGS = ("1f1b", "interleaved")
 
 
 class Correction(NamedTuple):
@@ -60,6 +64,7 @@ class Screen:
     def __init__(self, layers: int, probe: Probe) -> None:
         self._layers, self._probe = layers, probe
         self._corrections: dict[tuple[object, ...], Correction] = {}
+        self._rho: dict[int, float] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
 
     @property
@@ -71,6 +76,22 @@ class Screen:
         """Return whether small simulations of the layout's form were tried."""
         return form_of(layout) in self._exact
 
+    def is_known(self, layout: Layout) -> bool:
+        """Return whether the layout's form, or one that differs in recomputation, dp or micro-batch, was calibrated."""
+        return form_of(layout) in self._exact or self._close(layout) is not None
+
+    def _close(self, layout: Layout) -> Correction | None:
+        """Return the corrections of a form that differs at most in recomputation, dp and micro-batch.
+
+        1f1b and interleaved pipelines have the same passes and the same end of a step, so one stands in for the other.
+        """
+        form = form_of(layout)
+        for kind in (form[0], *(each for each in _SIBLINGS if form[0] in _SIBLINGS and each != form[0])):
+            for count in (count for count in _NUM_SHARED if count >= _CLOSE):
+                if (found := self._corrections.get((kind, *form[1:count]))) is not None:
+                    return found
+        return None
+
     def calibrate(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs | None) -> None:
         """Take the corrections of a layout's form from its small jobs; None: they cannot run."""
         form = form_of(layout)
@@ -78,8 +99,9 @@ class Screen:
         self._exact[form] = correction
         if correction is not None:
             for count in _NUM_SHARED:
-                self._corrections.setdefault(form[: count + 1], correction)
+                self._corrections.setdefault(form[:count], correction)
             self._corrections[form] = correction
+            self._rho.setdefault(layout.tp, correction.rho)
 
     def _correct(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs) -> Correction:
         """Return the corrections that make the estimates of the small jobs equal their simulations."""
@@ -105,12 +127,14 @@ class Screen:
         return use._replace(tail=tail, tail_layer=tail_layer, memory=_memory(small, costs, sample, jobs.needed_bytes))
 
     def correction(self, layout: Layout) -> Correction:
-        """Return the corrections of the most similar calibrated form, or none."""
+        """Return the corrections of the most similar calibrated form, or only the rho of its tp."""
+        if (close := self._close(layout)) is not None:
+            return close
         form = form_of(layout)
         for count in _NUM_SHARED:
-            if (found := self._corrections.get(form[: count + 1])) is not None:
+            if (found := self._corrections.get(form[:count])) is not None:
                 return found
-        return NO_CORRECTION
+        return NO_CORRECTION._replace(rho=self._rho.get(layout.tp, 1.0))
 
     def step_ps(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""

@@ -100,7 +100,7 @@ class Space:
         self.rejected: Counter[str] = Counter()
         self._rest = {name: value for name, value in fixed.items() if name not in VARIED}
         Plan(**{name: fixed[name] for name in _ALONE if name in fixed})
-        self._most_tp, self._is_allowed = most_tp or gpus, is_allowed or _allow_all
+        self.most_tp, self._is_allowed = most_tp or gpus, is_allowed or _allow_all
         self._rules = _Rules(facts, software, self)
 
     def plan(self, layout: Layout, **changes: Any) -> Plan:
@@ -160,7 +160,7 @@ class Space:
     def _ranks(self) -> Iterator[Layout]:
         """Yield every combination of degrees, micro-batch and sequence parallelism that makes the number of GPUs."""
         ways, experts = divisors(self.gpus), self.facts.experts or 0
-        tps = self._values("tp", [n for n in ways if n <= self._most_tp])
+        tps = self._values("tp", [n for n in ways if n <= self.most_tp])
         for tp, cp, pp in product(tps, self._values("cp", self._cps(ways)), self._values("pp", ways)):
             dp, rest = divmod(self.gpus, tp * cp * pp)
             if rest or self.fixed.get("dp", dp) != dp:

@@ -82,6 +82,11 @@ class Outcome:
         """Whether the layout runs, as far as its memory is known."""
         return not self.refused and self.verdict != "does not fit"
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether the upper end of the memory's range exceeds the capacity."""
+        return self.verdict == "tight"
+
 
 class PackedJob:
     """A pickled job and its hash; a process unpickles each job once."""

@@ -22,9 +22,9 @@ def test_weights_are_counted_once():
 def test_the_error_names_the_least_number_of_gpus():
     size = weight_bytes(WORKLOAD)
     check_weights(WORKLOAD, 2, -(-size // 2), with_gradients=False)
-    with pytest.raises(PlanError, match="the weights take .* need at least 3 GPUs"):
+    with pytest.raises(PlanError, match=r"the weights take .* need at least 3 GPUs"):
         check_weights(WORKLOAD, 2, size // 2 - 1, with_gradients=False)
-    with pytest.raises(PlanError, match="the weights and gradients take .* at least 4 GPUs"):
+    with pytest.raises(PlanError, match=r"the weights and gradients take .* at least 4 GPUs"):
         check_weights(WORKLOAD, 2, size // 2, with_gradients=True)
     check_weights(WORKLOAD, 1, 0, with_gradients=True)  # unknown capacity
 
