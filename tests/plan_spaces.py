@@ -10,6 +10,7 @@ from trine.errors import PlanError
 from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
 from trine.search.plan import memory_of
+from trine.search.screened import ScreenedSearch
 from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
 from trine.search.worker import Outcome, PackedJob, SearchJob, simulate_layout
@@ -37,7 +38,7 @@ class SmallSpace(NamedTuple):
     def search(self, top: int = 1) -> Search:
         """Return a finished search in this process."""
         with workers(None, 1, PackedJob(self.job)) as executor:
-            search = Search(PackedJob(self.job), self.space, self.memory_bytes, executor, top)
+            search = ScreenedSearch(PackedJob(self.job), self.space, self.memory_bytes, executor, top)
             search.run()
         return search
 
@@ -72,6 +73,13 @@ def is_empty(small: SmallSpace) -> bool:
         return not small.all_layouts()
     except PlanError:
         return True
+
+
+def within_limits(results: dict[Layout, Outcome]) -> dict[Layout, Outcome]:
+    """Return the layouts that fit with a margin, or those that are tight if no other fits."""
+    fitting = {layout: each for layout, each in results.items() if each.fits}
+    safe = {layout: each for layout, each in fitting.items() if not each.is_tight}
+    return safe or fitting
 
 
 def outcomes(small: SmallSpace, layouts: list[Layout]) -> dict[Layout, Outcome]:

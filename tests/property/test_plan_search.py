@@ -2,10 +2,11 @@
 
 import pytest
 from long_tests import long
-from plan_spaces import is_empty, outcomes, random_space
+from plan_spaces import is_empty, outcomes, random_space, within_limits
 
 import trine
 from trine.errors import PlanError
+from trine.search.ties import RESOLUTION
 
 #: Larger spaces take too long to simulate exhaustively.
 MAX_LAYOUTS = 40
@@ -19,7 +20,7 @@ def assert_best_is_found(seed):
         return False
     if is_empty(small) or len(small.all_layouts()) > MAX_LAYOUTS:
         return False
-    fitting = {layout: each for layout, each in outcomes(small, small.all_layouts()).items() if each.fits}
+    fitting = within_limits(outcomes(small, small.all_layouts()))
     fresh = random_space(seed)
     if not fitting:
         with pytest.raises(PlanError, match="no layout is valid"):
@@ -27,8 +28,10 @@ def assert_best_is_found(seed):
         return True
     best = min(fitting, key=lambda layout: (fitting[layout].step_ps, layout.offload != "none", layout.key))
     search = fresh.search()
-    assert search.ranked[0].outcome == fitting[best], small.text
-    assert search.ranked[0].layout == best, small.text
+    fastest = min(search.ranked, key=lambda each: each.order)
+    assert fastest.outcome == fitting[best], small.text
+    assert fastest.layout == best, small.text
+    assert search.ranked[0].outcome.step_ps <= (1 + RESOLUTION) * fastest.outcome.step_ps, small.text
     rejected = search.rejected.total()
     assert rejected + len(search.ranked) == search.num_layouts, small.text
     return True
@@ -65,7 +68,8 @@ def test_a_large_space_gives_as_many_layouts_as_asked_for():
     answer = trine.plan("mixtral-8x7b", gpus=64, cluster="dgx-h100", global_batch=256).document()
     times = [row["step_time_s"] for row in answer["layouts"]]
     assert len(times) == 5
-    assert times == sorted(times)
+    assert times[1:] == sorted(times[1:])
+    assert times[0] <= (1 + RESOLUTION) * min(times)
     rejected = {row["reason"]: row["layouts"] for row in answer["rejected"]}
     fitting = answer["num_simulated"] - rejected["memory, as simulated"]
     assert sum(rejected.values()) + fitting == answer["num_layouts"]

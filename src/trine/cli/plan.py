@@ -38,19 +38,17 @@ def plan(
 
     Example: trine plan llama-3-70b --gpus 256 --cluster dgx-h100 --global-batch 1024
     """
-    from trine.search.flags import check_dialect, emit_flags, read_flags
+    from trine.search.flags import emit_flags, read_flags
     from trine.search.plan import plan as search_plan
 
     if "global_batch" not in search:
         raise InputError("a search needs the batch: --global-batch N")
-    if emit is not None:
-        check_dialect(emit)
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])
     for name in ("software", "loss", "gradient_dtype"):
         text += f" --{name.replace('_', '-')} {search[name]}" if search[name] is not None else ""
     with RowsLine("layouts simulated") as line, observing(progress=line, on_compile=line.compiling):
-        answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given))
+        answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given, emit=emit))
     answer = replace(answer, command=f"{answer.command} {text}")
     show_answer(answer, json, brief, details)
     if emit is not None:

@@ -127,19 +127,36 @@ def _arrival(layout: Layout, costs: LayerCosts, stages: StageLayers) -> Int64:
 
 def memory_bound(layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: StageLayers | None) -> int:
     """Return a lower bound of the bytes that the fullest rank allocates."""
+    return max(memory_bounds(layout, micro_batches, costs, layers, stages))
+
+
+def memory_bounds(
+    layout: Layout, micro_batches: int, costs: LayerCosts, layers: int, stages: StageLayers | None
+) -> tuple[int, int]:
+    """Return lower bounds of the bytes that a rank of the first stage and of the last stage allocates.
+
+    If the layers of the stages are unknown, both are the bound of the fullest stage.
+    """
     resident = _resident(costs.resident, layout)
     kept = 0 if layout.offload == "activations" else costs.kept
     if layout.pp == 1:
-        return layers * resident + _resident(costs.rest, layout) + (layers - 1) * kept + (costs.peak if kept else 0)
+        rest = _resident(costs.rest, layout) + (layers - 1) * kept + (costs.peak if kept else 0)
+        return (layers * resident + rest,) * 2
     if stages is None or layout.schedule == "dualpipe":
-        return -(-layers * resident // layout.pp)
-    best = 0
-    for stage in (0, layout.pp - 1):
-        mine = stages.chunks[stage :: layout.pp]
-        most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
-        most += costs.peak - kept if stage and layout.virtual_stages == 1 and mine[0] and kept else costs.rise
-        best = max(best, sum(mine) * resident + most)
-    return best
+        return (-(-layers * resident // layout.pp),) * 2
+    first, last = (
+        _memory_of_stage(layout, stage, micro_batches, costs, stages, resident, kept) for stage in (0, layout.pp - 1)
+    )
+    return first, last
+
+
+def _memory_of_stage(
+    layout: Layout, stage: int, micro_batches: int, costs: LayerCosts, stages: StageLayers, resident: int, kept: int
+) -> int:
+    mine = stages.chunks[stage :: layout.pp]
+    most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
+    most += costs.peak - kept if stage and layout.virtual_stages == 1 and mine[0] and kept else costs.rise
+    return sum(mine) * resident + most
 
 
 def _resident(sizes: Mapping[str, int], layout: Layout) -> int:

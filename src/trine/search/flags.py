@@ -50,9 +50,10 @@ class FlagRow(Spec):
 
 
 class Dialect(Spec):
-    """Names of one software. implied: fields without a name, and their possible values."""
+    """Names of one software. implied: fields without a name, and their possible values. profile: of the software."""
 
     software: str
+    profile: str
     format: Literal["flags", "toml", "json", "yaml"]
     rows: list[FlagRow]
     implied: dict[str, list[str]] = Field(default_factory=dict)
@@ -143,19 +144,22 @@ def _all_fields(layout: Layout, global_batch: int, sequence: int | None, layers:
 
 def _check_expressible(name: str, dialect: Dialect, values: Mapping[str, Any]) -> None:
     """Raise InputError for a field that is not the default and that no name of the dialect expresses."""
-    names = {row.field for row in dialect.rows}
-    derived = {"shard_ways": "shard", "sharding": "shard", "virtual_stages": "layers_per_stage"}
-    for field, default in _DEFAULTS.items():
-        value = values.get(field)
-        if value in (default, None) or value is False:
-            continue
-        allowed = dialect.implied.get(field)
-        rows = [row for row in dialect.rows if row.field == field and not row.follows]
-        is_written = any(_written(row, value) is not None for row in rows) or (allowed is not None and value in allowed)
-        if not rows and derived.get(field) in names:
-            is_written = field != "sharding" or value in dialect.shardings
-        if not is_written:
+    for field in _DEFAULTS:
+        if not has_name(dialect, field, values.get(field)):
+            value = values.get(field)
             raise InputError(f"{name} has no name for {field} {value}: fix another value, such as --fix {field}=...")
+
+
+def has_name(dialect: Dialect, field: str, value: Any) -> bool:
+    """Return whether a dialect can express a field's value; it need not express a default."""
+    if value in (_DEFAULTS.get(field), None) or value is False or field not in _DEFAULTS:
+        return True
+    rows = [row for row in dialect.rows if row.field == field and not row.follows]
+    derived = {"shard_ways": "shard", "sharding": "shard", "virtual_stages": "layers_per_stage"}
+    if not rows and derived.get(field) in {row.field for row in dialect.rows}:
+        return field != "sharding" or value in dialect.shardings
+    is_implied = value in dialect.implied.get(field, ())
+    return is_implied or any(_written(row, value) is not None for row in rows)
 
 
 def _written(row: FlagRow, value: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trine.cluster import load_cluster
@@ -18,7 +19,10 @@ from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.fabric_note import fabric_note
+from trine.search.flags import check_dialect, has_name
+from trine.search.limits import check_weights
 from trine.search.report import PlanSearch, pareto
+from trine.search.screened import ScreenedSearch
 from trine.search.search import Ranked, Search, workers
 from trine.search.space import Layout, Space
 from trine.search.stage_layout import PLACEMENT
@@ -43,11 +47,12 @@ class PlanOptions:
     a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss,
     gpu: as in :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the
-    frontier of time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise the search of
-    over 1,000 layouts estimates times and memory from similar layouts, and ends after 12 layouts in a row that are not
-    the best. executor: runs the simulations; None: one process per CPU (``workers``: their number). given: a layout to
-    compare with the best one, with the fields of :class:`trine.Plan`. most_simulated: end the search after this many
-    simulations, once a layout fits.
+    frontier of time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise a screen orders
+    the layouts of a space of over 1,000, and only the best ones are simulated.
+    executor: runs the simulations; None: one process per CPU (``workers``: their number).
+    given: a layout that takes part in the search, with the fields of :class:`trine.Plan`; the answer compares it with
+    the best one. most_simulated: end the search after this many simulations, once a layout fits. emit: a launch dialect
+    (``megatron``): the space has only layouts that it can express, and without ``software`` its profile's rules hold.
     """
 
     global_batch: int = option(help="Set the samples per step of all replicas.")
@@ -67,6 +72,7 @@ class PlanOptions:
     workers: int | None = option(None, "Simulate in N processes [one per CPU].")
     given: Mapping[str, Any] | None = None
     most_simulated: int | None = None
+    emit: str | None = None
 
 
 @takes(PlanOptions)
@@ -87,19 +93,28 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     _check(options)
     cluster = _cluster(options)
     gpus = options.gpus or len(cluster.gpus)
+    dialect = None if options.emit is None else check_dialect(options.emit)
+    chosen = options.software if options.software or dialect is None else dialect.profile
     settings = SimulateOptions(
-        cluster=cluster, gpu=options.gpu, software=options.software, gradient_dtype=options.gradient_dtype,
-        loss=options.loss, compare=False,
+        cluster=cluster, gpu=options.gpu, software=chosen, gradient_dtype=options.gradient_dtype, loss=options.loss,
+        compare=False,
     )  # fmt: skip
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)
-    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster))
+    for name, value in options.fix.items() if dialect is not None else ():
+        if not has_name(dialect, name, value):
+            raise InputError(f"{options.emit} has no name for {name} {value}: fix another value", field="fix")
+    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
+                  None if dialect is None else partial(has_name, dialect))  # fmt: skip
+    check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
     job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
     with workers(options.executor, options.workers, job) as executor:
-        search = Search(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
-                        options.most_simulated)  # fmt: skip
+        search = ScreenedSearch(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
+                                options.most_simulated)  # fmt: skip
         given = None if options.given is None else _simulate_given(options.given, search, space)
+        if given is not None:
+            search.add(given)
         search.run()
     name = str(model) if is_model(model) else workload.name
     return PlanSearch(
@@ -108,7 +123,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         sequence=space.facts.sequence, layers=space.facts.layers,
         num_layouts=search.num_layouts, num_simulated=search.num_simulated,
         ranked=tuple(search.ranked[: options.top]), simulated=tuple(search.ranked), given=given,
-        rejected=dict(search.rejected),
+        rejected=dict(search.rejected), node_gpus=search.node_gpus, screen_errors=tuple(search.errors),
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trine.common.arrays import Int64
 from trine.common.units import PS_PER_S
 from trine.compute.kinds import layer_of
 from trine.graph.grid import RankGrid
@@ -89,16 +90,17 @@ class Probe:
 
     def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
         recipe: Any = workload.recipe
-        short = _with_layers(recipe, LAYERS)
+        short = with_layers(recipe, LAYERS)
         self._setup: Setup = setup_of(short, Plan(dp=gpus), options)
-        self._shorter = setup_of(_with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
+        self._shorter = setup_of(with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
         self.software = self._setup.software.profile
         factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
         costs = options.collective_costs if isinstance(options.collective_costs, str) else "auto"
         self._costs = costs_on(costs, self._setup.machine, network=self._setup.network, factors=factors)
-        self._facts = LayoutFacts(self._setup.workload)
+        self.facts = LayoutFacts(self._setup.workload)
         self._gpus = gpus
-        self._messages: dict[tuple[int, int], int] = {}
+        self._messages: dict[tuple[int, int, int], Int64] = {}
+        self._between: dict[tuple[bool, int], int] = {}
         self._gathers: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._by_key: dict[tuple[object, ...], LayerCosts] = {}
         self._resident: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -119,13 +121,32 @@ class Probe:
         launch, costs = self._setup.launch, self._costs
         if launch is None or costs is None or launch.synchronises not in ("pass", "forward") or layout.pp == 1:
             return 0
-        key = (layout.pp, size_bytes)
+        return int(int(self.messages(layout, size_bytes)[:-1].min()) * MARGIN)
+
+    def messages(self, layout: Layout, size_bytes: int) -> Int64:
+        """Return the time of a message from each stage to the next one, alone on the network, in ps: int64[pp].
+
+        The last stage's goes to the first, as between virtual stages.
+        """
+        ranks = layout.dp * layout.cp * layout.tp
+        key = (layout.pp, ranks, size_bytes)
         if key not in self._messages:
-            ranks = self._gpus // layout.pp * np.arange(layout.pp, dtype=np.int64)
-            pairs = self._setup.places[np.stack([ranks[:-1], ranks[1:]], axis=1)]
-            times = costs.predicted("send_recv", size_bytes, pairs)
-            self._messages[key] = int(min((time.time_ps for time in times), default=0) * MARGIN)
+            first = ranks * np.arange(layout.pp, dtype=np.int64)
+            pairs = self._setup.places[np.stack([first, np.roll(first, -1)], axis=1)]
+            self._messages[key] = np.array([self._message(pair, size_bytes) for pair in pairs], np.int64)
         return self._messages[key]
+
+    def _message(self, pair: Int64, size_bytes: int) -> int:
+        """Return the time of a message between two places in ps; all pairs within a node, or between two, are equal."""
+        machine, costs = self._setup.machine, self._costs
+        if machine is None or costs is None or pair[0] == pair[1]:
+            return 0
+        first, second = (int(machine.node_of[machine.gpus[place]]) for place in pair)
+        key = (first == second, size_bytes)
+        if key not in self._between:
+            times = costs.predicted("send_recv", size_bytes, pair[None, :])
+            self._between[key] = min((time.time_ps for time in times), default=0)
+        return self._between[key]
 
     def gathers(self, layout: Layout, size_bytes: int) -> tuple[int, int]:
         """Return the time of two gathers of a layer's sharded parameters and one reduction of its gradients, in ps.
@@ -135,7 +156,7 @@ class Probe:
         micro-batch, and with experts, which have other groups.
         """
         ways, costs = (layout.shard_ways or layout.dp) * layout.cp, self._costs
-        is_known = layout.pp == 1 and layout.ep == 1 and not self._facts.experts
+        is_known = layout.pp == 1 and layout.ep == 1 and not self.facts.experts
         if costs is None or layout.sharding not in PARAMETERS_SHARDED or ways == 1 or not is_known:
             return 0, 0
         key = (layout.tp, ways, size_bytes)
@@ -158,7 +179,7 @@ class Probe:
         return self._setup.kernels(self._costs)
 
     def _context(self, workload: Workload, plan: Plan) -> JobContext:
-        filled, _ = resolve_layout(plan, self.software, self._facts)
+        filled, _ = resolve_layout(plan, self.software, self.facts)
         setup = self._setup
         if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
             return JobContext(workload, filled, NoTimes(), None, self.software)
@@ -215,7 +236,8 @@ def can_probe(workload: Workload) -> bool:
     )  # fmt: skip
 
 
-def _with_layers(recipe: ModelRecipe, layers: int) -> Workload:
+def with_layers(recipe: ModelRecipe, layers: int) -> Workload:
+    """Return the model of a recipe with another number of layers."""
     return replace(recipe, asked=replace(recipe.asked, layers=layers)).write()
 
 

@@ -15,10 +15,12 @@ from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.search import Ranked
 from trine.search.space import VARIED, Layout
+from trine.search.ties import RESOLUTION, difference_words, tied
 from trine.search.worker import Outcome, per_second
 
 #: Layouts on one screen; the details have all.
 SHOWN = 10
+_TRANSFER = "transfers"
 _FRONTIER = "time against memory: no other simulated layout has less of both"
 
 
@@ -29,7 +31,8 @@ class PlanSearch(Report):
     ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
     rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
-    the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides.
+    the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides. screen_errors: of
+    the screen, as shares of the simulated times, for the layouts that it chose. node_gpus: GPUs of a node.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -52,10 +55,12 @@ class PlanSearch(Report):
     command: str = ""
     fabric: str = ""
     plan: Plan | None = None
+    screen_errors: tuple[float, ...] = ()
+    node_gpus: int = 0
 
     @property
     def best(self) -> Ranked:
-        """The fastest layout that fits."""
+        """The recommended layout: of those that tie with the fastest, the one that takes the least for granted."""
         return self.ranked[0]
 
     @property
@@ -65,11 +70,60 @@ class PlanSearch(Report):
         return f"{words(self.best.layout)}: {format_time(first.step_ps)} a step{_rate_words(first)}, {_memory(first)}"
 
     @property
+    def tie(self) -> str:
+        """A note if several layouts are equally fast as far as trine can tell, else an empty string."""
+        count = len(tied(self.ranked))
+        if count < 2:
+            return ""
+        fastest = min(self.ranked, key=lambda each: each.order)
+        numbers = [n for n, each in enumerate(self.ranked, start=1) if each in tied(self.ranked)]
+        text = f"layouts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} are a tie (within {RESOLUTION:.0%})"
+        if fastest is self.best:
+            return text
+        place = self.ranked.index(fastest) + 1
+        ahead = 1 - fastest.outcome.step_ps / self.best.outcome.step_ps
+        more = difference_words(self.best.layout, fastest.layout, self.node_gpus)
+        return f"{text}; the first takes less for granted than number {place} (faster by {ahead:.1%}; more {more})"
+
+    @property
+    def screen(self) -> str:
+        """The number of layouts that the screen ranked and its error; empty if the search did not use it."""
+        if not self.screen_errors:
+            return ""
+        off = sorted(map(abs, self.screen_errors))[len(self.screen_errors) // 2]
+        return (
+            f"screen: {self.num_layouts:,} layouts, off by {off:.1%} on the {len(self.screen_errors)} simulated "
+            f"(at most {max(map(abs, self.screen_errors)):.1%})"
+        )
+
+    @property
+    def comparison(self) -> str:
+        """The given layout against the first one, in words; empty without one."""
+        given = self.given
+        if given is None:
+            return ""
+        if given.layout == self.best.layout:
+            return "your layout is the first"
+        if given.outcome.refused:
+            return f"your layout cannot run: {given.outcome.refused}"
+        ratio = given.outcome.step_ps / self.best.outcome.step_ps - 1
+        parts = [row for row in self.differences() if row[0] != "step" and not row[0].startswith(_TRANSFER)]
+        name, mine, yours = max(parts, key=lambda row: (row[2] - row[1]) * (1 if ratio > 0 else -1))
+        pace = "slower" if ratio > 0 else "faster"
+        why = f"mostly {name} ({_signed(yours - mine)})"
+        verdict = "" if given.outcome.verdict in ("", "fits") else f"; its memory: {given.outcome.verdict}"
+        if abs(ratio) <= RESOLUTION:
+            return f"your layout ties with the first: {abs(ratio):.1%} {pace}, {why}{verdict}"
+        return f"your layout is {abs(ratio):.1%} {pace} than the first, {why}{verdict}"
+
+    @property
     def overlap(self) -> str:
         """A note if the likely ranges of the first two layouts overlap, else an empty string."""
         if len(self.ranked) < 2:
             return ""
         first, second = self.ranked[0].outcome, self.ranked[1].outcome
+        if self.tie:
+            return ""
         if first.high_ps is None or second.low_ps is None or second.low_ps > first.high_ps:
             return ""
         ahead = second.step_ps / first.step_ps - 1
@@ -151,14 +205,15 @@ class PlanSearch(Report):
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
         precision = "precision is the model's: model:NAME,dtype=fp16 changes it"
-        return tuple(note for note in (self.overlap, self.fabric, space, precision) if note)
+        notes = self.comparison, self.tie, self.overlap, self.fabric, self.screen, space, precision
+        return tuple(note for note in notes if note)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         """The bounds that pruned layouts, and the simulation of the others."""
         return (
             Evidence("modelled", "layouts", f"{self.num_simulated} simulated as by trine train"),
-            Evidence("modelled", "pruning", "lower bounds of time and memory from the program of three layers"),
+            Evidence("modelled", "pruning", self.screen or "lower bounds of time and memory from three layers"),
         )
 
     def document(self) -> Row:
@@ -168,6 +223,7 @@ class PlanSearch(Report):
             "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
             "software": self.software, "global_batch": self.global_batch, "sequence": self.sequence,
             "num_layouts": self.num_layouts, "num_simulated": self.num_simulated, "ranges_overlap": bool(self.overlap),
+            "num_tied": len(tied(self.ranked)), "screen_errors": list(self.screen_errors),
             "train_command": self.command, "notes": list(self.notes), **self.tables(),
             "given": None if self.given is None else _row(0, self.given),
         }  # fmt: skip
@@ -219,11 +275,9 @@ class PlanSearch(Report):
         is_tight = self.best.outcome.verdict == "tight"
         tight = "the memory of the first layout is tight: the model's error may exceed the rest"
         best = self.best.outcome
-        notes = (
-            mfu_warning(self.gpu, best.precision, best.mfu),
-            tight if is_tight else self.overlap,
-            self.fabric,
-        )
+        limits = tight if is_tight else self.tie or self.overlap
+        mfu = mfu_warning(self.gpu, best.precision, best.mfu)
+        notes = self.comparison, mfu, limits, self.fabric, self.screen
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:
@@ -233,7 +287,7 @@ class PlanSearch(Report):
         return "parts of the step of the first and yours" if self.given else "parts of the step of the first and second"
 
     def _term_rows(self) -> list[tuple[str, ...]]:
-        rows = sorted(self.differences(), key=lambda row: -abs(row[2] - row[1]))
+        rows = self.differences()
         return [(name, format_time(a), format_time(b), _signed(b - a)) for name, a, b in rows]
 
     def _reasons(self) -> list[tuple[int, str]]:
@@ -295,7 +349,8 @@ def _row(number: int, each: Ranked) -> Row:
     return {
         "rank": number, **{name: getattr(each.layout, name) for name in VARIED},
         "step_time_s": seconds(outcome.step_ps), "step_time_low_s": low, "step_time_high_s": high,
-        "bound_s": seconds(each.bound_ps), "tokens_per_s": rate,
+        "bound_s": seconds(each.bound_ps), "screened_s": seconds(each.screened_ps) if each.screened_ps else None,
+        "tokens_per_s": rate,
         "samples_per_s": per_second(outcome.samples, outcome.step_ps) if outcome.step_ps else None,
         "mfu": outcome.mfu, "compute_s": seconds(outcome.compute_ps),
         "exposed_communication_s": seconds(outcome.exposed_ps),
@@ -307,12 +362,17 @@ def _row(number: int, each: Ranked) -> Row:
 
 
 def _terms(outcome: Outcome) -> list[tuple[str, int]]:
-    """Return the parts of a step that add up to it, then the communication of each axis, hidden or not."""
-    axes = [(f"communication {axis}", ps) for axis, ps in sorted(outcome.communication.items())]
-    return [
+    """Return the parts of a step, their sum, and the transfer time of each axis, hidden or exposed.
+
+    The parts add up to the step of the slowest rank; transfers are no parts.
+    """
+    parts = [
         ("compute", outcome.compute_ps), ("exposed communication", outcome.exposed_ps), ("bubble", outcome.bubble_ps),
-        ("other waits", outcome.idle_ps), *axes,
+        ("other waits", outcome.idle_ps),
     ]  # fmt: skip
+    rest = outcome.step_ps - sum(ps for _, ps in parts)
+    axes = [(f"{_TRANSFER} {axis}", ps) for axis, ps in sorted(outcome.communication.items())]
+    return [*parts, *([("rest", rest)] if rest else []), ("step", outcome.step_ps), *axes]
 
 
 def _memory(outcome: Outcome) -> str:

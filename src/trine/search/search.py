@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 from trine.common.observer import current_observer
 from trine.common.processes import SerialExecutor, num_cpus, process_pool
+from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.parallel.constraints import default_balance, resolve_layout
 from trine.parallel.plan import Plan
 from trine.search.bounds import StageLayers, StageSizes, memory_bound, step_bound
 from trine.search.probe import LayerCosts, can_probe
 from trine.search.space import Family, Layout, Space
+from trine.search.ties import with_first
 from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
 from trine.training.memory import facts_of
 
@@ -30,11 +32,9 @@ from trine.training.memory import facts_of
 FIRST_ROUND, MOST_PER_ROUND = 4, 32
 #: Spaces with more layouts than SMALL are large: unless the search is exact, it estimates from similar layouts.
 SMALL = 1000
-#: A search that is not exact ends after this many layouts in a row that are not among the best, or in a large space
-#: are not the best. In each round it simulates the most promising of this many times the round's layouts.
+#: A search that is not exact ends after this many layouts in a row that are not among the best. In each round it
+#: simulates the most promising of CHOICE times the round's layouts.
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
-#: Simulations after which a large space is left: in search of the best layout, of the next best, and while too few fit.
-MOST_FOR_BEST, MOST_FOR_OTHERS, MOST_IF_FEW = 24, 16, 36
 #: Most simulations of a large space for its frontier of time and memory.
 MOST_ON_FRONTIER = 96
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
@@ -45,6 +45,8 @@ REPEATED = 0.9
 GAIN = 0.005
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
 MEMORY_LIKELY = "memory, estimated from similar layouts (--exact simulates them)"
+TIGHT = "memory is tight: the upper end of its range exceeds the capacity"
+SLOWER_BY_SCREEN = "slower by the screen's estimate (--exact proves it by bounds)"
 SLOWER = "slower than the best ones by its lower bound"
 UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
@@ -53,11 +55,15 @@ SAVES_NOTHING = "offload, although the same layout fits without it"
 
 
 class Ranked(NamedTuple):
-    """A simulated layout and its outcome. bound_ps: the lower bound of its time."""
+    """A simulated layout and its outcome. bound_ps: the lower bound of its time; screened_ps: the screen's estimate.
+
+    Either is 0 if it is unknown.
+    """
 
     layout: Layout
     outcome: Outcome
     bound_ps: int
+    screened_ps: int = 0
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -65,8 +71,11 @@ class Ranked(NamedTuple):
         return (self.outcome.step_ps, self.layout.key)
 
 
-class _Entry(NamedTuple):
-    """An entry of the queue: a family, a layout to refine, or a layout to simulate, by its lower bound in ps."""
+class Entry(NamedTuple):
+    """An entry of the queue: a family, a layout to refine, or a layout to simulate.
+
+    bound: its lower bound in ps, or in a screened search its estimate.
+    """
 
     bound: int
     key: tuple[object, ...]
@@ -74,7 +83,7 @@ class _Entry(NamedTuple):
     subject: Any
 
 
-_FAMILY, _LAYOUT, _REFINED = range(3)
+FAMILY, LAYOUT, REFINED = range(3)
 
 
 class Search:
@@ -90,71 +99,85 @@ class Search:
         pareto: bool = False, exact: bool = False, most: int | None = None,
     ) -> None:  # fmt: skip
         job = packed.job()
-        self.packed, self._job, self._space, self._capacity = packed, job, space, capacity_bytes
-        self._executor, self._top, self._pareto, self._most = executor, top, pareto, most
-        self._exact, self._estimates = exact, False
+        self.packed, self.job, self.space, self.capacity = packed, job, space, capacity_bytes
+        self.executor, self.top, self.pareto, self.most = executor, top, pareto, most
+        self._exact, self.estimates = exact, False
         self._since_best = self.num_simulated = self.num_layouts = self._num_with_offload = 0
         self._slowness: dict[tuple[object, ...], float] = {}
-        self._memory: dict[tuple[object, ...], float] = {}
+        self.memory_ratio: dict[tuple[object, ...], float] = {}
         self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch", "overlap"} & space.fixed.keys()
         self._has_bounds = can_probe(job.workload)
-        self._layers = space.facts.layers or 1
-        self._sizes = StageSizes(job.workload, self._layers)
-        self._costs: dict[tuple[object, ...], LayerCosts | None] = {}
-        self._queue: list[_Entry] = []
-        self._passed: list[_Entry] = []  # left out as likely slower
-        self._fills = False  # the best is found, and the next best of a large space are sought
+        self.layers = space.facts.layers or 1
+        self.sizes = StageSizes(job.workload, self.layers)
+        self.costs: dict[tuple[object, ...], LayerCosts | None] = {}
+        self.queue: list[Entry] = []
+        self.node_gpus = space.most_tp
+        self.tight: list[Ranked] = []
+        self.errors: list[float] = []
+        self._given: Ranked | None = None
+        self.least_needed: list[tuple[Layout, int]] = []
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
 
     def run(self) -> None:
-        """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits."""
-        families = self._space.families()
+        """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits.
+
+        Layouts whose memory is tight are among the results only if no other fits.
+        """
+        families = self.space.families()
         valid = sum(family.num_layouts for family in families)
         self.num_layouts = valid + self.rejected.total()
-        self._estimates = self._has_bounds and valid > SMALL and not self._exact
-        if self._estimates:
-            families = self._without_twins(families)
-        if self._has_bounds:
-            self._measure([family.layout for family in families])
-        for family in families:
-            heapq.heappush(self._queue, _Entry(self._family_bound(family), family.layout.key, _FAMILY, family))
-        self._simulate_rounds()
-        if self._estimates and self._most is None and not self._pareto and self.ranked:
-            self._fills, self._since_best = True, 0
-            self.rejected[UNPROMISING] -= len(self._passed)
-            for entry in self._passed:
-                heapq.heappush(self._queue, entry)
-            self._simulate_rounds()
-        self._count_rest()
+        self.estimates = self._has_bounds and valid > SMALL and not self._exact
+        self.search(families)
+        self._rank_given()
         if not self.ranked:
-            raise PlanError(self._space.empty())
+            self.ranked, self.rejected[TIGHT] = self.tight, self.rejected[TIGHT] - len(self.tight)
+        self.rejected += Counter()  # without zeros
+        if not self.ranked:
+            raise PlanError(self._nothing_fits())
+        self.ranked = with_first(self.ranked, self.node_gpus)
+
+    def search(self, families: Sequence[Family]) -> None:
+        """Simulate the most promising layouts of the families."""
+        if self.estimates:
+            families = self.without_twins(families)
+        if self._has_bounds:
+            self.measure([family.layout for family in families])
+        for family in families:
+            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+        self._simulate_rounds()
+        self.count_rest()
+
+    def _nothing_fits(self) -> str:
+        """Return the error for a search without a result: the least memory found, if memory is the reason."""
+        if not self.least_needed:
+            return self.space.empty()
+        layout, needed = min(self.least_needed, key=lambda pair: pair[1])
+        names = " x ".join(f"{name} {getattr(layout, name)}" for name in ("dp", "tp", "pp", "cp"))
+        return f"{self.space.empty()}; the smallest simulated one, {names}, needs {format_bytes(needed)}"
 
     def _simulate_rounds(self) -> None:
         size = FIRST_ROUND
         while not self._is_done() and (batch := self._next_round(size)):
-            self._simulate(batch)
+            self.simulate(batch)
             size = min(2 * size, MOST_PER_ROUND)
-            if self._pareto and self._estimates:
+            if self.pareto and self.estimates:
                 size = min(size, MOST_ON_FRONTIER - self.num_simulated)
 
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
-        most = self._most
-        if self._pareto:
-            return self._estimates and self.num_simulated >= MOST_ON_FRONTIER
-        if self._estimates and most is None:
-            most = MOST_FOR_OTHERS if self._fills else MOST_FOR_BEST
-            most = max(MOST_IF_FEW, 2 * self._top) if len(self.ranked) < self._top else most
+        most = self.most
+        if self.pareto:
+            return self.estimates and self.num_simulated >= MOST_ON_FRONTIER
         if self.ranked and most is not None and self.num_simulated >= most:
             return True
         return not self._exact and self._since_best >= self._patience
 
     @property
     def _patience(self) -> int:
-        return PATIENCE_IF_LARGE if self._estimates and self.ranked else PATIENCE
+        return PATIENCE_IF_LARGE if self.estimates and self.ranked else PATIENCE
 
-    def _without_twins(self, families: Sequence[Family]) -> list[Family]:
+    def without_twins(self, families: Sequence[Family]) -> list[Family]:
         """Leave out families that differ from another only by the lack of sequence parallelism."""
         parallel = {family.layout._replace(sequence_parallel=False) for family in families
                     if family.layout.sequence_parallel and self._is_allowed(family)}  # fmt: skip
@@ -163,75 +186,75 @@ class Search:
         return kept
 
     def _is_allowed(self, family: Family) -> bool:
-        return any(not self._space.reason(layout) for layout in family.layouts())
+        return any(not self.space.reason(layout) for layout in family.layouts())
 
     # -- lower bounds ------------------------------------------------------------------------------------------------
 
-    def _measure(self, layouts: Sequence[Layout]) -> None:
+    def measure(self, layouts: Sequence[Layout]) -> None:
         """Measure a layer under the forms of parallelism of these layouts that are new, several in one task."""
         plans: dict[tuple[object, ...], Plan] = {}
         for layout in layouts:
-            if _form(layout) not in self._costs and _form(layout) not in plans:
+            if form_of_layer(layout) not in self.costs and form_of_layer(layout) not in plans:
                 try:
-                    plans[_form(layout)] = self._plan(layout)
+                    plans[form_of_layer(layout)] = self._plan(layout)
                 except PlanError:  # no plan; the layouts of this form are rejected one by one
-                    self._costs[_form(layout)] = None
+                    self.costs[form_of_layer(layout)] = None
         keys = list(plans)
         parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
-        futures = [self._executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
+        futures = [self.executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for part, future in zip(parts, futures, strict=True):
-            self._costs |= zip(part, future.result(), strict=True)
+            self.costs |= zip(part, future.result(), strict=True)
 
     def _plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout with the fields that the software fills in."""
-        return resolve_layout(self._space.plan(layout), self._space.software, self._space.facts)[0]
+        return resolve_layout(self.space.plan(layout), self.space.software, self.space.facts)[0]
 
-    def _cost(self, layout: Layout) -> LayerCosts | None:
+    def cost(self, layout: Layout) -> LayerCosts | None:
         """Return the costs of a layer; None if no bound is known. A new form is measured."""
         if not self._has_bounds:
             return None
-        if _form(layout) not in self._costs:
-            self._measure([layout])
-        return self._costs[_form(layout)]
+        if form_of_layer(layout) not in self.costs:
+            self.measure([layout])
+        return self.costs[form_of_layer(layout)]
 
     def bounds(self, layout: Layout) -> tuple[int, int]:
         """Return lower bounds of a layout's step time in ps and of its allocated bytes, or 0 for unknown bounds."""
-        costs = self._cost(layout)
+        costs = self.cost(layout)
         if costs is None:
             return 0, 0
-        stages = self._stages_of(layout)
+        stages = self.stages_of(layout)
         return self._time_bound(layout, costs), memory_bound(
-            layout, self._micro_batches(layout), costs, self._layers, stages
+            layout, self.micro_batches(layout), costs, self.layers, stages
         )
 
-    def _stages_of(self, layout: Layout) -> StageLayers | None:
+    def stages_of(self, layout: Layout) -> StageLayers | None:
         """Return the layers of each stage, None if unknown: also if the request places the cuts."""
-        fixed, software = self._space.fixed, self._space.software
+        fixed, software = self.space.fixed, self.space.software
         if layout.pp > 1 and {"first_stage_layers", "last_stage_layers"} & fixed.keys():
             return None
-        rule = default_balance(software, self._space.facts.layers, layout.pp, layout.virtual_stages)
-        return self._sizes.of(str(fixed.get("balance", rule)), layout.pp, layout.virtual_stages)
+        rule = default_balance(software, self.space.facts.layers, layout.pp, layout.virtual_stages)
+        return self.sizes.of(str(fixed.get("balance", rule)), layout.pp, layout.virtual_stages)
 
-    def _micro_batches(self, layout: Layout) -> int:
-        return self._space.global_batch // layout.dp // layout.micro_batch
+    def micro_batches(self, layout: Layout) -> int:
+        return self.space.global_batch // layout.dp // layout.micro_batch
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
         """Return a lower bound of the step time in ps, or 0 for an unknown one."""
         if costs is None:
             return 0
-        micro_batches, probe = self._micro_batches(layout), self._job.probe
-        stages = self._stages_of(layout)
+        micro_batches, probe = self.micro_batches(layout), self.job.probe
+        stages = self.stages_of(layout)
         message_ps = probe.message_ps(layout, costs.message)
-        time_ps = step_bound(layout, micro_batches, costs, self._layers, stages, message_ps)
+        time_ps = step_bound(layout, micro_batches, costs, self.layers, stages, message_ps)
         if not self._gathers_each:
             return time_ps
-        gathers, slowed = (micro_batches * (self._layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
-        alone = micro_batches * self._layers * (costs.forward_alone + costs.backward_alone)
+        gathers, slowed = (micro_batches * (self.layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
+        alone = micro_batches * self.layers * (costs.forward_alone + costs.backward_alone)
         return max(time_ps, gathers, alone + slowed if slowed else 0)
 
     def _family_bound(self, family: Family) -> int:
         """Return the least bound of a family; recomputation and offload only add work to the same operators."""
-        costs = self._costs.get(_form(family.layout))
+        costs = self.costs.get(form_of_layer(family.layout))
         layouts = (family.layout._replace(schedule=name, virtual_stages=count) for name, count in family.pipelines)
         return min((self._time_bound(layout, costs) for layout in layouts), default=0)
 
@@ -240,78 +263,75 @@ class Search:
     @property
     def _limit(self) -> int | None:
         """The time that a layout must beat to be among the best."""
-        return None if len(self.ranked) < self._top else self.ranked[self._top - 1].outcome.step_ps
+        return None if len(self.ranked) < self.top else self.ranked[self.top - 1].outcome.step_ps
 
     @property
     def _mark(self) -> float:
         """The time that a layout must be likely to beat in a large space: the best, or the last of those asked for."""
-        if not self._estimates or not self.ranked or self._pareto:
+        if not self.estimates or not self.ranked or self.pareto:
             return inf
-        if self._fills:
-            return inf if self._limit is None else self._limit
         return self.ranked[0].outcome.step_ps
 
     @property
     def _horizon(self) -> float:
         """The largest bound of a layout worth simulating; in a large space, by the least slowness so far."""
-        limit = inf if self._limit is None or self._pareto else self._limit
+        limit = inf if self._limit is None or self.pareto else self._limit
         return min(limit, self._mark / self._slowness.get((), 1.0))
 
-    def _next_round(self, size: int) -> list[_Entry]:
+    def _next_round(self, size: int) -> list[Entry]:
         """Return the next layouts to simulate: the most promising among the least bounds."""
-        pool: list[_Entry] = []
+        pool: list[Entry] = []
         horizon, limit = self._horizon, self._limit
-        while self._queue and len(pool) < CHOICE * size and self._queue[0].bound <= horizon:
-            entry = heapq.heappop(self._queue)
-            if self._pareto and limit is not None and entry.bound > limit and self._is_beaten(entry):
-                self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == _FAMILY else 1
-            elif entry.stage == _FAMILY:
-                self._expand(entry.subject)
-            elif entry.stage == _LAYOUT:
-                self._refine(entry)
+        while self.queue and len(pool) < CHOICE * size and self.queue[0].bound <= horizon:
+            entry = heapq.heappop(self.queue)
+            if self.pareto and limit is not None and entry.bound > limit and self._is_beaten(entry):
+                self.rejected[SLOWER] += entry.subject.num_layouts if entry.stage == FAMILY else 1
+            elif entry.stage == FAMILY:
+                self.expand(entry.subject)
+            elif entry.stage == LAYOUT:
+                self.refine(entry)
             elif self._estimate(entry) > self._mark:
                 self.rejected[UNPROMISING] += 1
-                self._passed.append(entry)
             else:
                 pool.append(entry)
         pool.sort(key=lambda entry: (self._estimate(entry), entry.key))
-        if self._estimates:  # one of each kind before others
+        if self.estimates:  # one of each kind before others
             kinds = Counter[tuple[object, ...]]()
-            order = [kinds.update([_kin(entry.subject)]) or kinds[_kin(entry.subject)] for entry in pool]
+            order = [kinds.update([kin_of(entry.subject)]) or kinds[kin_of(entry.subject)] for entry in pool]
             pool = [entry for _, entry in sorted(zip(order, pool, strict=True), key=lambda pair: pair[0])]
         for entry in pool[size:]:
-            heapq.heappush(self._queue, entry)
+            heapq.heappush(self.queue, entry)
         return pool[:size]
 
-    def _estimate(self, entry: _Entry) -> float:
+    def _estimate(self, entry: Entry) -> float:
         """Return the likely time of a layout: its bound times the ratio found for the most similar simulated ones."""
-        kin = _kin(entry.subject)
+        kin = kin_of(entry.subject)
         return entry.bound * next((self._slowness[key] for key in (kin, kin[:3], ()) if key in self._slowness), 1.0)
 
-    def _allocated(self, layout: Layout) -> int:
+    def allocated(self, layout: Layout) -> int:
         """Return a lower bound of a layout's memory in bytes."""
-        outside = facts_of(self._space.software, self._space.plan(layout), self._job.workload).outside_bytes
+        outside = facts_of(self.space.software, self.space.plan(layout), self.job.workload).outside_bytes
         return self.bounds(layout)[1] + outside
 
-    def _is_beaten(self, entry: _Entry) -> bool:
+    def _is_beaten(self, entry: Entry) -> bool:
         """Return whether a result has less time and memory than a layout can have at least."""
-        if entry.stage == _FAMILY or not self._has_bounds:
+        if entry.stage == FAMILY or not self._has_bounds:
             return False
-        time_ps, allocated = float(self.bounds(entry.subject)[0]), float(self._allocated(entry.subject))
-        if self._estimates:
-            time_ps, allocated = self._estimate(entry), allocated * self._memory.get(_store(entry.subject), 1.0)
+        time_ps, allocated = float(self.bounds(entry.subject)[0]), float(self.allocated(entry.subject))
+        if self.estimates:
+            time_ps, allocated = self._estimate(entry), allocated * self.memory_ratio.get(store_of(entry.subject), 1.0)
         return any(
             each.outcome.step_ps <= time_ps and (each.outcome.memory_bytes or 0) <= allocated for each in self.ranked
         )
 
-    def _expand(self, family: Family) -> None:
+    def expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; offload waits until memory rejects the other layouts."""
-        costs = self._costs.get(_form(family.layout))
-        spare = self._small_gains(family, costs) if self._estimates else ()
+        costs = self.costs.get(form_of_layer(family.layout))
+        spare = self._small_gains(family, costs) if self.estimates else ()
         for layout in family.layouts():
             if (layout.schedule, layout.virtual_stages) in spare:
                 self.rejected[SMALL_GAIN] += len(family.offload)
-            elif reason := self._space.reason(layout):
+            elif reason := self.space.reason(layout):
                 self.rejected[reason] += len(family.offload)
             else:
                 self._num_with_offload += len(family.offload) - 1
@@ -322,7 +342,7 @@ class Search:
         spare, best = set(), inf
         for schedule, count in sorted(family.pipelines, key=lambda pair: pair[1]):
             layout = family.layout._replace(schedule=schedule, virtual_stages=count)
-            if count > 1 and not self._space.reason(layout):
+            if count > 1 and not self.space.reason(layout):
                 bound = self._time_bound(layout, costs)
                 spare |= {(schedule, count)} if bound > (1 - GAIN) * best else set()
                 best = min(best, bound)
@@ -330,14 +350,14 @@ class Search:
 
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
         """Queue a layout by the bound of its form or, before its measurement, of the form with ``costs``."""
-        own = self._costs.get(_form(layout))
-        if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self._space.fixed:
+        own = self.costs.get(form_of_layer(layout))
+        if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self.space.fixed:
             again = int(REPEATED * costs.forward_chain)
             costs = replace(costs, backward=costs.backward + again, backward_within=costs.backward_within + again,
                             backward_alone=costs.backward_alone + again)  # fmt: skip
-        heapq.heappush(self._queue, _Entry(self._time_bound(layout, own or costs), layout.key, _LAYOUT, layout))
+        heapq.heappush(self.queue, Entry(self._time_bound(layout, own or costs), layout.key, LAYOUT, layout))
 
-    def _refine(self, entry: _Entry) -> None:
+    def refine(self, entry: Entry) -> None:
         """Queue a layout for simulation by the bound of its form, unless its memory does not fit.
 
         A new form is measured together with the forms of the next layouts.
@@ -348,90 +368,118 @@ class Search:
         except PlanError as error:
             self.rejected[str(error)] += 1
             return
-        if self._has_bounds and _form(layout) not in self._costs:
-            following = heapq.nsmallest(LAYOUTS_AHEAD, self._queue)
+        if self._has_bounds and form_of_layer(layout) not in self.costs:
+            following = heapq.nsmallest(LAYOUTS_AHEAD, self.queue)
             horizon = self._horizon
-            self._measure([layout, *(e.subject for e in following if e.stage == _LAYOUT and e.bound <= horizon)])
-        allocated = self._allocated(layout)
-        if self._capacity and allocated > self._capacity:
-            self._reject_for_memory(layout, MEMORY)
-        elif self._estimates and self._capacity and allocated * self._memory.get(_store(layout), 0) > self._capacity:
-            self._reject_for_memory(layout, MEMORY_LIKELY)
+            self.measure([layout, *(e.subject for e in following if e.stage == LAYOUT and e.bound <= horizon)])
+        allocated = self.allocated(layout)
+        if self.capacity and allocated > self.capacity:
+            self.reject_for_memory(layout, MEMORY)
+        elif (
+            self.estimates and self.capacity and allocated * self.memory_ratio.get(store_of(layout), 0) > self.capacity
+        ):
+            self.reject_for_memory(layout, MEMORY_LIKELY)
         else:
-            heapq.heappush(self._queue, entry._replace(bound=self.bounds(layout)[0], stage=_REFINED))
+            heapq.heappush(self.queue, entry._replace(bound=self.bounds(layout)[0], stage=REFINED))
 
-    def _reject_for_memory(self, layout: Layout, reason: str) -> None:
+    def reject_for_memory(self, layout: Layout, reason: str) -> None:
         """Count a layout, and queue the same one with offload."""
         self.rejected[reason] += 1
-        for each in self._space.offloading(layout):
+        for each in self.space.offloading(layout):
             self._num_with_offload -= 1
-            if why := self._space.reason(each):
+            if why := self.space.reason(each):
                 self.rejected[why] += 1
             else:
-                self._push(each, self._costs.get(_form(layout)))
+                self._push(each, self.costs.get(form_of_layer(layout)))
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
-    def _simulate(self, batch: Sequence[_Entry]) -> None:
+    def simulate(self, batch: Sequence[Entry]) -> None:
         """Simulate a round, and rank its layouts. The order of results is the order of the round."""
         futures: list[Future[Outcome]] = [
-            self._executor.submit(simulate_layout, self.packed, self._space.plan(entry.subject)) for entry in batch
+            self.executor.submit(simulate_layout, self.packed, self.space.plan(entry.subject)) for entry in batch
         ]
-        count = 1 if self._estimates and not self._fills else self._top
+        count = 1 if self.estimates else self.top
         best = self.ranked[:count]
         for entry, future in zip(batch, futures, strict=True):
-            self._take(entry, future.result())
+            self.take(entry, future.result())
         self.ranked.sort(key=lambda ranked: ranked.order)
         if self.ranked[:count] != best:
             self._since_best = 0
         horizon = self._horizon
-        waiting = sum(entry.bound <= horizon for entry in self._queue)
-        if self._pareto and self._estimates:
+        waiting = sum(entry.bound <= horizon for entry in self.queue)
+        if self.pareto and self.estimates:
             waiting = min(waiting, MOST_ON_FRONTIER - self.num_simulated)
-        elif not (self._exact or self._pareto):
+        elif not (self._exact or self.pareto):
             waiting = min(waiting, max(0, self._patience - self._since_best))
         _report(self.num_simulated, self.num_simulated + waiting)
 
-    def _take(self, entry: _Entry, outcome: Outcome) -> None:
+    def take(self, entry: Entry, outcome: Outcome) -> None:
         """Count a simulated layout, and learn how far its time and memory lie above their bounds."""
         self.num_simulated += not outcome.refused
         self._since_best += 1
         if entry.bound and outcome.step_ps:
-            kin, ratio = _kin(entry.subject), outcome.step_ps / entry.bound
+            kin, ratio = kin_of(entry.subject), outcome.step_ps / entry.bound
             self._slowness |= {key: min(ratio, self._slowness.get(key, ratio)) for key in (kin, kin[:3], ())}
-            store, least = _store(entry.subject), self._allocated(entry.subject)
+            store, least = store_of(entry.subject), self.allocated(entry.subject)
             if least:
                 ratio = (outcome.memory_bytes or 0) / least
-                self._memory[store] = min(ratio, self._memory.get(store, ratio))
+                self.memory_ratio[store] = min(ratio, self.memory_ratio.get(store, ratio))
         if outcome.refused:
             self.rejected[outcome.refused.partition(" (")[0]] += 1
         elif not outcome.fits:
-            self._reject_for_memory(entry.subject, MEMORY_SIMULATED)
+            self.reject_for_memory(entry.subject, MEMORY_SIMULATED)
+            self.least_needed.append((entry.subject, outcome.memory_bytes or 0))
+        elif outcome.is_tight:
+            self.reject_for_memory(entry.subject, TIGHT)
+            self.tight.append(self.ranked_of(entry, outcome))
         else:
-            self.ranked.append(Ranked(entry.subject, outcome, entry.bound))
+            self.ranked.append(self.ranked_of(entry, outcome))
 
-    def _count_rest(self) -> None:
+    def ranked_of(self, entry: Entry, outcome: Outcome) -> Ranked:
+        """Return a result with the number that it was queued by."""
+        return Ranked(entry.subject, outcome, entry.bound)
+
+    def add(self, given: Ranked) -> None:
+        """Let a simulated layout take part in the ranking, such as the user's own."""
+        if given.outcome.fits:
+            self._given = given
+
+    def _rank_given(self) -> None:
+        """Rank the given layout, unless the search found it by itself; a tight one only if no other fits."""
+        given = self._given
+        if given is None or any(each.layout == given.layout for each in (*self.ranked, *self.tight)):
+            return
+        (self.tight if given.outcome.is_tight else self.ranked).append(given)
+        self.num_layouts += 1
+        self.rejected[TIGHT] += given.outcome.is_tight
+
+    def count_rest(self) -> None:
         """Count the layouts that were not simulated by the reason."""
         limit = self._limit
-        for entry in self._queue:
+        for entry in self.queue:
             is_slower = limit is not None and entry.bound > limit
-            count = entry.subject.num_layouts if entry.stage == _FAMILY else 1
-            self.rejected[SLOWER if is_slower else UNPROMISING] += count
+            count = entry.subject.num_layouts if entry.stage == FAMILY else 1
+            self.rejected[SLOWER if is_slower and not self.estimates else self.reason_of_rest] += count
         self.rejected[SAVES_NOTHING] += self._num_with_offload
-        self.rejected += Counter()  # without zeros
+
+    @property
+    def reason_of_rest(self) -> str:
+        """Why the layouts left in the queue are not simulated."""
+        return UNPROMISING
 
 
-def _kin(layout: Layout) -> tuple[object, ...]:
+def kin_of(layout: Layout) -> tuple[object, ...]:
     """Return the fields that layouts with a similar ratio of time and bound share."""
     return (layout.pp > 1, layout.sharding, layout.tp, layout.pp, layout.cp, layout.virtual_stages)
 
 
-def _store(layout: Layout) -> tuple[object, ...]:
+def store_of(layout: Layout) -> tuple[object, ...]:
     """Return the fields that layouts with a similar ratio of memory and bound share."""
     return (layout.pp, layout.sharding, layout.tp, layout.recompute, layout.offload)
 
 
-def _form(layout: Layout) -> tuple[object, ...]:
+def form_of_layer(layout: Layout) -> tuple[object, ...]:
     """Return the part of a layout that the costs of a layer depend on."""
     return (layout.tp, layout.cp, layout.ep, layout.etp, layout.micro_batch, layout.sequence_parallel,
             layout.recompute, layout.offload == "activations")  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, NamedTuple
@@ -88,19 +88,20 @@ class Family:
 class Space:
     """The layouts of a search by families, and the rules against them. rejected: numbers of layouts by reason.
 
-    fixed: fields of every layout. Raises PlanError if the fixed fields contradict each other.
+    fixed: fields of every layout. is_allowed: whether a field may have a value (by default any), for a space of what
+    one launch dialect can express. Raises PlanError if the fixed fields contradict each other.
     """
 
     def __init__(
         self, gpus: int, global_batch: int, facts: LayoutFacts, software: Software | None, fixed: Mapping[str, Any],
-        most_tp: int | None = None,
+        most_tp: int | None = None, is_allowed: Callable[[str, Any], bool] | None = None,
     ) -> None:  # fmt: skip
         self.gpus, self.global_batch, self.fixed = gpus, global_batch, dict(fixed)
         self.facts, self.software = facts, software
         self.rejected: Counter[str] = Counter()
         self._rest = {name: value for name, value in fixed.items() if name not in VARIED}
         Plan(**{name: fixed[name] for name in _ALONE if name in fixed})
-        self._most_tp = most_tp or gpus
+        self.most_tp, self._is_allowed = most_tp or gpus, is_allowed or _allow_all
         self._rules = _Rules(facts, software, self)
 
     def plan(self, layout: Layout, **changes: Any) -> Plan:
@@ -116,7 +117,12 @@ class Space:
         """Return the layouts that equal one without offload except for their offload."""
         if layout.offload != "none" or "offload" in self.fixed or not self.facts.training:
             return []
-        return [layout._replace(offload=offload) for offload in OFFLOADS[1:]]
+        return [layout._replace(offload=offload) for offload in self.offloads if offload != "none"]
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        """The values of ``offload`` in the space."""
+        return self._values("offload", OFFLOADS if self.facts.training else ["none"])
 
     def families(self) -> list[Family]:
         """Return the families whose ranks and batches are possible; count the others as rejected.
@@ -148,12 +154,14 @@ class Space:
         return f"no layout is valid: {part} are rejected because {reason}"
 
     def _values(self, name: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        return (self.fixed[name],) if name in self.fixed else tuple(values)
+        if name in self.fixed:
+            return (self.fixed[name],)
+        return tuple(value for value in values if self._is_allowed(name, value))
 
     def _ranks(self) -> Iterator[Layout]:
         """Yield every combination of degrees, micro-batch and sequence parallelism that makes the number of GPUs."""
         ways, experts = divisors(self.gpus), self.facts.experts or 0
-        tps = self._values("tp", [n for n in ways if n <= self._most_tp])
+        tps = self._values("tp", [n for n in ways if n <= self.most_tp])
         for tp, cp, pp in product(tps, self._values("cp", self._cps(ways)), self._values("pp", ways)):
             dp, rest = divmod(self.gpus, tp * cp * pp)
             if rest or self.fixed.get("dp", dp) != dp:
@@ -184,7 +192,7 @@ class Space:
     def _family(self, layout: Layout) -> Family:
         replicas, training = layout.dp * layout.cp, self.facts.training
         recompute = self._values("recompute", RECOMPUTE if training else ["none"])
-        offload = self._values("offload", OFFLOADS if training else ["none"])
+        offload = self.offloads
         return Family(
             layout=layout._replace(recompute=recompute[0], offload=offload[0]),
             pipelines=self._pipelines(layout.pp),
@@ -206,7 +214,7 @@ class Space:
             return ((self.fixed.get("schedule"), self.fixed.get("virtual_stages", 1)),)
         if pp not in self._rules.pipelines:
             layers = self.facts.layers or pp
-            counts = virtual_stage_counts(self.software, layers, pp) or [1]
+            counts = sorted({1, *virtual_stage_counts(self.software, layers, pp)})  # stages may be unequal
             self._rules.pipelines[pp] = tuple(
                 (name, count)
                 for name in self._values("schedule", SCHEDULES.names())
@@ -246,6 +254,10 @@ def _value(name: str, kind: str, text: str) -> Any:
             raise InputError(f"--fix {name} is a whole number, got {text[:40]!r}")
         return int(text)
     return text.lower()
+
+
+def _allow_all(field: str, value: Any) -> bool:
+    return True
 
 
 def divisors(number: int) -> list[int]:

@@ -19,7 +19,7 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.headline import ends_ps, mfu
-from trine.search.probe import LayerCosts, Probe
+from trine.search.probe import LayerCosts, Probe, with_layers
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class SearchJob:
     def probe(self) -> Probe:
         """The writer of three-layer programs."""
         return Probe(self.workload, self.options, self.gpus)
+
+    def short(self, layers: int) -> Workload:
+        """Return the job's model with another number of layers."""
+        if layers not in self._short:
+            recipe: Any = self.workload.recipe
+            self._short[layers] = with_layers(recipe, layers)
+        return self._short[layers]
+
+    @cached_property
+    def _short(self) -> dict[int, Workload]:
+        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"workload": self.workload, "options": self.options, "gpus": self.gpus}
@@ -73,6 +84,11 @@ class Outcome:
     def fits(self) -> bool:
         """Whether the layout runs, as far as its memory is known."""
         return not self.refused and self.verdict != "does not fit"
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the upper end of the memory's range exceeds the capacity."""
+        return self.verdict == "tight"
 
 
 class PackedJob:

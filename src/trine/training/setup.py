@@ -33,7 +33,6 @@ from trine.parallel.offload import check_hosts
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
-from trine.training.host_memory import check_hosts
 from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
 from trine.training.software import (

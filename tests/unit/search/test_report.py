@@ -1,5 +1,7 @@
 """The answer of a search: terms, notes, one screen, rows."""
 
+import dataclasses
+
 import pytest
 
 from trine.common.units import PS_PER_S
@@ -42,8 +44,37 @@ def test_parts_of_the_step_add_up_and_show_the_difference():
     parts = [terms[name] for name in ("compute", "exposed communication", "bubble")]
     assert sum(row["first_s"] for row in parts) == pytest.approx(10)
     assert sum(row["difference_s"] for row in parts) == pytest.approx(1)
+    assert terms["step"]["first_s"] == pytest.approx(sum(row["first_s"] for row in parts))
     assert "other waits" not in terms  # zero in both
-    assert terms["communication tp"]["second_s"] == pytest.approx(2.2)
+    assert terms["transfers tp"]["second_s"] == pytest.approx(2.2)
+
+
+def test_a_step_with_time_outside_of_its_parts_shows_the_rest():
+    result = ranked(10, 60)
+    result = result._replace(outcome=dataclasses.replace(result.outcome, bubble_ps=0))
+    terms = {row["term"]: row["first_s"] for row in answer(result, result).terms()}
+    assert terms["rest"] == pytest.approx(1)
+
+
+def test_layouts_within_the_resolution_are_called_a_tie():
+    plain, offloaded = ranked(10.1, 60), ranked(10, 60, offload="optimizer")
+    tie = answer(plain, offloaded, ranked(11, 50), node_gpus=8).tie
+    assert "layouts 1 and 2 are a tie (within 2%)" in tie
+    assert "faster by 1.0%; more offload" in tie
+    assert answer(plain, ranked(11, 50)).tie == ""
+
+
+def test_a_given_layout_is_compared_in_words():
+    first = ranked(10, 60)
+    assert answer(first, given=first).comparison == "your layout is the first"
+    slower = answer(first, given=ranked(12, 60, dp=8)).comparison
+    assert slower == "your layout is 20.0% slower than the first, mostly compute (+1.6 s)"
+    assert "ties with the first: 1.0% slower" in answer(first, given=ranked(10.1, 60, dp=8)).comparison
+
+
+def test_the_screen_prints_its_error():
+    text = answer(ranked(10, 60), screen_errors=(0.001, -0.002, 0.01)).screen
+    assert text == "screen: 90,000 layouts, off by 0.2% on the 3 simulated (at most 1.0%)"
 
 
 def test_overlapping_ranges_are_noted():

@@ -1,0 +1,220 @@
+"""The search of a large space: all layouts in the order of the screen, and the best ones simulated."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.search.calibration import sample_of, simulate_small_jobs
+from trine.search.screen import Screen, form_of
+from trine.search.search import (
+    FAMILY,
+    FIRST_ROUND,
+    LAYOUT,
+    MEMORY_LIKELY,
+    REFINED,
+    SLOWER_BY_SCREEN,
+    UNPROMISING,
+    Entry,
+    Ranked,
+    Search,
+    form_of_layer,
+    store_of,
+)  # fmt: skip
+from trine.search.ties import RESOLUTION, assumptions
+
+if TYPE_CHECKING:
+    from trine.search.probe import LayerCosts
+    from trine.search.space import Family, Layout
+    from trine.search.worker import Outcome
+
+#: Forms that the screen calibrates, at most, and together.
+MOST_FORMS, FORMS_TOGETHER = 20, 2
+#: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
+MOST, MOST_IF_FEW, MOST_IF_NONE = 8, 24, 64
+#: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
+MOST_IN_TIE, LOOK_IN_TIE = 3, 200
+#: An entry whose estimate has grown by this share since it was queued goes back into the queue.
+GROWN = 0.001
+
+
+class ScreenedSearch(Search):
+    """A search that orders layouts by the screen's estimates; its numbers ``bound`` are estimates.
+
+    errors: of the screen, one for each simulated layout, as a share of the simulated time. screen: None until a search
+    of a large space begins.
+    """
+
+    screen: Screen | None = None
+
+    def search(self, families: Sequence[Family]) -> None:
+        """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""
+        if not self.estimates or self.pareto:
+            super().search(families)
+            return
+        self.screen = Screen(self.layers, self.job.probe)
+        kept = self.without_twins(families)
+        self.measure([family.layout for family in kept])
+        self._calibrate_each_tp(kept)
+        for family in kept:
+            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+        size = FIRST_ROUND
+        while (size := self._round_size(size)) and (batch := self._candidates(size, self._horizon_ps())):
+            self.simulate(batch)
+        if self.ranked:
+            self._simulate_tie()
+        self.count_rest()
+
+    # -- estimates -----------------------------------------------------------------------------------------------------
+
+    def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
+        """Return the likely step time in ps; a lower bound where the screen has no recurrence, 0 for an unknown one."""
+        if self.screen is None:
+            return super()._time_bound(layout, costs)
+        if costs is None:
+            return 0
+        stages = self.stages_of(layout)
+        time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
+        if time_ps and (self.screen.is_known(layout) or not self._may_wait(layout)):
+            return time_ps
+        return max(time_ps, super()._time_bound(layout, costs))
+
+    def _may_wait(self, layout: Layout) -> bool:
+        """Return whether a layer waits for gathered parameters or copies to the host, which only the bound has."""
+        return layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
+
+    def _needed(self, layout: Layout) -> float:
+        """Return the likely memory of a layout in bytes."""
+        costs, stages = self.cost(layout), self.stages_of(layout)
+        learned = self.allocated(layout) * self.memory_ratio.get(store_of(layout), 1.0)
+        if costs is None or not self.screen.is_known(layout):
+            return learned
+        return max(learned, self.screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
+
+    def _estimate_now(self, entry: Entry) -> int:
+        """Return the estimate of an entry with the corrections known by now."""
+        if entry.stage == FAMILY:
+            return self._family_bound(entry.subject)
+        costs = self.costs.get(form_of_layer(entry.subject))
+        return entry.bound if costs is None else self._time_bound(entry.subject, costs)
+
+    # -- calibration ---------------------------------------------------------------------------------------------------
+
+    def _calibrate_each_tp(self, families: Sequence[Family]) -> None:
+        """Calibrate the most promising form of each tp, with and without a pipeline: contention depends on tp."""
+        best: dict[tuple[int, bool], tuple[int, Layout]] = {}
+        for family in families:
+            costs = self.costs.get(form_of_layer(family.layout))
+            for schedule, count in family.pipelines[:2]:
+                layout = family.layout._replace(
+                    schedule=schedule, virtual_stages=count, sharding=self._usual_sharding(family)
+                )
+                if costs is None or self.space.reason(layout) or self._is_too_large(layout):
+                    continue
+                estimate = self._time_bound(layout, costs)
+                key = (layout.tp, layout.pp > 1)
+                if key not in best or estimate < best[key][0]:
+                    best[key] = (estimate, layout)
+        order = sorted(best.values(), key=lambda pair: (pair[0], pair[1].key))
+        self._calibrate([layout for _, layout in order[: MOST_FORMS // 3]])
+
+    def _usual_sharding(self, family: Family) -> str:
+        return "zero1" if "zero1" in family.shardings else family.shardings[0]
+
+    def _is_too_large(self, layout: Layout) -> bool:
+        return bool(self.capacity and self.allocated(layout) > self.capacity)
+
+    def _calibrate(self, layouts: Sequence[Layout]) -> None:
+        """Simulate small jobs of each form, all at the same time."""
+        futures = [
+            self.executor.submit(simulate_small_jobs, self.packed, self.space.plan(each), sample_of(each))
+            for each in layouts
+        ]
+        for layout, future in zip(layouts, futures, strict=True):
+            costs = self.cost(layout)
+            if costs is not None:
+                self.screen.calibrate(layout, costs, future.result())
+
+    def _calibrate_next(self, entry: Entry) -> None:
+        """Calibrate the form of an entry and the next new ones of the queue; queue the entry again."""
+        new = {form_of(entry.subject): entry.subject}
+        for each in heapq.nsmallest(20, self.queue):
+            if each.stage == REFINED and not self.screen.is_known(each.subject) and len(new) < FORMS_TOGETHER:
+                new.setdefault(form_of(each.subject), each.subject)
+        self._calibrate(list(new.values()))
+        heapq.heappush(self.queue, entry._replace(bound=self._estimate_now(entry)))
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def _round_size(self, size: int) -> int:
+        """Return the number of layouts to simulate next, 0 at the end."""
+        most = self.most if self.most is not None and self.ranked else MOST
+        if len(self.ranked) < self.top:
+            most = max(MOST_IF_FEW, 2 * self.top) if self.ranked else MOST_IF_NONE
+            most = self.most if self.most is not None and self.ranked else most
+        return max(0, min(size, most - self.num_simulated))
+
+    def _horizon_ps(self) -> float:
+        """Return the estimate beyond which no layout is simulated: the last of those asked for, or a tie."""
+        if len(self.ranked) < self.top:
+            return inf
+        return max(self.ranked[self.top - 1].outcome.step_ps, self.ranked[0].outcome.step_ps)
+
+    def _candidates(self, size: int, horizon: float, may_calibrate: bool = True) -> list[Entry]:
+        """Return the next layouts to simulate in the order of their estimates."""
+        batch: list[Entry] = []
+        while self.queue and len(batch) < size and self.queue[0].bound <= horizon:
+            entry = heapq.heappop(self.queue)
+            estimate = self._estimate_now(entry)
+            if estimate > (1 + GROWN) * entry.bound:
+                heapq.heappush(self.queue, entry._replace(bound=estimate))
+            elif entry.stage == FAMILY:
+                self.expand(entry.subject)
+            elif entry.stage == LAYOUT:
+                self.refine(entry)
+            elif not self.screen.is_known(entry.subject):
+                if may_calibrate and self.screen.num_forms < MOST_FORMS:
+                    self._calibrate_next(entry)
+                else:
+                    self.rejected[UNPROMISING] += 1
+            elif self.capacity and self._needed(entry.subject) > self.capacity:
+                self.reject_for_memory(entry.subject, MEMORY_LIKELY)
+            else:
+                batch.append(entry._replace(bound=estimate))
+        return batch
+
+    def _simulate_tie(self) -> None:
+        """Simulate layouts that tie with the fastest by their estimate and take less for granted."""
+        least = min(each.outcome.step_ps for each in self.ranked)
+        horizon = (1 + RESOLUTION / 2) * least
+        found = self._candidates(LOOK_IN_TIE, horizon, may_calibrate=False)
+        mine = min(assumptions(each.layout, self.node_gpus) for each in self.ranked
+                   if each.outcome.step_ps <= (1 + RESOLUTION) * least)  # fmt: skip
+        found.sort(key=lambda entry: (assumptions(entry.subject, self.node_gpus), entry.bound, entry.key))
+        chosen = [entry for entry in found if assumptions(entry.subject, self.node_gpus) < mine][:MOST_IN_TIE]
+        for entry in found:
+            if entry not in chosen:
+                heapq.heappush(self.queue, entry)
+        if chosen:
+            self.simulate(chosen)
+
+    def take(self, entry: Entry, outcome: Outcome) -> None:
+        """Count a simulated layout, and the screen's error."""
+        if self.screen is not None and outcome.step_ps and entry.bound:
+            self.errors.append(entry.bound / outcome.step_ps - 1)
+        super().take(entry, outcome)
+
+    def ranked_of(self, entry: Entry, outcome: Outcome) -> Ranked:
+        """Return a result with its lower bound and the screen's estimate."""
+        if self.screen is None:
+            return super().ranked_of(entry, outcome)
+        bound = super()._time_bound(entry.subject, self.cost(entry.subject))
+        return Ranked(entry.subject, outcome, bound, entry.bound)
+
+    @property
+    def reason_of_rest(self) -> str:
+        """Why the layouts left in the queue are not simulated."""
+        return SLOWER_BY_SCREEN if self.screen is not None else super().reason_of_rest

@@ -1,0 +1,50 @@
+"""The recurrence over passes against closed forms of pipelines."""
+
+import numpy as np
+import pytest
+
+from trine.search.recurrence import pipeline_ps
+
+FORWARD, BACKWARD = 100, 200
+
+
+def durations(chunks, forward=FORWARD, backward=BACKWARD):
+    rows = [forward, backward, backward // 2, backward - backward // 2]
+    return np.repeat(np.array(rows, np.int64)[:, None], chunks, 1)
+
+
+def end(schedule, pp, micro_batches, virtual_stages=1, message=0):
+    return pipeline_ps(schedule, pp, micro_batches, durations(pp * virtual_stages), np.full(pp, message, np.int64))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("micro_batches", [4, 8, 500])
+def test_equal_stages_wait_for_one_pass_of_each_other_stage(schedule, micro_batches):
+    assert end(schedule, 4, micro_batches) == (micro_batches + 3) * (FORWARD + BACKWARD)
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8, 800])
+def test_virtual_stages_divide_the_bubble(micro_batches):
+    # chunks of the same time: twice the work, and the bubble of single passes
+    assert end("interleaved", 4, micro_batches, 2) == (2 * micro_batches + 3) * (FORWARD + BACKWARD)
+
+
+def test_messages_lengthen_the_way_through_the_pipeline():
+    # one micro-batch: three messages forward and three back
+    assert end("1f1b", 4, 1, message=7) == 4 * (FORWARD + BACKWARD) + 6 * 7
+
+
+def test_zero_bubble_is_shorter_than_1f1b():
+    assert 8 * (FORWARD + BACKWARD) < end("zb-h1", 4, 8) < end("1f1b", 4, 8)
+
+
+def test_the_slowest_stage_sets_the_period():
+    passes = durations(4)
+    passes[:, 2] *= 2
+    few, many = (pipeline_ps("1f1b", 4, count, passes, np.zeros(4, np.int64)) for count in (100, 101))
+    assert many - few == 2 * (FORWARD + BACKWARD)
+
+
+def test_shapes_that_a_schedule_refuses_have_no_time():
+    assert end("interleaved", 4, 6, 2) == 0
+    assert end("dualpipe", 4, 8) == 0
