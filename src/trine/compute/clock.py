@@ -81,7 +81,7 @@ class StepClock:
         reason = f"a busy GPU draws {format_power(round(power))} of {format_power(self.limit_w)}"
         return (
             f"GEMMs run at {gemm_mhz:,.0f} MHz (likely {low:,.0f} to {high:,.0f}), by the power balance of the step: "
-            f"{reason}; they take {self.slowdown_of_gemms():.2f} of the time in the tables, measured at "
+            f"{reason}; they take {self.slowdown_of_gemms():.2f} x the time in the tables, measured at "
             f"{curve.table_clock('bfloat16') * curve.max_mhz:,.0f} MHz ({curve.source})"
         )
 

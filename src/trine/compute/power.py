@@ -9,6 +9,7 @@ them to the clock of the step. Parameters and sources: ``presets/power_curves.ya
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from trine.cluster.presets import GpuSpec
@@ -18,7 +19,7 @@ from trine.compute.kinds import family_of, is_backward, is_compute_bound, kind_o
 from trine.compute.models import ComputeModel
 from trine.compute.power_curve import PowerCurve
 from trine.compute.resize import Split
-from trine.compute.roofline import TABLES, has_tf32_products, peak, precision_of
+from trine.compute.roofline import TABLES, alike_in, has_tf32_products, peak, precision_of
 from trine.compute.tables.times import GAP_US, number_of
 from trine.graph.workload import Operator, Workload
 
@@ -115,18 +116,18 @@ def load_of(
     """
     split, is_table = Split(batch), model.name == TABLES and curve.tensor is not None
     compute_s = memory_s = gemm_s = gemm_j = compute_j = gaps_s = 0.0
-    for operator in workload.operators:
-        seconds = model.duration(operator, split).ps / PS_PER_S
+    for operator, count in _with_counts(workload, is_table):
+        seconds = count * model.duration(operator, split).ps / PS_PER_S
         if operator.phase == "optimizer":
             memory_s += seconds / micro_batches
             continue
-        gap_s = min(launches_of(operator) * GAP_US * 1e-6, seconds / 2) if is_table else 0.0
+        gap_s = min(count * launches_of(operator) * GAP_US * 1e-6, seconds / 2) if is_table else 0.0
         gaps_s += gap_s
         seconds -= gap_s
         if not bounds.is_compute(operator, split):
             memory_s += seconds
             continue
-        flops = bounds.work(operator, split).flops
+        flops = count * bounds.work(operator, split).flops
         if operator.attributes.get("causal") is True:
             flops //= 2  # work counts all scores
         joules = flops * 1e-12 * pj_per_flop(curve, operator, bounds.precision(operator))
@@ -146,6 +147,20 @@ def load_of(
         gemm_j=gemm_j,
         gap_s=gaps_s,
     )
+
+
+def _with_counts(workload: Workload, is_table: bool) -> list[tuple[Operator, int]]:
+    """Return operators and their number. Operators that are alike, as in repeated layers, have equal table times."""
+    if not is_table:
+        return [(operator, 1) for operator in workload.operators]
+    alike = alike_in(workload)
+    firsts: dict[int, Operator] = {}
+    counts: Counter[int] = Counter()
+    for operator in workload.operators:
+        key = alike.first(operator)
+        firsts.setdefault(key, operator)
+        counts[key] += 1
+    return [(operator, counts[key]) for key, operator in firsts.items()]
 
 
 def launches_of(operator: Operator) -> float:
