@@ -102,8 +102,8 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)
     target = known_gpu(machine.target)
-    for name, value in options.fix.items() if dialect is not None else ():
-        if not has_name(dialect, name, value):
+    for name, value in options.fix.items():
+        if dialect is not None and not has_name(dialect, name, value):
             raise InputError(f"{options.emit} has no name for {name} {value}: fix another value", field="fix")
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
                   None if dialect is None else partial(has_name, dialect))  # fmt: skip

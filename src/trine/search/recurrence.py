@@ -64,5 +64,5 @@ def _tables(schedule: str, pp: int, micro_batches: int, stages: int) -> PassTabl
     ranks = [order.passes(rank, pipeline) for rank in range(pp)]
     starts = np.cumsum([0, *(len(passes) for passes in ranks)], dtype=np.int64)
     every = np.array([(each.kind, each.chunk, each.microbatch) for passes in ranks for each in passes], np.int64)
-    columns = (np.ascontiguousarray(column) for column in every.reshape(-1, 3).T)
-    return PassTables(starts, *columns, np.zeros(pp, np.int64))
+    kinds, chunks, batches = (np.ascontiguousarray(column) for column in every.reshape(-1, 3).T)
+    return PassTables(starts, kinds, chunks, batches, np.zeros(pp, np.int64))

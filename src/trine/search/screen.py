@@ -190,7 +190,8 @@ def _passes_ps(layout: Layout, costs: LayerCosts, chunks: list[float], use: Corr
     forward += use.fixed * scale
     backward += use.fixed * scale
     weight = WEIGHT_SHARE * backward
-    return np.maximum(np.stack([forward, backward, backward - weight, weight]), 0).astype(np.int64)
+    times: Int64 = np.maximum(np.stack([forward, backward, backward - weight, weight]), 0).astype(np.int64)
+    return times
 
 
 def _memory(

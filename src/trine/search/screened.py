@@ -37,6 +37,8 @@ MOST_FORMS, FORMS_TOGETHER = 20, 2
 MOST, MOST_IF_FEW, MOST_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
 MOST_IN_TIE, LOOK_IN_TIE = 3, 200
+#: Layouts whose estimated memory exceeds the capacity by less are simulated.
+MEMORY_ERROR = 0.05
 #: An entry whose estimate has grown by this share since it was queued goes back into the queue.
 GROWN = 0.001
 
@@ -68,6 +70,11 @@ class ScreenedSearch(Search):
             self._simulate_tie()
         self.count_rest()
 
+    @property
+    def _known_screen(self) -> Screen:
+        assert self.screen is not None
+        return self.screen
+
     # -- estimates -----------------------------------------------------------------------------------------------------
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
@@ -78,7 +85,7 @@ class ScreenedSearch(Search):
             return 0
         stages = self.stages_of(layout)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
-        if time_ps and (self.screen.is_known(layout) or not self._may_wait(layout)):
+        if time_ps and (self._known_screen.is_known(layout) or not self._may_wait(layout)):
             return time_ps
         return max(time_ps, super()._time_bound(layout, costs))
 
@@ -90,9 +97,9 @@ class ScreenedSearch(Search):
         """Return the likely memory of a layout in bytes."""
         costs, stages = self.cost(layout), self.stages_of(layout)
         learned = self.allocated(layout) * self.memory_ratio.get(store_of(layout), 1.0)
-        if costs is None or not self.screen.is_known(layout):
+        if costs is None or not self._known_screen.is_known(layout):
             return learned
-        return max(learned, self.screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
+        return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
 
     def _estimate_now(self, entry: Entry) -> int:
         """Return the estimate of an entry with the corrections known by now."""
@@ -136,13 +143,13 @@ class ScreenedSearch(Search):
         for layout, future in zip(layouts, futures, strict=True):
             costs = self.cost(layout)
             if costs is not None:
-                self.screen.calibrate(layout, costs, future.result())
+                self._known_screen.calibrate(layout, costs, future.result())
 
     def _calibrate_next(self, entry: Entry) -> None:
         """Calibrate the form of an entry and the next new ones of the queue; queue the entry again."""
         new = {form_of(entry.subject): entry.subject}
         for each in heapq.nsmallest(20, self.queue):
-            if each.stage == REFINED and not self.screen.is_known(each.subject) and len(new) < FORMS_TOGETHER:
+            if each.stage == REFINED and not self._known_screen.is_known(each.subject) and len(new) < FORMS_TOGETHER:
                 new.setdefault(form_of(each.subject), each.subject)
         self._calibrate(list(new.values()))
         heapq.heappush(self.queue, entry._replace(bound=self._estimate_now(entry)))
@@ -175,12 +182,12 @@ class ScreenedSearch(Search):
                 self.expand(entry.subject)
             elif entry.stage == LAYOUT:
                 self.refine(entry)
-            elif not self.screen.is_known(entry.subject):
-                if may_calibrate and self.screen.num_forms < MOST_FORMS:
+            elif not self._known_screen.is_known(entry.subject):
+                if may_calibrate and self._known_screen.num_forms < MOST_FORMS:
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
-            elif self.capacity and self._needed(entry.subject) > self.capacity:
+            elif self.capacity and self._needed(entry.subject) > (1 + MEMORY_ERROR) * self.capacity:
                 self.reject_for_memory(entry.subject, MEMORY_LIKELY)
             else:
                 batch.append(entry._replace(bound=estimate))
