@@ -24,7 +24,7 @@ def estimate_step(workload: Workload, plan: Plan, options: SimulateOptions, is_c
 
     It covers decoder-only transformers that trine writes from their shapes, with the schedules gpipe, 1f1b, interleaved
     and zb-h1. is_calibrated: simulate four small jobs of the same form, which finds contention and the end of the step.
-    Without them an estimate is 4 to 10 % low, for some tens of ms; the ratio of two estimates compares profiles.
+    Without them an estimate is about a tenth low (contention and the end of the step are missing), and cheap.
     options: with a cluster. Raises InputError for a plan without a batch or that the software cannot run.
     """
     if not can_probe(workload):
