@@ -12,7 +12,7 @@ from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
 from trine.search.calibration import sample_of, simulate_small_jobs
 from trine.search.plan import memory_of
-from trine.search.screen import Screen
+from trine.search.screen import LayoutScreen
 from trine.search.search import Search, workers
 from trine.search.space import Space
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
@@ -40,7 +40,7 @@ def errors(seed, num_layouts):
     found, packed = [], PackedJob(small.job)
     with workers(None, 1, packed) as executor:
         search = Search(packed, small.space, 0, executor, 1)
-        screen = Screen(search.layers, small.job.probe)
+        screen = LayoutScreen(search.layers, small.job.probe)
         for layout in layouts:
             if len(found) == num_layouts or search.allocated(layout) > small.memory_bytes:
                 continue

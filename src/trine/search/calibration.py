@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STAGES, CHUNKS = 2, 2
 
 
-class Sample(NamedTuple):
+class FormSample(NamedTuple):
     """Sizes of the small jobs of a form. layers: of each chunk; micro_batches: of a replica; both least first."""
 
     pp: int
@@ -49,16 +49,16 @@ class SmallJobs(NamedTuple):
     needed_bytes: tuple[tuple[int, int], tuple[int, int]]
 
 
-def sample_of(layout: Layout) -> Sample:
+def sample_of(layout: Layout) -> FormSample:
     """Return the sizes of the small jobs that calibrate a layout."""
     if layout.pp == 1:
-        return Sample(1, 1, (3, 4), (1, 2))
+        return FormSample(1, 1, (3, 4), (1, 2))
     if layout.virtual_stages > 1:  # micro-batches are a multiple of the stages
-        return Sample(STAGES, CHUNKS, (1, 2), (2 * STAGES, 3 * STAGES))
-    return Sample(STAGES, 1, (3, 4), (2 * STAGES, 2 * STAGES + 1))
+        return FormSample(STAGES, CHUNKS, (1, 2), (2 * STAGES, 3 * STAGES))
+    return FormSample(STAGES, 1, (3, 4), (2 * STAGES, 2 * STAGES + 1))
 
 
-def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: Sample) -> SmallJobs | None:
+def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> SmallJobs | None:
     """Return the results of the four small jobs of a plan; None if one of them is refused."""
     from trine.folding.run import showing_few
     from trine.training import simulate

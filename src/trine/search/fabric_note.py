@@ -10,7 +10,7 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.topology import domains_of
 from trine.common.units import format_time
 from trine.errors import InputError
-from trine.search.search import Ranked
+from trine.search.ranked import Ranked
 from trine.search.space import Layout
 
 #: A large message, for the likely range of a collective's time.

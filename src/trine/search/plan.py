@@ -21,9 +21,10 @@ from trine.parallel.plan import MAX_BATCH, Plan
 from trine.search.fabric_note import fabric_note
 from trine.search.flags import check_dialect, has_name
 from trine.search.limits import check_weights
+from trine.search.ranked import Ranked
 from trine.search.report import PlanSearch, pareto
 from trine.search.screened import ScreenedSearch
-from trine.search.search import Ranked, Search, workers
+from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
 from trine.search.stage_layout import PLACEMENT
 from trine.search.worker import PackedJob, SearchJob, simulate_layout

@@ -13,7 +13,7 @@ from trine.results.headline import mfu_words
 from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
-from trine.search.search import Ranked
+from trine.search.ranked import Ranked
 from trine.search.space import VARIED, Layout
 from trine.search.ties import RESOLUTION, difference_words, tied
 from trine.search.worker import Outcome, per_second

@@ -21,7 +21,7 @@ import numpy as np
 
 from trine.common.arrays import Int64
 from trine.search.bounds import StageLayers, memory_bounds
-from trine.search.calibration import Sample, SmallJobs, sample_of
+from trine.search.calibration import FormSample, SmallJobs, sample_of
 from trine.search.probe import LayerCosts, Probe
 from trine.search.recurrence import pipeline_ps
 from trine.search.space import Layout
@@ -58,7 +58,7 @@ class Correction(NamedTuple):
 NO_CORRECTION = Correction(1.0, 0.0, 0.0, 0.0, 0, 1, ())
 
 
-class Screen:
+class LayoutScreen:
     """Estimates of layouts, with the corrections of the forms calibrated so far. layers: of the model."""
 
     def __init__(self, layers: int, probe: Probe) -> None:
@@ -195,7 +195,7 @@ def _passes_ps(layout: Layout, costs: LayerCosts, chunks: list[float], use: Corr
 
 
 def _memory(
-    layout: Layout, costs: LayerCosts, sample: Sample, needed: tuple[tuple[int, int], tuple[int, int]]
+    layout: Layout, costs: LayerCosts, sample: FormSample, needed: tuple[tuple[int, int], tuple[int, int]]
 ) -> tuple[tuple[float, float], ...]:
     """Return offset and ratio of the needed memory against its lower bound, from the two numbers of layers."""
     bounds = []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
 from trine.search.calibration import sample_of, simulate_small_jobs
-from trine.search.screen import Screen, form_of
+from trine.search.ranked import Ranked
+from trine.search.screen import LayoutScreen, form_of
 from trine.search.search import (
     FAMILY,
     FIRST_ROUND,
@@ -19,7 +20,6 @@ from trine.search.search import (
     SLOWER_BY_SCREEN,
     UNPROMISING,
     Entry,
-    Ranked,
     Search,
     form_of_layer,
     store_of,
@@ -50,14 +50,14 @@ class ScreenedSearch(Search):
     of a large space begins.
     """
 
-    screen: Screen | None = None
+    screen: LayoutScreen | None = None
 
     def search(self, families: Sequence[Family]) -> None:
         """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""
         if not self.estimates or self.pareto:
             super().search(families)
             return
-        self.screen = Screen(self.layers, self.job.probe)
+        self.screen = LayoutScreen(self.layers, self.job.probe)
         kept = self.without_twins(families)
         self.measure([family.layout for family in kept])
         self._calibrate_each_tp(kept)
@@ -71,7 +71,7 @@ class ScreenedSearch(Search):
         self.count_rest()
 
     @property
-    def _known_screen(self) -> Screen:
+    def _known_screen(self) -> LayoutScreen:
         assert self.screen is not None
         return self.screen
 

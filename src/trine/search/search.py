@@ -23,6 +23,7 @@ from trine.parallel.constraints import default_balance, resolve_layout
 from trine.parallel.plan import Plan
 from trine.search.bounds import StageLayers, StageSizes, memory_bound, step_bound
 from trine.search.probe import LayerCosts, can_probe
+from trine.search.ranked import Ranked
 from trine.search.space import Family, Layout, Space
 from trine.search.ties import with_first
 from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
@@ -52,23 +53,6 @@ UNPROMISING = "likely slower: similar layouts took longer than their bounds allo
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
 SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
 SAVES_NOTHING = "offload, although the same layout fits without it"
-
-
-class Ranked(NamedTuple):
-    """A simulated layout and its outcome. bound_ps: the lower bound of its time; screened_ps: the screen's estimate.
-
-    Either is 0 if it is unknown.
-    """
-
-    layout: Layout
-    outcome: Outcome
-    bound_ps: int
-    screened_ps: int = 0
-
-    @property
-    def order(self) -> tuple[object, ...]:
-        """The key of the ranking: time, then the layout."""
-        return (self.outcome.step_ps, self.layout.key)
 
 
 class Entry(NamedTuple):

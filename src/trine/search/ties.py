@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
-
-if TYPE_CHECKING:
-    from trine.search.search import Ranked
-    from trine.search.space import Layout
+from trine.search.ranked import Ranked
+from trine.search.space import Layout
 
 #: The model's resolution: steps that differ by less than this share are equally fast, as far as trine can tell.
 RESOLUTION = 0.02

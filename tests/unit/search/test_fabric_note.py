@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trine import load_cluster, plan
 from trine.search.fabric_note import fabric_note, ops_between
-from trine.search.search import Ranked
+from trine.search.ranked import Ranked
 from trine.search.space import Layout
 from trine.search.worker import Outcome
 

@@ -4,8 +4,8 @@ import pytest
 
 from trine.errors import InputError
 from trine.search.flags import dialects, emit_flags, read_flags
+from trine.search.ranked import Ranked
 from trine.search.report import PlanSearch
-from trine.search.search import Ranked
 from trine.search.space import Layout
 from trine.search.worker import Outcome
 

@@ -6,8 +6,8 @@ import pytest
 
 from trine.common.units import PS_PER_S
 from trine.results.text import MAX_LINES, fitted
+from trine.search.ranked import Ranked
 from trine.search.report import PlanSearch, pareto, words
-from trine.search.search import Ranked
 from trine.search.space import Layout
 from trine.search.worker import Outcome
 
