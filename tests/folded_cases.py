@@ -241,7 +241,7 @@ def _topology(rng: Random, num_gpus: int) -> Cluster:
         words += [f"torus:4x{num_gpus // 4}", f"mesh:2x{num_gpus // 2}", "fat-tree:4:2", "tree:2"]
     latency_ps, rate = rng.choice((0, US)), rng.choice((100 * 10**9, 7 * 10**9))
     cluster = build_topology(rng.choice(words), rate, latency_ps, num_gpus)
-    return add_host(cluster, 20 * 10**9, US, rng.choice((1, 2))) if rng.random() < 0.5 else cluster
+    return add_host(cluster, 20 * 10**9, US, rng.choice((1, 2)), 1 << 40) if rng.random() < 0.5 else cluster
 
 
 @cache

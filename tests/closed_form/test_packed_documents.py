@@ -69,20 +69,19 @@ def test_a_mix_is_the_sum_over_its_documents(tmp_path):
 
 
 def test_documents_of_several_samples_take_the_time_of_one_by_one(tmp_path):
-    """The table's time of each document alone, with a batch that fills the GPU, within 2 %."""
+    """The table's time of each document alone, with a batch that fills the GPU, within 3 %, and one gap of 1.9 us."""
     lengths = [2048, 1024, 1024, 1024, 512, 512]
     packed = model(listed(tmp_path / "lengths", lengths), batch=8)
     tables, gpu = OperatorTables(load_gpu("h100-sxm")), load_gpu("h100-sxm")
     forward = attention(packed)[0]
     shape = {"heads": 32, "kv_heads": 8, "size": 128}
+    kernel, gap_us = str(forward.attributes["attention_kernel"]), 1.9  # the gap between two kernels of a stream
     total = 0.0
     for length in lengths:  # 24 documents of a length at once, a third of them for each of three samples
-        time = tables.attention_in_step(
-            AttentionShape(batch=24, length=length, **shape), backward=False, kernel="flash-2"
-        )
+        time = tables.attention_in_step(AttentionShape(batch=24, length=length, **shape), backward=False, kernel=kernel)
         total += time.us / 24
     per_sample = total / (sum(lengths) / S)
-    found = TableTimes(packed, gpu).duration(forward, Split(8)).ps / 8e6
+    found = (TableTimes(packed, gpu).duration(forward, Split(8)).ps / 1e6 - gap_us) / 8  # one launch for 8 samples
     assert found == pytest.approx(per_sample, rel=0.03)
 
 

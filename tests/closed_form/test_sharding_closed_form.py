@@ -256,7 +256,7 @@ def test_a_gather_ahead_is_issued_before_the_reduction_behind_it_and_both_take_t
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-@pytest.mark.parametrize(("times", "fixed_ps"), [("roofline", 3_000_000), ("tables", 0)])
+@pytest.mark.parametrize(("times", "fixed_ps"), [("roofline", 3_000_000), ("tables", 1_900_000)])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
 def test_each_rank_updates_its_part(sharding: str, times: str, fixed_ps: int) -> None:
     workload = model(times=times)
@@ -267,7 +267,8 @@ def test_each_rank_updates_its_part(sharding: str, times: str, fixed_ps: int) ->
         sum(s.duration_ps for s in j.programs[0].steps if isinstance(s, Compute) and s.label.phase == 2)
         for j in (job, one)
     ]
-    fixed = fixed_ps * len(whole)  # the roofline's fixed part of each operator; the tables' time is in proportion
+    # The fixed part of each operator: the roofline's start, the tables' gap of 1.9 us between two kernels (steps.csv).
+    fixed = fixed_ps * len(whole)
     assert found[0] - fixed == pytest.approx((found[1] - fixed) / (1 if sharding == "none" else 4), rel=1e-6)
 
 

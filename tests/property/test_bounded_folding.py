@@ -18,8 +18,9 @@ from trine.training.options import SimulateOptions
 from trine.training.run import _run, _run_micro_batches
 from trine.training.setup import Setup, setup_of
 
-#: Seeds whose jobs repeat nearly.
-SEEDS = (31, 13, 52, 59)
+#: Seeds whose jobs repeat nearly. With the clock of the step and gaps between kernels, 13 and 59 do not converge in 16
+#: micro-batches, and 52 repeats exactly.
+SEEDS = (31, 8, 73, 99)
 
 
 def imbalanced(seed: int) -> Setup | None:

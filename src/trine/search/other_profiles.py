@@ -1,9 +1,10 @@
 """Step times under other common software profiles, estimated from a few layers.
 
-The estimate adds three differences to the simulated step: operator times of a micro-batch and of the optimizer, from
-programs of two and three layers; the launching thread's waits at pipeline messages; and gathers of parameters that one
-profile exposes. Contention and the likely range stay those of the simulated profile. :func:`differences` is the only
-entry, so that a better estimate can replace this one.
+The estimate adds four differences to the simulated step: operator times of a micro-batch and of the optimizer, from
+programs of two and three layers; exposed communication and contention of tensor parallelism, from simulations of these
+programs, if one profile has userbuffers; the launching thread's waits at pipeline messages; and gathers of parameters
+that one profile exposes. Other contention and the likely range stay those of the simulated profile.
+:func:`differences` is the only entry, so that a better estimate can replace this one.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.common.observer import unobserved
-from trine.common.units import format_time
+from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError
 from trine.graph.program import COMPUTE_STREAM, Compute, Phase
 from trine.parallel.plan import DEFAULT_BUCKETS
 from trine.software.profile import Software, load_software, usual_software
 
 if TYPE_CHECKING:
+    from trine.graph.program import Job, RankProgram
     from trine.graph.workload import Workload
     from trine.parallel.plan import Plan
     from trine.results import Result
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Smaller differences are not reported.
 MIN_DIFFERENCE = 0.05
-#: Smaller runs get no estimate: a run of this many events takes about 4 s, and an estimate about 0.3 s. A number of
-#: events, not a time, so that an answer does not depend on the machine.
+#: Smaller runs get no estimate: a run of this many events takes about 4 s, and an estimate 0.3 to 0.5 s, or 1 s
+#: if one profile has userbuffers. A number of events, not a time, so that an answer does not depend on the machine.
 MIN_EVENTS = 300_000
 _LAYERS = (2, 3)
 
@@ -51,8 +53,7 @@ def differences(
 ) -> tuple[ProfileDifference, ...]:
     """Return the common profiles whose step differs by more than 5 %.
 
-    None for small runs, of which an estimate would take over 10 %.
-
+    None for small runs, of which an estimate would take over 10 % (25 % if one profile has userbuffers).
 
     workload, plan, options: as of the simulated ``result``.
     """
@@ -67,7 +68,7 @@ def differences(
         setup = setup_of(workload, plan, options)
         for other in _common(setup):
             try:
-                step_ps = _estimate(setup, other, result)
+                step_ps = _estimate(setup, plan.userbuffers, other, result)
             except InputError:  # the other software does not run this layout
                 continue
             change = step_ps / result.step_time_ps - 1
@@ -89,31 +90,39 @@ def _common(setup: Setup) -> list[Software]:
     return [load_software(name) for name, alike in families.items() if own.name not in (name, *alike)]
 
 
-def _estimate(setup: Setup, other: Software, result: Result) -> int:
-    """Return the step time under ``other``. Raises InputError if it does not run the layout."""
+def _estimate(setup: Setup, userbuffers: bool | None, other: Software, result: Result) -> int:
+    """Return the step time under ``other``. Raises InputError if it does not run the layout.
+
+    userbuffers: as the user asked for; None: each profile's own.
+    """
     own = setup.software.profile
     assert own is not None
-    more_ps = _operators_ps(setup, other) - _operators_ps(setup, own)
+    shorts = [[_short(setup, software, number, userbuffers) for number in _LAYERS] for software in (other, own)]
+    has_tensor = len({short.plan.userbuffers for pair in shorts for short in pair}) > 1
+    other_ps, own_ps = (_operators_ps(setup, pair, has_tensor) for pair in shorts)
+    more_ps = other_ps - own_ps
     more_ps += _waits_ps(setup, other, result) - _waits_ps(setup, own, result)
     more_ps += _gathers_ps(other, result) - _gathers_ps(own, result)
     return max(result.step_time_ps + more_ps, 1)
 
 
-def _operators_ps(setup: Setup, software: Software) -> int:
-    """Return the operator times of the rank with the loss, under a profile: all micro-batches and the optimizer."""
+def _operators_ps(setup: Setup, shorts: list[Setup], has_tensor: bool) -> int:
+    """Return the operator times of the rank with the loss, under a profile: all micro-batches and the optimizer.
+
+    shorts: of :data:`_LAYERS` layers. has_tensor: add the exposed communication and the contention of tensor
+    parallelism, in which the profiles differ.
+    """
     plan, layers = setup.plan, int(setup.workload.metadata["layers"])
     count = -(-(plan.batch or setup.workload.batch) // (plan.micro_batch or plan.batch or setup.workload.batch))
-    few, more = (_times_of(setup, software, number) for number in _LAYERS)
+    few, more = (_times_of(short, has_tensor) for short in shorts)
     on_rank = layers / plan.pp
     ways = plan.dp * plan.cp if plan.sharding != "none" else 1
     micro_batch, optimizer = (a + (on_rank - _LAYERS[0]) * (b - a) for a, b in zip(few, more, strict=True))
     return round(count * micro_batch + optimizer / ways)
 
 
-def _times_of(setup: Setup, software: Software, layers: int) -> tuple[int, int]:
-    """Return the operator times of one micro-batch, and of the optimizer's operators, of a short model in one stage."""
-    from trine.parallel.job import JobContext
-    from trine.parallel.stage import StageBuilder
+def _short(setup: Setup, software: Software, layers: int, userbuffers: bool | None) -> Setup:
+    """Return the job of one micro-batch of a short model in one stage, under a profile."""
     from trine.training.setup import setup_of
     from trine.workload.synthesis.model import ModelRecipe
 
@@ -124,18 +133,45 @@ def _times_of(setup: Setup, software: Software, layers: int) -> tuple[int, int]:
         setup.plan, pp=1, dp=1, schedule=None, virtual_stages=1, balance=None, cuts=(), sharding="none",
         shard_ways=None, prefetch=None, reshard=True, batch=setup.plan.micro_batch, replica_batches=(), steps=1,
         sync_every=None, dp_overlap=None, sync="last", offload="none", overlap=None, recompute_layers=None,
-        first_bucket_bytes=DEFAULT_BUCKETS[0], bucket_bytes=DEFAULT_BUCKETS[1],
+        first_bucket_bytes=DEFAULT_BUCKETS[0], bucket_bytes=DEFAULT_BUCKETS[1], userbuffers=userbuffers,
     )  # fmt: skip
     options = replace(
         setup.options, software=software, loss=None, gradient_dtype=None, cluster=setup.machine, placement=None,
         stragglers=None,
     )  # fmt: skip
-    short = setup_of(workload, plan, options)
-    context = JobContext(short.workload, short.plan, short.model, None, software)
-    program = StageBuilder(context, 0, False).build()
+    return setup_of(workload, plan, options)
+
+
+def _times_of(short: Setup, has_tensor: bool) -> tuple[int, int]:
+    """Return the operator times of one micro-batch, and of the optimizer's operators, of a short model in one stage."""
+    program, more_ps = _simulated(short) if has_tensor else (_written(short), 0)
     computes = [s for s in program.steps if isinstance(s, Compute) and s.stream == COMPUTE_STREAM]
     optimizer = sum(step.duration_ps for step in computes if step.label.phase == Phase.OPTIMIZER)
-    return sum(step.duration_ps for step in computes) - optimizer, optimizer
+    return sum(step.duration_ps for step in computes) - optimizer + more_ps, optimizer
+
+
+def _written(short: Setup) -> RankProgram:
+    """Return the program of a short model in one stage."""
+    from trine.parallel.job import JobContext
+    from trine.parallel.stage import StageBuilder
+
+    context = JobContext(
+        short.workload, short.plan, short.model, None, short.software.profile, tensor_times=short.tensor_times()
+    )
+    return StageBuilder(context, 0, False).build()
+
+
+def _simulated(short: Setup) -> tuple[RankProgram, int]:
+    """Return the program of a short model in one stage, and the time that communication adds to its operators.
+
+    That is exposed communication and contention.
+    """
+    from trine.training.run import simulate
+
+    jobs: list[Job] = []
+    options = replace(short.options, cpu=False, warnings=(), compare=False, on_job=jobs.append)
+    result = simulate(short.workload, short.plan, options=options)
+    return jobs[0].programs[0], round(result.exposed_communication_s * PS_PER_S) + result.contention_ps
 
 
 def _waits_ps(setup: Setup, software: Software, result: Result) -> int:
