@@ -35,6 +35,7 @@ MOVES = [
     (H100, "--nodes 2"),
     ("all_reduce --size 64M --cluster dgx-h100 --nodes 64", "--fabric fat-tree:4"),
     ("all_reduce --size 1G --cluster dgx-h100 --nodes 4", "--sharp"),
+    ("all_reduce --size 64M --cluster gb200-nvl72 --gpus 80", "--segment 4"),
     (H100, "--slow-link gpu0->nvswitch:0.5"),
     ("all_reduce --size 64M --cluster mi300x-node", "--link-down gpu0->gpu1 --link-down gpu1->gpu0"),
     ("all_to_all --size 64M --cluster dgx-h100 --nodes 64 --fabric fat-tree:2", "--routing ecmp-hash"),

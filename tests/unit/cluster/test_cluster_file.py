@@ -160,9 +160,9 @@ def test_blueprints_with_links_of_the_catalogue(tmp_path: Path) -> None:
 def test_examples_of_the_documentation_are_read(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "formats" / "cluster.md").read_text()
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert len(examples) == 8
+    assert len(examples) == 9
     (tmp_path / "our-node.yaml").write_text(examples[5])
-    assert [len(read(tmp_path, example).gpus) for example in examples] == [32, 16 + 4 + 8, 8, 8, 3, 8, 8, 84]
+    assert [len(read(tmp_path, example).gpus) for example in examples] == [32, 16 + 4 + 8, 8, 8, 3, 8, 8, 8, 84]
 
 
 def test_fingerprint_sees_every_number(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ STABLE_KEYS = {
     *(f"{what}{end}_per_s{per}" for what in ("samples", "tokens") for end in ENDS for per in ("", "_per_gpu")),
     *(f"{what}_flops{end}_per_s_per_gpu" for what in ("model", "hardware") for end in ENDS),
     *(f"{what}{end}" for what in ("mfu", "hfu") for end in ENDS),
+    "mfu_definition",
 }  # fmt: skip
 
 

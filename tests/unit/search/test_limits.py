@@ -54,7 +54,7 @@ def test_published_numbers_of_virtual_stages_are_in_the_space(layers, pp, virtua
     """NVIDIA's recipes of Llama 3.1 405B, GPT-3 175B, Llama 3 70B and Nemotron-4 340B (dg3 to dg13)."""
     facts = LayoutFacts(WORKLOAD)
     facts.__dict__["layers"] = layers
-    space = Space(8 * pp, 64, facts, None, {"tp": 8, "pp": pp, "cp": 1})
+    space = Space(8 * pp, 64, facts, load_software("megatron-core"), {"tp": 8, "pp": pp, "cp": 1})
     pipelines = {pair for family in space.families() for pair in family.pipelines}
     assert ("interleaved", virtual_stages) in pipelines
 
