@@ -59,14 +59,14 @@ def errors(seed, num_layouts):
 def test_the_screen_is_close_to_the_simulation():
     found = [abs(error) for seed in (0, 1) for error in errors(seed, 3)]
     assert len(found) == 6
-    # The present state (1.4 % and 6.9 %), above the goal of 0.2 % and 1.5 %: the small jobs run at another clock.
-    assert statistics.median(found) < 0.02
-    assert max(found) < 0.10
+    # The present state (1.4 % and 6.9 %), above the goal of 0.2 % and 1.5 %; the cause is not known yet.
+    assert statistics.median(found) < 0.015
+    assert max(found) < 0.075
 
 
 @long
 @pytest.mark.slow
-@pytest.mark.xfail(reason="the goal; small jobs run at another clock than the layout that they calibrate", strict=True)
+@pytest.mark.xfail(reason="the goal of issue 35, which six layouts of the test above miss", strict=False)
 def test_the_screen_on_500_random_layouts():
     found = sorted(abs(error) for seed in range(100, 110) for error in errors(seed, 50))
     assert statistics.median(found) < 0.002
