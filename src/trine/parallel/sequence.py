@@ -109,6 +109,10 @@ class SequenceCollectives(SplitCollectives):
             return False
         if op.phase != FORWARD and self._part(op, place) != INPUT_PART:
             return False
+        return self._pieces_pay(op, split, place)
+
+    def _pieces_pay(self, op: Operator, split: TensorSplit, place: Place) -> bool:
+        """Return whether the operator ends earlier in pieces; computed once per operator, batch and part."""
         batch = self.context.micro_batches[place.microbatch]
         key = op.id, batch, place.part
         if key not in self._pays:

@@ -53,11 +53,7 @@ class UserbufferCollectives(SequenceCollectives):
         is_ring |= op.phase == BACKWARD and split.mode == "row" and self._part(op, place) == INPUT_PART
         if not is_pipeline and not is_ring:
             return False
-        batch = self.context.micro_batches[place.microbatch]
-        key = op.id, batch, place.part
-        if key not in self._pays:
-            self._pays[key] = self._ends_earlier(op, split, batch, place)
-        return self._pays[key]
+        return self._pieces_pay(op, split, place)
 
     def _ends_earlier(self, op: Operator, split: TensorSplit, batch: int, place: Place) -> bool:
         """Return whether the operator in pieces, with its transfers, ends before the whole one with its collective."""
