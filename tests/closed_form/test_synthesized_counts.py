@@ -22,6 +22,7 @@ PUBLISHED = {
     "gpt-2-xl": 1_557_611_200,
     "vgg11": 132_863_336,
     "vgg19": 143_667_240,
+    "bloom-176b": 176_247_271_424,  # Hugging Face, bigscience/bloom
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "resnet152": 60_192_808,
@@ -39,8 +40,10 @@ def test_parameters_are_as_published(name):
     assert parameters(trine.synthesize(name)) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(("name", "billions"), [("gpt-3-175b", 175.0), ("gpt-3-13b", 13.0), ("gpt-3-6.7b", 6.7)])
-def test_parameters_of_gpt_3_round_to_the_published_ones(name, billions):
+@pytest.mark.parametrize(
+    ("name", "billions"), [("gpt-3-175b", 175.0), ("gpt-3-13b", 13.0), ("gpt-3-6.7b", 6.7), ("opt-175b", 175.0)]
+)
+def test_parameters_of_models_with_learned_positions_round_to_the_published_ones(name, billions):
     assert parameters(trine.synthesize(name)) == pytest.approx(billions * 1e9, rel=0.013)
 
 

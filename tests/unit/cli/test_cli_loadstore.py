@@ -169,7 +169,17 @@ def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.Monk
     model = tmp_path / "llama.trine.json"
     made = invoke("trace", "synthesize", "llama-3-8b", "--layers", 1, "--sequence", 16, "--batch", 1, "--output", model)
     assert made.exit_code == 0, made.output
-    command = ("train", model, "--tp", 2, "--gpus", 2, "--cluster", "dgx-h100")
+    command = (
+        "train",
+        model,
+        "--tp",
+        2,
+        "--gpus",
+        2,
+        "--cluster",
+        "dgx-h100",
+        "--no-cpu",
+    )  # launches would hide the messages
     first = invoke(*command, "--collective-costs", "loadstore", "--json", "-")
     assert first.exit_code == 0, first.output
     files = {path: path.read_bytes() for path in (tmp_path / "trine" / "loadstore").iterdir()}

@@ -58,7 +58,8 @@ LINES = {
     ],
     "experiment": [
         "collective all_reduce --cluster dgx-h100 --processes 1 --vary size=1K,1M --vary nvls=true,false "
-        "--vary library=nccl,no-such"
+        "--vary library=nccl,no-such",
+        f"train {GPT} --cluster dgx-h100 --dp 2 --processes 1 --vary batch=24,3000",
     ],
     "experiment-progress": ["sweep experiment.yaml --processes 1 --shard 0/2"],
     "plan": [

@@ -388,6 +388,7 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
         tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
         biases=asked.biases or spec.biases,  # type: ignore[arg-type]
         max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
+        alibi=spec.alibi and asked.positions is None,
         parameters=None,
     )
     check_transformer(variant, variant.file)

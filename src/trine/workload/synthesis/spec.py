@@ -141,7 +141,9 @@ class Transformer:
     """A decoder-only transformer.
 
     sequence: default tokens per sample. max_positions: rows of the table of learned positions; None for rotary
-    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
+    positions. alibi: attention adds a bias that grows with the distance (Press et al., 2022) instead; its kernels
+    make it, so it costs nothing more. embedding_norm: a norm follows the embedding. biases: linears with biases
+    ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
     """
 
     name: str
@@ -158,6 +160,8 @@ class Transformer:
     activation: Literal["swiglu", "gelu"] = "swiglu"
     biases: Literal["none", "qkv", "all"] = "none"
     max_positions: Size | None = None
+    alibi: bool = False
+    embedding_norm: bool = False
     tied_embeddings: bool = False
     qk_norm: bool = False
     parameters: Parameters = None
@@ -170,6 +174,11 @@ class Transformer:
         if not self.head_size and self.hidden % self.heads:
             raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}: give head_size")
         fill(self, kv_heads=self.heads, head_size=self.hidden // self.heads, ffn=0)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys are rotated by their positions."""
+        return self.max_positions is None and not self.alibi
 
     @property
     def qkv(self) -> int:
@@ -189,7 +198,8 @@ class Transformer:
         else:
             mlp = self.experts.count * ((up + 1) * hidden * self.experts.ffn + hidden)
         tables = self.vocab * hidden * (1 if self.tied_embeddings else 2) + (self.max_positions or 0) * hidden
-        return self.layers * (attention + mlp + 2 * norm) + tables + norm
+        norms = norm * (2 if self.embedding_norm else 1)
+        return self.layers * (attention + mlp + 2 * norm) + tables + norms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,7 +288,8 @@ def check_transformer(spec: Transformer, file: str) -> None:
         ("experts", spec.experts is None or spec.experts.top_k <= spec.experts.count, "top_k must be at most count"),
         ("experts", spec.experts is None or spec.activation == "swiglu", "experts must have the activation swiglu"),
         ("experts", spec.experts is None or spec.biases != "all", "experts have no biases: biases cannot be all"),
-        ("qk_norm", not spec.qk_norm or spec.max_positions is None, "needs rotary positions"),
+        ("qk_norm", not spec.qk_norm or spec.rotates, "needs rotary positions"),
+        ("alibi", not spec.alibi or spec.max_positions is None, "replaces learned positions: leave out max_positions"),
         ("sequence", spec.sequence <= (spec.max_positions or spec.sequence), "must be at most max_positions"),
     )
     for name, holds, message in checks:

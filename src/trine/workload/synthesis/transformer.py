@@ -251,6 +251,8 @@ def transformer(
     x = embedding(graph, tokens, table, "embedding")
     if spec.max_positions is not None:
         x = add_positions(graph, x, graph.weight(spec.max_positions, spec.hidden), "positions")
+    if spec.embedding_norm:
+        x = norm(graph, x, spec.norm, "embedding.norm")
     if graph.writes.dropout:
         x = dropped(graph, x, "embedding.dropout")
     for number in range(layers):
@@ -280,7 +282,7 @@ def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> T
     h = norm(graph, x, spec.norm, f"{name}.norm")
     h = projected(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
     h = _add_bias_kernel(graph, h, spec.biases != "none", f"{name}.qkv_bias")
-    if spec.max_positions is None:
+    if spec.rotates:
         norms = (graph.weight(spec.head_size), graph.weight(spec.head_size)) if spec.qk_norm else ()
         h = rotary(graph, h, f"{name}.rotary", norms)
     h = attention(graph, h, spec.heads, spec.kv_heads, spec.head_size, f"{name}.core")
