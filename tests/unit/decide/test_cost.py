@@ -25,6 +25,10 @@ def test_closed_form() -> None:
     assert cost.kwh.value == pytest.approx(48.0)  # 2 kW for a day
 
 
+def test_a_part_of_a_step_is_a_step() -> None:
+    assert run_cost(STEP, 43_200_000 + 10).steps == 43_201
+
+
 def test_agrees_with_the_result() -> None:
     result = simulate("model:gpt-2,layers=2,sequence=128", Plan(dp=2, batch=2), cluster="dgx-h100", compare=False)
     cost = run_cost(result, 1e9, 1.0)

@@ -67,6 +67,20 @@ def test_draws_depend_on_seed_field_and_sample_and_stay_inside(seed, sample):
     assert unit == "GB/s"
 
 
+def test_fields_of_a_sample_are_independent():
+    axis = parse_values("f", "uniform(0.0..1.0)")
+    pairs = [(axis.draw(0, "a", sample), axis.draw(0, "b", sample)) for sample in range(1000)]
+    both_low = sum(a < 0.5 and b < 0.5 for a, b in pairs)
+    assert 200 < both_low < 300  # 250 of 1,000 if they are independent, 500 if they are equal
+
+
+def test_a_logarithmic_draw_rises_with_the_uniform_one():
+    """The same random part of the range, between the logarithms of its ends."""
+    for sample in range(20):
+        part = parse_values("f", "uniform(0.0..1.0)").draw(0, "f", sample)
+        assert parse_values("f", "log(1.0..1000.0)").draw(0, "f", sample) == pytest.approx(1000**part)
+
+
 def test_uniform_whole_numbers_are_equally_frequent_with_both_ends():
     axis = parse_values("f", "uniform(1..4)")
     counts = [sum(axis.draw(0, "f", i) == value for i in range(4000)) for value in (1, 2, 3, 4)]

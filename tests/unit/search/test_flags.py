@@ -49,6 +49,11 @@ def test_an_emitted_layout_is_read_back(dialect, layout, tmp_path):
             raise AssertionError(f"{name}: {values.get(name)} for {value}")
 
 
+def test_megatron_counts_virtual_stages():
+    layout = LAYOUT._replace(schedule="interleaved", virtual_stages=2)
+    assert "--num-virtual-stages-per-pipeline-rank 2" in emit_flags("megatron", answer(layout))
+
+
 def test_every_dialect_has_examples_and_a_source():
     assert set(dialects()) == set(EXAMPLES)
     assert all(dialect.software for dialect in dialects().values())
