@@ -40,7 +40,7 @@ def errors(seed, num_layouts):
     found, packed = [], PackedJob(small.job)
     with workers(None, 1, packed) as executor:
         search = Search(packed, small.space, 0, executor, 1)
-        screen = LayoutScreen(search.layers, small.job.probe)
+        screen = LayoutScreen(search.layers, small.job.probe, small.space.global_batch)
         for layout in layouts:
             if len(found) == num_layouts or search.allocated(layout) > small.memory_bytes:
                 continue

@@ -64,7 +64,9 @@ def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> Sm
     from trine.training import simulate
 
     job, times, needed = packed.job(), [], []
-    assert plan.micro_batch is not None
+    assert plan.micro_batch is not None and plan.batch is not None
+    clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
+    options = replace(job.options, clocks=clocks)
     try:
         with without_collector(), unobserved(), showing_few():
             for layers in sample.layers:
@@ -72,7 +74,7 @@ def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> Sm
                 for count in sample.micro_batches:
                     small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
                                     batch=count * plan.micro_batch)  # fmt: skip
-                    result = simulate(job.short(layers * sample.chunks), small, options=job.options)
+                    result = simulate(job.short(layers * sample.chunks), small, options=options)
                     row.append(result.step_time_ps)
                 times.append((row[0], row[1]))
                 needed.append(_needed_of_ends(result, small))

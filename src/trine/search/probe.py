@@ -26,12 +26,14 @@ from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.job import JobContext
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.stage import StageBuilder
+from trine.search.step_clocks import StepClocks
 from trine.training.memory import NoTimes
 from trine.training.setup import Setup, costs_on, setup_of
 from trine.workload.synthesis.model import ModelRecipe
 from trine.workload.synthesis.spec import Transformer
 
 if TYPE_CHECKING:
+    from trine.compute import ComputeModel
     from trine.parallel.contention import CommunicationKernels
     from trine.search.space import Layout
     from trine.training.options import SimulateOptions
@@ -84,6 +86,15 @@ class LayerCosts:
     resident: Mapping[str, int]
     rest: Mapping[str, int]
 
+    def scaled(self, slowdown: float) -> LayerCosts:
+        """Return the costs with the layers' times multiplied by ``slowdown``."""
+        return replace(self, **{name: int(slowdown * getattr(self, name)) for name in _TIMES})
+
+
+#: Times of a layer, and of the model's ends.
+_TIMES = ("forward", "backward", "forward_within", "backward_within", "forward_alone", "backward_alone", "first", "last",
+          "forward_chain", "backward_chain")  # fmt: skip
+
 
 class Probe:
     """Writer of three-layer programs for one search; costs are cached by the form of parallelism."""
@@ -91,7 +102,11 @@ class Probe:
     def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
         recipe: Any = workload.recipe
         short = with_layers(recipe, LAYERS)
+        self.clocks = StepClocks(workload, options, gpus)
+        if self.clocks.is_known:
+            options = replace(options, clocks={})
         self._setup: Setup = setup_of(short, Plan(dp=gpus), options)
+        self._models: dict[int, ComputeModel] = {}
         self._shorter = setup_of(with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
         self.software = self._setup.software.profile
         factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
@@ -183,7 +198,14 @@ class Probe:
         setup = self._setup
         if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
             return JobContext(workload, filled, NoTimes(), None, self.software)
-        return JobContext(workload, filled, setup.model, setup.launch, self.software)
+        return JobContext(workload, filled, self._model(filled.micro_batch or 1), setup.launch, self.software)
+
+    def _model(self, micro_batch: int) -> ComputeModel:
+        """Return the operator times at the clock of a long step with this micro-batch."""
+        if micro_batch not in self._models:
+            setup = self._setup
+            self._models[micro_batch] = self.clocks.times(setup.model, setup.workload, micro_batch)
+        return self._models[micro_batch]
 
     def _measure(self, plan: Plan) -> LayerCosts:
         context = self._context(self._setup.workload, plan)

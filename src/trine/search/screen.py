@@ -59,10 +59,13 @@ NO_CORRECTION = Correction(1.0, 0.0, 0.0, 0.0, 0, 1, ())
 
 
 class LayoutScreen:
-    """Estimates of layouts, with the corrections of the forms calibrated so far. layers: of the model."""
+    """Estimates of layouts, with the corrections of the forms calibrated so far.
 
-    def __init__(self, layers: int, probe: Probe) -> None:
-        self._layers, self._probe = layers, probe
+    layers: of the model. global_batch: of a step.
+    """
+
+    def __init__(self, layers: int, probe: Probe, global_batch: int) -> None:
+        self._layers, self._probe, self._global_batch = layers, probe, global_batch
         self._corrections: dict[tuple[object, ...], Correction] = {}
         self._rho: dict[int, float] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
@@ -116,6 +119,7 @@ class LayoutScreen:
         def screened(layers: int, count: int, use: Correction) -> int:
             return _step(small, count, costs, [float(layers)] * sample.chunks, use, message_ps)
 
+        costs = self._at_clock(layout, costs)
         work = (costs.forward + costs.backward) * chunks * steps * (more - few)
         rho = ((more_most - more_least) - (few_most - few_least)) / work if work else 1.0
         use = NO_CORRECTION._replace(rho=rho, micro_batch=layout.micro_batch, layers=few * chunks)
@@ -138,8 +142,15 @@ class LayoutScreen:
 
     def step_ps(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""
+        costs = self._at_clock(layout, costs)
         chunks, message_ps = chunk_layers(layout, stages, self._layers), self._probe.messages(layout, costs.message)
         return _step(layout, micro_batches, costs, chunks, self.correction(layout), message_ps)
+
+    def _at_clock(self, layout: Layout, costs: LayerCosts) -> LayerCosts:
+        """Return the costs at the clock of the layout's step."""
+        count = self._global_batch // layout.dp // layout.micro_batch
+        slowdown = self._probe.clocks.slowdown(layout.micro_batch, count)
+        return costs if slowdown == 1.0 else costs.scaled(slowdown)
 
     def needed_bytes(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely memory of the fullest rank in bytes, or 0 if no similar form is calibrated."""

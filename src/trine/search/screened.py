@@ -57,7 +57,7 @@ class ScreenedSearch(Search):
         if not self.estimates or self.pareto:
             super().search(families)
             return
-        self.screen = LayoutScreen(self.layers, self.job.probe)
+        self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
         kept = self.without_twins(families)
         self.measure([family.layout for family in kept])
         self._calibrate_each_tp(kept)

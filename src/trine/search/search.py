@@ -229,11 +229,12 @@ class Search:
         micro_batches, probe = self.micro_batches(layout), self.job.probe
         stages = self.stages_of(layout)
         message_ps = probe.message_ps(layout, costs.message)
-        time_ps = step_bound(layout, micro_batches, costs, self.layers, stages, message_ps)
+        slowdown = probe.clocks.slowdown(layout.micro_batch, micro_batches)
+        time_ps = int(slowdown * step_bound(layout, micro_batches, costs, self.layers, stages, message_ps))
         if not self._gathers_each:
             return time_ps
         gathers, slowed = (micro_batches * (self.layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
-        alone = micro_batches * self.layers * (costs.forward_alone + costs.backward_alone)
+        alone = int(slowdown * micro_batches * self.layers * (costs.forward_alone + costs.backward_alone))
         return max(time_ps, gathers, alone + slowed if slowed else 0)
 
     def _family_bound(self, family: Family) -> int:
