@@ -40,16 +40,16 @@ def errors(seed, num_layouts):
     found, packed = [], PackedJob(small.job)
     with workers(None, 1, packed) as executor:
         search = Search(packed, small.space, 0, executor, 1)
-        screen = LayoutScreen(search.layers, small.job.probe)
+        screen = LayoutScreen(search.layers, small.job.probe, small.space.global_batch)
         for layout in layouts:
             if len(found) == num_layouts or search.allocated(layout) > small.memory_bytes:
                 continue
-            jobs = simulate_small_jobs(packed, small.space.plan(layout), sample_of(layout))
             costs, outcome = search.cost(layout), simulate_layout(packed, small.space.plan(layout))
-            if jobs is None or costs is None or outcome.refused:
+            if costs is None or outcome.refused:
                 continue
-            screen.calibrate(layout, costs, jobs)
-            stages = search.stages_of(layout)
+            stages = search.sizes.likely(search.balance_of(layout), layout, costs)
+            sample = sample_of(layout, search.micro_batches(layout), stages)
+            screen.calibrate(layout, costs, simulate_small_jobs(packed, small.space.plan(layout), sample))
             estimate = screen.step_ps(layout, search.micro_batches(layout), costs, stages)
             if estimate:
                 found.append(estimate / outcome.step_ps - 1)

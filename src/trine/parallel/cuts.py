@@ -228,7 +228,7 @@ def balanced_starts(
         return cache[id(times)]
 
     stages = [[total(times) for times in models] for models in of_stage] or [[total(duration_ps)]] * num_stages
-    return [places[start] for start in _least_starts(stages, [traffic[place] for place in places])]
+    return [places[start] for start in least_starts(stages, [traffic[place] for place in places])]
 
 
 def sendable(workload: Workload, op: Operator) -> list[int]:
@@ -248,7 +248,7 @@ def _span(totals: Totals, first: int, end: int) -> int:
     return max(total[end] - total[first] for total in totals)
 
 
-def _least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
+def least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
     """Return the first place of each stage; ``across``: bytes sent at each place."""
     limit = _least_bottleneck(stages)
     n, num_stages = len(stages[0][0]) - 1, len(stages)

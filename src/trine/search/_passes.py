@@ -14,7 +14,8 @@ class PassTables(NamedTuple):
     """The order of passes, and the way between ranks.
 
     starts: first pass of each rank, and the end. kinds, chunks, micro_batches: of each pass. message_ps: time of a
-    message from each rank to the next one; of the last rank, to the first.
+    message from each rank to the next one; of the last rank, to the first. wait_ps: the part of it for which the
+    sender waits before its next pass.
     """
 
     starts: Int64
@@ -22,10 +23,11 @@ class PassTables(NamedTuple):
     chunks: Int64
     micro_batches: Int64
     message_ps: Int64
+    wait_ps: Int64
 
 
 class PassState(NamedTuple):
-    """Times in ps and progress. durations: by kind and chunk. ends: of forward and input-gradient passes by chunk and
+    """Times in ps and progress. durations: by kind and chunk; of kind 4, what follows the gradients of weights. ends: of forward and input-gradient passes by chunk and
     micro-batch, -1 if open. free: end of each rank's last pass. place: each rank's next pass."""
 
     durations: Int64
@@ -69,7 +71,14 @@ def run_passes(tables: PassTables, state: PassState, last_chunk: Int) -> Int:
                     state.ends[0, chunk, batch] = end
                 elif kind < 3:
                     state.ends[1, chunk, batch] = end
-                state.free[rank] = end
+                busy = waiting = end
+                if kind == 1 or kind == 3:
+                    busy += state.durations[4, chunk]
+                if kind == 0 and chunk < last_chunk:
+                    waiting += tables.wait_ps[chunk % num_ranks]
+                if (kind == 1 or kind == 2) and chunk > 0:
+                    waiting += tables.wait_ps[(chunk - 1) % num_ranks]
+                state.free[rank] = max(busy, waiting)
                 state.place[rank] += 1
                 left -= 1
         if left == before:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,8 +34,8 @@ from trine.common.arrays import Int64
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
-from trine.parallel.cuts import STARTS
-from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED
+from trine.parallel.cuts import STARTS, least_starts
+from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED, TIME
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
 
 if TYPE_CHECKING:
@@ -59,15 +60,39 @@ class StageSizes:
     def __init__(self, workload: Workload, layers: int) -> None:
         self._workload, self._layers = workload, layers
         self._cache: dict[tuple[str, int, int], StageLayers | None] = {}
+        self._likely: dict[tuple[object, ...], StageLayers | None] = {}
 
     def of(self, balance: str, pp: int, virtual_stages: int) -> StageLayers | None:
         """Return the layers of each stage; None if the cuts depend on operator times, or the rule refuses them."""
         key = (balance, pp, virtual_stages)
         if key not in self._cache:
             chunks = (self._layers,) if pp * virtual_stages == 1 else self._count(balance, pp * virtual_stages)
-            each = np.array(chunks or [0] * pp * virtual_stages, np.int64).reshape(virtual_stages, pp)
-            self._cache[key] = StageLayers(chunks, each.sum(0), (each > 0).sum(0)) if chunks else None
+            self._cache[key] = by_stage(chunks, pp, virtual_stages) if chunks else None
         return self._cache[key]
+
+    def likely(self, balance: str, layout: Layout, costs: LayerCosts) -> StageLayers | None:
+        """Return the layers of each stage, also if the cuts equalise operator times; None if the rule refuses them.
+
+        Those cuts are likely, not certain: stages of nearly equal times may be cut elsewhere.
+        """
+        if balance != TIME or layout.pp == 1:
+            return self.of(balance, layout.pp, layout.virtual_stages)
+        layer = costs.forward_alone + costs.backward_alone
+        key = (balance, layout.pp * layout.virtual_stages, layer, costs.first, costs.last)
+        if key not in self._likely:
+            self._likely[key] = self._with_equal_times(layout, layer, costs)
+        return self._likely[key]
+
+    def _with_equal_times(self, layout: Layout, layer: int, costs: LayerCosts) -> StageLayers | None:
+        """Return the stages cut by time between embedding, layers and head, each a unit."""
+        layers, chunks = self._layers, layout.pp * layout.virtual_stages
+        if chunks > layers + 2:
+            return None
+        totals = list(accumulate([0, costs.first, *[layer] * layers, costs.last]))
+        starts = least_starts([[totals]] * chunks, [1] * len(totals))
+        ends = [*starts[1:], layers + 2]
+        counts = tuple(max(0, min(b, layers + 1) - max(a, 1)) for a, b in zip(starts, ends, strict=True))
+        return by_stage(counts, layout.pp, layout.virtual_stages)
 
     def _count(self, balance: str, chunks: int) -> tuple[int, ...]:
         forward = [op for op in self._workload.operators if op.phase == FORWARD]
@@ -77,6 +102,12 @@ class StageSizes:
             return ()
         parts = () if starts is None else zip(starts, [*starts[1:], len(forward)], strict=True)
         return tuple(len({block for op in forward[a:b] if (block := layer_of(op.layer))}) for a, b in parts)
+
+
+def by_stage(chunks: tuple[int, ...], pp: int, virtual_stages: int) -> StageLayers:
+    """Return the layers of each stage from those of each chunk."""
+    each = np.array(chunks, np.int64).reshape(virtual_stages, pp)
+    return StageLayers(chunks, each.sum(0), (each > 0).sum(0))
 
 
 def step_bound(

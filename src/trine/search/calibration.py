@@ -8,7 +8,7 @@ them (:class:`trine.search.screen.Screen`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,42 +20,68 @@ from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:
     from trine.results import Result
+    from trine.search.bounds import StageLayers
     from trine.search.space import Layout
     from trine.search.worker import PackedJob
 
-#: Stages of a calibrated pipeline, and chunks of a stage of the interleaved schedule.
-STAGES, CHUNKS = 2, 2
+#: Most stages of a small job, and most chunks of a stage of the interleaved schedule: a first stage, a last one and two
+#: between them; the same for chunks.
+STAGES, CHUNKS = 4, 4
+#: Most layers of a usual chunk in the smaller jobs.
+MOST_LAYERS = 4
 
 
 class FormSample(NamedTuple):
-    """Sizes of the small jobs of a form. layers: of each chunk; micro_batches: of a replica; both least first."""
+    """Sizes of the small jobs of a form. chunks: layers of each chunk; micro_batches: of a replica; both least first."""
 
     pp: int
     virtual_stages: int
-    layers: tuple[int, int]
+    chunks: tuple[tuple[int, ...], tuple[int, ...]]
     micro_batches: tuple[int, int]
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks of the model."""
-        return self.pp * self.virtual_stages
 
 
 class SmallJobs(NamedTuple):
     """Simulated small jobs. times_ps: by layers, then micro-batches. needed_bytes: by layers, then of the first and the
     last stage; 0 if unknown."""
 
+    sample: FormSample
     times_ps: tuple[tuple[int, int], tuple[int, int]]
     needed_bytes: tuple[tuple[int, int], tuple[int, int]]
 
 
-def sample_of(layout: Layout) -> FormSample:
-    """Return the sizes of the small jobs that calibrate a layout."""
+def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) -> FormSample:
+    """Return the sizes of the small jobs that calibrate a layout with this many micro-batches.
+
+    stages: the layers of its chunks, None if unknown. The ends of a small job differ from its other chunks as they do
+    in the layout, so that the same rank limits its pace.
+    """
     if layout.pp == 1:
-        return FormSample(1, 1, (3, 4), (1, 2))
-    if layout.virtual_stages > 1:  # micro-batches are a multiple of the stages
-        return FormSample(STAGES, CHUNKS, (1, 2), (2 * STAGES, 3 * STAGES))
-    return FormSample(STAGES, 1, (3, 4), (2 * STAGES, 2 * STAGES + 1))
+        return FormSample(1, 1, ((3,), (4,)), (1, 2))
+    pp, virtual_stages = min(layout.pp, STAGES), min(layout.virtual_stages, CHUNKS)
+    if layout.schedule == "interleaved":  # micro-batches are a multiple of the stages
+        least = pp if micro_batches == layout.pp else 2 * pp
+        counts = (least, least + pp)
+    else:
+        least = min(2 * pp, micro_batches)
+        step = 2 if layout.schedule == "dualpipe" else 1
+        counts = (least, least + step)
+    chunks = _shape(pp * virtual_stages, () if stages is None else stages.chunks)
+    return FormSample(pp, virtual_stages, (chunks, tuple(count + 1 for count in chunks)), counts)
+
+
+def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return few layers for each of ``count`` chunks: the first, and the last two, differ from others as in ``layers``.
+
+    At least one chunk has one layer; the last chunks of a model with a large head may have none.
+    """
+    if not layers:
+        return (1,) * count
+    middle = sorted(layers)[len(layers) // 2]
+    differences = [0] * count
+    for place in (0, -2, -1):
+        differences[place] = layers[place] - middle
+    base = max(1, min(-min(differences), MOST_LAYERS))
+    return tuple(max(0, base + each) for each in differences)
 
 
 def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> SmallJobs | None:
@@ -64,21 +90,28 @@ def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> Sm
     from trine.training import simulate
 
     job, times, needed = packed.job(), [], []
-    assert plan.micro_batch is not None
+    assert plan.micro_batch is not None and plan.batch is not None
+    clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
+    options = replace(job.options, clocks=clocks)
     try:
         with without_collector(), unobserved(), showing_few():
-            for layers in sample.layers:
+            for chunks in sample.chunks:
                 row = []
                 for count in sample.micro_batches:
                     small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
-                                    batch=count * plan.micro_batch)  # fmt: skip
-                    result = simulate(job.short(layers * sample.chunks), small, options=job.options)
+                                    batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
+                    result = simulate(job.short(sum(chunks)), small, options=options)
                     row.append(result.step_time_ps)
                 times.append((row[0], row[1]))
                 needed.append(_needed_of_ends(result, small))
     except InputError:
         return None
-    return SmallJobs((times[0], times[1]), (needed[0], needed[1]))
+    return SmallJobs(sample, (times[0], times[1]), (needed[0], needed[1]))
+
+
+def _placement(chunks: tuple[int, ...]) -> dict[str, Any]:
+    """Return the fields of a plan that give each chunk its layers, whatever the software's rule."""
+    return {} if len(chunks) == 1 else {"stage_layers": chunks, "balance": None}
 
 
 def _needed_of_ends(result: Result, plan: Plan) -> tuple[int, int]:

@@ -38,9 +38,12 @@ def estimate_step(workload: Workload, plan: Plan, options: SimulateOptions, is_c
     values = {name: getattr(filled, name) for name in Layout._fields}
     layout = Layout(**{**values, "micro_batch": micro_batch, "sequence_parallel": bool(filled.sequence_parallel)})
     layers = probe.facts.layers or int(str(workload.metadata["layers"]))
-    screen, costs = LayoutScreen(layers, probe), probe.costs(filled.filled({"micro_batch": micro_batch}))
+    screen, costs = (
+        LayoutScreen(layers, probe, plan.batch * plan.dp),
+        probe.costs(filled.filled({"micro_batch": micro_batch})),
+    )
+    stages = StageSizes(workload, layers).likely(str(filled.balance or FALLBACKS["balance"]), layout, costs)
     if is_calibrated:
-        screen.calibrate(layout, costs, simulate_small_jobs(PackedJob(job), plan, sample_of(layout)))
-    sizes = StageSizes(workload, layers)
-    stages = sizes.of(str(filled.balance or FALLBACKS["balance"]), layout.pp, layout.virtual_stages)
+        sample = sample_of(layout, plan.batch // micro_batch, stages)
+        screen.calibrate(layout, costs, simulate_small_jobs(PackedJob(job), plan, sample))
     return screen.step_ps(layout, plan.batch // micro_batch, costs, stages) or None

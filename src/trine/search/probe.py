@@ -26,12 +26,15 @@ from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.job import JobContext
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.stage import StageBuilder
+from trine.parallel.stages import BOTH, WEIGHT_PART
+from trine.search.step_clocks import StepClocks
 from trine.training.memory import NoTimes
 from trine.training.setup import Setup, costs_on, setup_of
 from trine.workload.synthesis.model import ModelRecipe
 from trine.workload.synthesis.spec import Transformer
 
 if TYPE_CHECKING:
+    from trine.compute import ComputeModel
     from trine.parallel.contention import CommunicationKernels
     from trine.search.space import Layout
     from trine.training.options import SimulateOptions
@@ -45,6 +48,7 @@ PPM = 1_000_000
 #: First words of the keys of collectives that every micro-batch has.
 EACH_MICRO_BATCH = ("tp", "cp", "ep")
 _RESIDENT = tuple(MEMORY_CATEGORIES)
+_WEIGHTS = _RESIDENT.index("weights")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +58,9 @@ class LayerCosts:
     forward, backward: the longest path from a layer's first operator to the next layer's. forward_within,
     backward_within: the longest path to the end of the layer's last operator. forward_alone,
     backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
-    and of head and loss, both passes together. forward_chain, backward_chain: compute time of a layer that lies
+    and of head and loss, both passes together; first_forward, last_forward: of the forward pass. weight, first_weight,
+    last_weight: the part of a backward pass that computes only gradients of weights. after, after_rest: compute time
+    after each backward pass, such as the sum of gradients, of a layer and of the rest. forward_chain, backward_chain: compute time of a layer that lies
     between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
     of a layer's weights on a rank. launch: launch
     time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
@@ -72,6 +78,13 @@ class LayerCosts:
     backward_alone: int
     first: int
     last: int
+    first_forward: int
+    last_forward: int
+    weight: int
+    first_weight: int
+    last_weight: int
+    after: int
+    after_rest: int
     forward_chain: int
     backward_chain: int
     message: int
@@ -84,6 +97,16 @@ class LayerCosts:
     resident: Mapping[str, int]
     rest: Mapping[str, int]
 
+    def scaled(self, slowdown: float) -> LayerCosts:
+        """Return the costs with the layers' times multiplied by ``slowdown``."""
+        return replace(self, **{name: int(slowdown * getattr(self, name)) for name in _TIMES})
+
+
+#: Times of a layer, and of the model's ends.
+_TIMES = ("forward", "backward", "forward_within", "backward_within", "forward_alone", "backward_alone", "first", "last",
+          "first_forward", "last_forward", "weight", "first_weight", "last_weight", "after", "after_rest",
+          "forward_chain", "backward_chain")  # fmt: skip
+
 
 class Probe:
     """Writer of three-layer programs for one search; costs are cached by the form of parallelism."""
@@ -91,7 +114,11 @@ class Probe:
     def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
         recipe: Any = workload.recipe
         short = with_layers(recipe, LAYERS)
+        self.clocks = StepClocks(workload, options, gpus)
+        if self.clocks.is_known:
+            options = replace(options, clocks={})
         self._setup: Setup = setup_of(short, Plan(dp=gpus), options)
+        self._models: dict[int, ComputeModel] = {}
         self._shorter = setup_of(with_layers(recipe, LAYERS - 1), Plan(dp=gpus), options).workload
         self.software = self._setup.software.profile
         factors = (1.0, 1.0) if self.software is None else self.software.communication_factors()
@@ -122,6 +149,16 @@ class Probe:
         if launch is None or costs is None or launch.synchronises not in ("pass", "forward") or layout.pp == 1:
             return 0
         return int(int(self.messages(layout, size_bytes)[:-1].min()) * MARGIN)
+
+    def waits(self, layout: Layout, size_bytes: int) -> Int64:
+        """Return the time of each of :meth:`messages` for which its sender waits; zeros if the software sends ahead.
+
+        Between virtual stages, most software does not wait.
+        """
+        times, launch = self.messages(layout, size_bytes), self._setup.launch
+        if launch is None or launch.synchronises not in ("pass", "forward") or layout.virtual_stages > 1:
+            return np.zeros_like(times)
+        return times
 
     def messages(self, layout: Layout, size_bytes: int) -> Int64:
         """Return the time of a message from each stage to the next one, alone on the network, in ps: int64[pp].
@@ -183,7 +220,14 @@ class Probe:
         setup = self._setup
         if workload is not setup.workload:  # operator times are bound to a workload, and memory needs none
             return JobContext(workload, filled, NoTimes(), None, self.software)
-        return JobContext(workload, filled, setup.model, setup.launch, self.software)
+        return JobContext(workload, filled, self._model(filled.micro_batch or 1), setup.launch, self.software)
+
+    def _model(self, micro_batch: int) -> ComputeModel:
+        """Return the operator times at the clock of a long step with this micro-batch."""
+        if micro_batch not in self._models:
+            setup = self._setup
+            self._models[micro_batch] = self.clocks.times(setup.model, setup.workload, micro_batch)
+        return self._models[micro_batch]
 
     def _measure(self, plan: Plan) -> LayerCosts:
         context = self._context(self._setup.workload, plan)
@@ -269,6 +313,7 @@ def _layer_costs(
     of_layer = [b - a for a, b in zip(shorter, resident, strict=True)]
     rest = [b - LAYERS * layer for b, layer in zip(resident, of_layer, strict=True)]
     kept = max(0, held[forward[2]] - held[forward[1]])
+    after = marks.total_after_passes()
     return LayerCosts(
         forward=marks.path(forward[1], forward[2], alone),
         backward=marks.path(backward[2], backward[1], alone),
@@ -280,6 +325,13 @@ def _layer_costs(
         backward_alone=marks.total(1, (Phase.BACKWARD, Phase.RECOMPUTE)),
         first=marks.total_of_rest(before_blocks=True),
         last=marks.total_of_rest(before_blocks=False),
+        first_forward=marks.total_of_rest(True, (Phase.FORWARD,)),
+        last_forward=marks.total_of_rest(False, (Phase.FORWARD,)),
+        weight=marks.total_of_weights(1),
+        after=int(after * of_layer[_WEIGHTS] / max(resident[_WEIGHTS], 1)),
+        after_rest=int(after * rest[_WEIGHTS] / max(resident[_WEIGHTS], 1)),
+        first_weight=marks.total_of_rest(True, (Phase.BACKWARD,), marks.weight_share),
+        last_weight=marks.total_of_rest(False, (Phase.BACKWARD,), marks.weight_share),
         forward_chain=marks.total(1, (Phase.FORWARD,), drop=1),
         backward_chain=marks.total(1, (Phase.BACKWARD,), drop=2),
         message=context.rank_bytes(marks.operators(1, FORWARD)[-1].outputs[0], context.micro_batches[0]),
@@ -305,6 +357,11 @@ def _held(program: RankProgram) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
+#: Phases of passes, and the share of an operator that computes gradients of weights, by its part.
+_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+_WEIGHT_SHARES = {WEIGHT_PART: 1.0, BOTH: 0.5}
+
+
 class _Marks:
     """The steps of a program by block and phase, and longest paths between them."""
 
@@ -317,7 +374,7 @@ class _Marks:
         forward = [op.layer for op in context.workload.operators if op.phase == FORWARD]
         first = next((i for i, layer in enumerate(forward) if layer_of(layer)), 0)
         self._early = set(forward[:first])
-        self._names = names
+        self._names, self._parts = names, context.stages.parts
         self._operators, self._blocks = context.workload.operators, blocks
 
     def operators(self, block: int, phase: str) -> list[Operator]:
@@ -344,13 +401,37 @@ class _Marks:
         ]  # fmt: skip
         return sum(times[: len(times) - drop])
 
-    def total_of_rest(self, before_blocks: bool) -> int:
-        """Return the compute time outside of the blocks: of layers before the first block, or behind the last."""
-        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-        return sum(
-            step.duration_ps for i, step in enumerate(self._steps)
+    def total_of_rest(
+        self, before_blocks: bool, phases: Sequence[Phase] = _PASSES, share: Callable[[int], float] | None = None
+    ) -> int:
+        """Return the compute time outside of the blocks: of layers before the first block, or behind the last.
+
+        share: returns the share of a step, by its index, that counts.
+        """
+        return int(sum(
+            step.duration_ps * (1.0 if share is None else share(i)) for i, step in enumerate(self._steps)
             if self._block[i] < 0 and isinstance(step, Compute) and self._is_compute(i, phases)
             and step.label.layer >= 0 and (self._names[step.label.layer] in self._early) == before_blocks
+        ))  # fmt: skip
+
+    def total_of_weights(self, block: int) -> int:
+        """Return the compute time of a block's gradients of weights in ps."""
+        return int(sum(
+            step.duration_ps * self.weight_share(i) for i, step in enumerate(self._steps)
+            if self._block[i] == block and isinstance(step, Compute) and self._is_compute(i, (Phase.BACKWARD,))
+        ))  # fmt: skip
+
+    def weight_share(self, index: int) -> float:
+        """Return the share of a step that a schedule with divided backward passes runs as gradients of weights."""
+        operator = self._operators[self._steps[index].label.operator]
+        return _WEIGHT_SHARES.get(self._parts.get(operator.id, ""), 0.0)
+
+    def total_after_passes(self) -> int:
+        """Return the compute time of the optimizer phase that follows a micro-batch, in ps."""
+        return sum(
+            step.duration_ps for step in self._steps
+            if isinstance(step, Compute) and step.stream == COMPUTE_STREAM and step.label.phase == Phase.OPTIMIZER
+            and step.label.microbatch >= 0
         )  # fmt: skip
 
     def path(self, source: int, target: int, alone: Callable[[Collective], int], with_target: bool = False) -> int:

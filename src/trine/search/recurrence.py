@@ -7,6 +7,7 @@ one to the others.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,26 +20,35 @@ from trine.search._passes import PassState, PassTables, run_passes
 ROUNDS = 3
 
 
-def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, message_ps: Int64) -> int:
+class Messages(NamedTuple):
+    """Times of messages from each rank to the next one in ps, int64[pp]; the last rank's goes to the first.
+
+    wait_ps: the part for which the sender waits before its next pass.
+    """
+
+    time_ps: Int64
+    wait_ps: Int64
+
+
+def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, messages: Messages) -> int:
     """Return the end of the last pass in ps.
 
-    durations: times of passes in ps by kind (forward, backward, input gradient, weight gradient) and chunk of the
-    model. message_ps: time of a message from each rank to the next one, int64[pp]; the last rank's goes to the first.
-    Returns 0 if the schedule's
-    ranks would wait for each other, or if a micro-batch takes other ranks than its chunks'.
+    durations: times of passes in ps by kind (forward, backward, input gradient, weight gradient, and what follows
+    gradients of weights beside the messages) and chunk of the model. Returns 0 if the schedule's ranks would wait for each other, or if a micro-batch takes other ranks than its
+    chunks'.
     """
     stages = durations.shape[1] // pp
     shown = micro_batches
     if micro_batches > (ROUNDS + 2) * pp:
         shown = ROUNDS * pp + micro_batches % pp
-    first = _run(schedule, pp, shown, stages, durations, message_ps)
+    first = _run(schedule, pp, shown, stages, durations, messages)
     if shown == micro_batches or not first:
         return first
-    second = _run(schedule, pp, shown + pp, stages, durations, message_ps)
+    second = _run(schedule, pp, shown + pp, stages, durations, messages)
     return first + (second - first) * (micro_batches - shown) // pp
 
 
-def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int64, message_ps: Int64) -> int:
+def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int64, messages: Messages) -> int:
     tables = _tables(schedule, pp, micro_batches, stages)
     if tables is None:
         return 0
@@ -46,7 +56,7 @@ def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int
         durations, np.full((2, pp * stages, micro_batches), -1, np.int64), np.zeros(pp, np.int64),
         tables.starts[:-1].copy(),
     )  # fmt: skip
-    tables = tables._replace(message_ps=message_ps)
+    tables = tables._replace(message_ps=messages.time_ps, wait_ps=messages.wait_ps)
     return 0 if run_passes(tables, state, pp * stages - 1) else int(state.free.max())
 
 
@@ -65,4 +75,4 @@ def _tables(schedule: str, pp: int, micro_batches: int, stages: int) -> PassTabl
     starts = np.cumsum([0, *(len(passes) for passes in ranks)], dtype=np.int64)
     every = np.array([(each.kind, each.chunk, each.microbatch) for passes in ranks for each in passes], np.int64)
     kinds, chunks, batches = (np.ascontiguousarray(column) for column in every.reshape(-1, 3).T)
-    return PassTables(starts, kinds, chunks, batches, np.zeros(pp, np.int64))
+    return PassTables(starts, kinds, chunks, batches, np.zeros(pp, np.int64), np.zeros(pp, np.int64))

@@ -15,20 +15,20 @@ contention depends on tp, cp and experts, and hardly on the micro-batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from trine.common.arrays import Int64
-from trine.search.bounds import StageLayers, memory_bounds
-from trine.search.calibration import FormSample, SmallJobs, sample_of
+from trine.parallel.plan import GRADIENTS_SHARDED
+from trine.search.bounds import StageLayers, by_stage, memory_bounds
+from trine.search.calibration import FormSample, SmallJobs
 from trine.search.probe import LayerCosts, Probe
-from trine.search.recurrence import pipeline_ps
+from trine.search.recurrence import Messages, pipeline_ps
 from trine.search.space import Layout
 
-#: Share of a backward pass that computes gradients of weights, where a schedule divides it: a GEMM has one product for
-#: its input and one for its weight.
-WEIGHT_SHARE = 0.5
 #: Fields of a form, the most important first: corrections of another sharding or offload say nothing about a tail.
 _FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "shard_ways", "recompute", "dp",
          "micro_batch")  # fmt: skip
@@ -37,6 +37,8 @@ _NUM_SHARED = (12, 11, 10, 9, 4, 2)
 #: Similar forms that share at least this many fields have nearly the same corrections.
 _CLOSE = 9
 _SIBLINGS = ("1f1b", "interleaved")
+#: Newton's method: most iterations, the relative shift of a derivative, and the error that ends it.
+ITERATIONS, SHIFT, EXACT = 8, 1e-3, 1e-5
 
 
 class Correction(NamedTuple):
@@ -50,7 +52,7 @@ class Correction(NamedTuple):
     fixed: float
     tail: float
     tail_layer: float
-    layers: int
+    layers: float
     micro_batch: int
     memory: tuple[tuple[float, float], ...]
 
@@ -59,10 +61,13 @@ NO_CORRECTION = Correction(1.0, 0.0, 0.0, 0.0, 0, 1, ())
 
 
 class LayoutScreen:
-    """Estimates of layouts, with the corrections of the forms calibrated so far. layers: of the model."""
+    """Estimates of layouts, with the corrections of the forms calibrated so far.
 
-    def __init__(self, layers: int, probe: Probe) -> None:
-        self._layers, self._probe = layers, probe
+    layers: of the model. global_batch: of a step.
+    """
+
+    def __init__(self, layers: int, probe: Probe, global_batch: int) -> None:
+        self._layers, self._probe, self._global_batch = layers, probe, global_batch
         self._corrections: dict[tuple[object, ...], Correction] = {}
         self._rho: dict[int, float] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
@@ -105,25 +110,29 @@ class LayoutScreen:
 
     def _correct(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs) -> Correction:
         """Return the corrections that make the estimates of the small jobs equal their simulations."""
-        sample = sample_of(layout)
+        sample = jobs.sample
         small = layout._replace(pp=sample.pp, virtual_stages=sample.virtual_stages)
-        (few, more), (least, most) = sample.layers, sample.micro_batches
+        few, more = (list(map(float, chunks)) for chunks in sample.chunks)
+        least, most = sample.micro_batches
         (few_least, few_most), (more_least, more_most) = jobs.times_ps
-        steps, chunks = most - least, sample.virtual_stages
+        messages = self._messages(small, costs)
+        costs = self._at_clock(layout, costs)
 
-        message_ps = self._probe.messages(small, costs.message)
+        def screened(chunks: list[float], count: int, use: Correction) -> int:
+            return _step(small, count, costs, chunks, use, messages)
 
-        def screened(layers: int, count: int, use: Correction) -> int:
-            return _step(small, count, costs, [float(layers)] * sample.chunks, use, message_ps)
-
-        work = (costs.forward + costs.backward) * chunks * steps * (more - few)
+        work = (costs.forward + costs.backward) * sample.virtual_stages * (most - least)
         rho = ((more_most - more_least) - (few_most - few_least)) / work if work else 1.0
-        use = NO_CORRECTION._replace(rho=rho, micro_batch=layout.micro_batch, layers=few * chunks)
-        missing = (few_most - few_least) - (screened(few, most, use) - screened(few, least, use))
-        use = use._replace(fixed=missing / steps / (2 * chunks))
+        on_rank = [most_layers(small, chunks) for chunks in (few, more)]
+        use = NO_CORRECTION._replace(rho=rho, micro_batch=layout.micro_batch, layers=on_rank[0])
+        use = _solve(
+            use, (few_most - few_least, more_most - more_least),
+            lambda each: (screened(few, most, each) - screened(few, least, each),
+                          screened(more, most, each) - screened(more, least, each)),
+        )  # fmt: skip
         tail = few_least - screened(few, least, use)
         tail_more = more_least - screened(more, least, use)
-        tail_layer = (tail_more - tail) / ((more - few) * chunks)
+        tail_layer = (tail_more - tail) / (on_rank[1] - on_rank[0])
         return use._replace(tail=tail, tail_layer=tail_layer, memory=_memory(small, costs, sample, jobs.needed_bytes))
 
     def correction(self, layout: Layout) -> Correction:
@@ -138,8 +147,20 @@ class LayoutScreen:
 
     def step_ps(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""
-        chunks, message_ps = chunk_layers(layout, stages, self._layers), self._probe.messages(layout, costs.message)
-        return _step(layout, micro_batches, costs, chunks, self.correction(layout), message_ps)
+        costs = self._at_clock(layout, costs)
+        chunks = chunk_layers(layout, stages, self._layers)
+        return _step(layout, micro_batches, costs, chunks, self.correction(layout), self._messages(layout, costs))
+
+    def _messages(self, layout: Layout, costs: LayerCosts) -> Messages:
+        return Messages(self._probe.messages(layout, costs.message), self._probe.waits(layout, costs.message))
+
+    def _micro_batches(self, layout: Layout) -> int:
+        return self._global_batch // layout.dp // layout.micro_batch
+
+    def _at_clock(self, layout: Layout, costs: LayerCosts) -> LayerCosts:
+        """Return the costs at the clock of the layout's step."""
+        slowdown = self._probe.clocks.slowdown(layout.micro_batch, self._micro_batches(layout))
+        return costs if slowdown == 1.0 else costs.scaled(slowdown)
 
     def needed_bytes(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely memory of the fullest rank in bytes, or 0 if no similar form is calibrated."""
@@ -147,6 +168,35 @@ class LayoutScreen:
         least = memory_bounds(layout, micro_batches, costs, self._layers, stages)
         pairs = zip(correction.memory, least, strict=False)
         return max((int(offset + ratio * bound) for (offset, ratio), bound in pairs), default=0)
+
+
+def _solve(
+    use: Correction, targets: tuple[int, int], differences: Callable[[Correction], tuple[int, int]]
+) -> Correction:
+    """Return ``rho`` and ``fixed`` for which the estimated times of further micro-batches equal the simulated ones.
+
+    Newton's method: which pass limits a pipeline may change with both.
+    """
+    best, least = use, inf
+    for _ in range(ITERATIONS):
+        found = differences(use)
+        errors = [target - each for target, each in zip(targets, found, strict=True)]
+        if (size := max(map(abs, errors))) < least:
+            best, least = use, size
+        if size <= EXACT * max(targets):
+            break
+        step = max(abs(use.fixed) * SHIFT, SHIFT * max(targets))
+        by_rho = [(a - b) / SHIFT for a, b in zip(differences(use._replace(rho=use.rho + SHIFT)), found, strict=True)]
+        by_fixed = [
+            (a - b) / step for a, b in zip(differences(use._replace(fixed=use.fixed + step)), found, strict=True)
+        ]
+        scale = by_rho[0] * by_fixed[1] - by_rho[1] * by_fixed[0]
+        if not scale:
+            break
+        rho = (errors[0] * by_fixed[1] - errors[1] * by_fixed[0]) / scale
+        fixed = (by_rho[0] * errors[1] - by_rho[1] * errors[0]) / scale
+        use = use._replace(rho=use.rho + rho, fixed=use.fixed + fixed)
+    return best
 
 
 def form_of(layout: Layout) -> tuple[object, ...]:
@@ -161,16 +211,20 @@ def chunk_layers(layout: Layout, stages: StageLayers | None, layers: int) -> lis
     return [layers / chunks] * chunks if stages is None else [float(count) for count in stages.chunks]
 
 
+def most_layers(layout: Layout, chunks: list[float]) -> float:
+    """Return the layers of the rank with the most."""
+    return max(sum(chunks[rank :: layout.pp]) for rank in range(layout.pp))
+
+
 def _step(
-    layout: Layout, micro_batches: int, costs: LayerCosts, chunks: list[float], use: Correction, message_ps: Int64
+    layout: Layout, micro_batches: int, costs: LayerCosts, chunks: list[float], use: Correction, messages: Messages
 ) -> int:
     """Return the step time in ps with layers ``chunks`` and the corrections ``use``."""
     passes = _passes_ps(layout, costs, chunks, use)
-    of_rank = max(sum(chunks[rank :: layout.pp]) for rank in range(layout.pp))
-    tail = use.tail + use.tail_layer * (of_rank - use.layers)
+    tail = use.tail + use.tail_layer * (most_layers(layout, chunks) - use.layers)
     if layout.pp == 1:
-        return int(micro_batches * int(passes[0, 0] + passes[1, 0]) + tail)
-    time_ps = pipeline_ps(str(layout.schedule), layout.pp, micro_batches, passes, message_ps)
+        return int(micro_batches * int(passes[0, 0] + passes[1, 0] + passes[4, 0]) + tail)
+    time_ps = pipeline_ps(str(layout.schedule), layout.pp, micro_batches, passes, messages)
     return int(time_ps + tail) if time_ps else 0
 
 
@@ -181,16 +235,23 @@ def _passes_ps(layout: Layout, costs: LayerCosts, chunks: list[float], use: Corr
     one = np.minimum(layers, 1.0)
     forward = use.rho * (more * costs.forward + one * costs.forward_within)
     backward = use.rho * (more * costs.backward + one * costs.backward_within)
+    weight = use.rho * layers * costs.weight
+    for chunk, whole, ahead, late in (
+        (0, costs.first, costs.first_forward, costs.first_weight),
+        (-1, costs.last, costs.last_forward, costs.last_weight),
+    ):
+        forward[chunk] += ahead
+        backward[chunk] += whole - ahead
+        weight[chunk] += late
     scale = layout.micro_batch / use.micro_batch
-    third = costs.first / 3, costs.last / 3  # a forward pass is a third of the work
-    forward[0] += third[0]
-    backward[0] += 2 * third[0]
-    forward[-1] += third[1]
-    backward[-1] += 2 * third[1]
     forward += use.fixed * scale
     backward += use.fixed * scale
-    weight = WEIGHT_SHARE * backward
-    times: Int64 = np.maximum(np.stack([forward, backward, backward - weight, weight]), 0).astype(np.int64)
+    after = layers * costs.after
+    after[0] += costs.after_rest / 2
+    after[-1] += costs.after_rest / 2
+    if layout.sharding in GRADIENTS_SHARDED:  # a rank adds up only its own gradients
+        after /= (layout.shard_ways or layout.dp) * layout.cp
+    times: Int64 = np.maximum(np.stack([forward, backward, backward - weight, weight, after]), 0).astype(np.int64)
     return times
 
 
@@ -199,10 +260,9 @@ def _memory(
 ) -> tuple[tuple[float, float], ...]:
     """Return offset and ratio of the needed memory against its lower bound, from the two numbers of layers."""
     bounds = []
-    for layers in sample.layers:
-        each = np.full((sample.virtual_stages, sample.pp), layers, np.int64)
-        stages = StageLayers((layers,) * sample.chunks, each.sum(0), (each > 0).sum(0))
-        bounds.append(memory_bounds(layout, sample.micro_batches[1], costs, layers * sample.chunks, stages))
+    for chunks in sample.chunks:
+        stages = by_stage(chunks, sample.pp, sample.virtual_stages)
+        bounds.append(memory_bounds(layout, sample.micro_batches[1], costs, sum(chunks), stages))
     lines = []
     for end in range(2):
         less, more = bounds[0][end], bounds[1][end]

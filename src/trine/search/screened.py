@@ -27,6 +27,7 @@ from trine.search.search import (
 from trine.search.ties import RESOLUTION, assumptions
 
 if TYPE_CHECKING:
+    from trine.search.bounds import StageLayers
     from trine.search.probe import LayerCosts
     from trine.search.space import Family, Layout
     from trine.search.worker import Outcome
@@ -57,7 +58,7 @@ class ScreenedSearch(Search):
         if not self.estimates or self.pareto:
             super().search(families)
             return
-        self.screen = LayoutScreen(self.layers, self.job.probe)
+        self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
         kept = self.without_twins(families)
         self.measure([family.layout for family in kept])
         self._calibrate_each_tp(kept)
@@ -83,11 +84,17 @@ class ScreenedSearch(Search):
             return super()._time_bound(layout, costs)
         if costs is None:
             return 0
-        stages = self.stages_of(layout)
+        stages = self.likely_stages(layout, costs)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
         if time_ps and (self._known_screen.is_known(layout) or not self._may_wait(layout)):
             return time_ps
         return max(time_ps, super()._time_bound(layout, costs))
+
+    def likely_stages(self, layout: Layout, costs: LayerCosts) -> StageLayers | None:
+        """Return the layers of each stage, by the likely cuts if they depend on operator times."""
+        if layout.pp > 1 and {"first_stage_layers", "last_stage_layers"} & self.space.fixed.keys():
+            return None
+        return self.sizes.likely(self.balance_of(layout), layout, costs)
 
     def _may_wait(self, layout: Layout) -> bool:
         """Return whether a layer waits for gathered parameters or copies to the host, which only the bound has."""
@@ -95,10 +102,11 @@ class ScreenedSearch(Search):
 
     def _needed(self, layout: Layout) -> float:
         """Return the likely memory of a layout in bytes."""
-        costs, stages = self.cost(layout), self.stages_of(layout)
+        costs = self.cost(layout)
         learned = self.allocated(layout) * self.memory_ratio.get(store_of(layout), 1.0)
         if costs is None or not self._known_screen.is_known(layout):
             return learned
+        stages = self.likely_stages(layout, costs)
         return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
 
     def _estimate_now(self, entry: Entry) -> int:
@@ -136,14 +144,13 @@ class ScreenedSearch(Search):
 
     def _calibrate(self, layouts: Sequence[Layout]) -> None:
         """Simulate small jobs of each form, all at the same time."""
-        futures = [
-            self.executor.submit(simulate_small_jobs, self.packed, self.space.plan(each), sample_of(each))
-            for each in layouts
-        ]
-        for layout, future in zip(layouts, futures, strict=True):
-            costs = self.cost(layout)
-            if costs is not None:
-                self._known_screen.calibrate(layout, costs, future.result())
+        known = [(layout, costs) for layout in layouts if (costs := self.cost(layout)) is not None]
+        futures = []
+        for layout, costs in known:
+            sample = sample_of(layout, self.micro_batches(layout), self.likely_stages(layout, costs))
+            futures.append(self.executor.submit(simulate_small_jobs, self.packed, self.space.plan(layout), sample))
+        for (layout, costs), future in zip(known, futures, strict=True):
+            self._known_screen.calibrate(layout, costs, future.result())
 
     def _calibrate_next(self, entry: Entry) -> None:
         """Calibrate the form of an entry and the next new ones of the queue; queue the entry again."""

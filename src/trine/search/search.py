@@ -213,11 +213,15 @@ class Search:
 
     def stages_of(self, layout: Layout) -> StageLayers | None:
         """Return the layers of each stage, None if unknown: also if the request places the cuts."""
-        fixed, software = self.space.fixed, self.space.software
+        fixed = self.space.fixed
         if layout.pp > 1 and {"first_stage_layers", "last_stage_layers"} & fixed.keys():
             return None
-        rule = default_balance(software, self.space.facts.layers, layout.pp, layout.virtual_stages)
-        return self.sizes.of(str(fixed.get("balance", rule)), layout.pp, layout.virtual_stages)
+        return self.sizes.of(self.balance_of(layout), layout.pp, layout.virtual_stages)
+
+    def balance_of(self, layout: Layout) -> str:
+        """Return the rule that cuts a layout's pipeline."""
+        rule = default_balance(self.space.software, self.space.facts.layers, layout.pp, layout.virtual_stages)
+        return str(self.space.fixed.get("balance", rule))
 
     def micro_batches(self, layout: Layout) -> int:
         return self.space.global_batch // layout.dp // layout.micro_batch
@@ -229,11 +233,12 @@ class Search:
         micro_batches, probe = self.micro_batches(layout), self.job.probe
         stages = self.stages_of(layout)
         message_ps = probe.message_ps(layout, costs.message)
-        time_ps = step_bound(layout, micro_batches, costs, self.layers, stages, message_ps)
+        slowdown = probe.clocks.slowdown(layout.micro_batch, micro_batches)
+        time_ps = int(slowdown * step_bound(layout, micro_batches, costs, self.layers, stages, message_ps))
         if not self._gathers_each:
             return time_ps
         gathers, slowed = (micro_batches * (self.layers - 2) * ps for ps in probe.gathers(layout, costs.weights))
-        alone = micro_batches * self.layers * (costs.forward_alone + costs.backward_alone)
+        alone = int(slowdown * micro_batches * self.layers * (costs.forward_alone + costs.backward_alone))
         return max(time_ps, gathers, alone + slowed if slowed else 0)
 
     def _family_bound(self, family: Family) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
     from trine.common.observer import OnCompile, OnStage, Progress
     from trine.compute import Calibration
+    from trine.compute.clock import StepClock
     from trine.engine.models import Network
     from trine.graph.program import Job
     from trine.parallel.stragglers import Stragglers
@@ -73,6 +74,8 @@ class SimulateOptions:
         already describes how ranks differ), else 0.
     power_cap_w: power limit of each GPU in watts. Compute-bound operators take longer, by public measurements of power
         against clock (:mod:`trine.compute.power`); the GPUs' energy then rests on them too. None: the default limit.
+    clocks: the clock of the step by GPU, instead of the balance of the job's own step: for a short job that stands for a
+        part of a longer one (:mod:`trine.search.step_clocks`). An empty mapping keeps the times of the tables.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence each time the
         classes of ranks are known. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).
@@ -104,6 +107,7 @@ class SimulateOptions:
         None, "Set the spread of GPU speeds; all wait for the slowest [1.48% with tables]."
     )
     power_cap_w: int | None = option(None, 'Limit the power of each GPU, e.g. "500 W": lower clocks, longer operators.')
+    clocks: Mapping[str, StepClock] | None = None
     progress: Progress | None = None
     on_compile: OnCompile | None = None
     on_stage: OnStage | None = None

@@ -347,7 +347,13 @@ def _at_step_clock(
             continue
         key = id(model), spec.name
         if key not in known:
-            clock = cap.at_cap if cap is not None else step_clock(each, model, spec, batch, micro_batches=count)
+            if options.clocks is not None:
+                if (given := options.clocks.get(spec.name)) is None:
+                    models.append(model)
+                    continue
+                clock = given
+            else:
+                clock = cap.at_cap if cap is not None else step_clock(each, model, spec, batch, micro_batches=count)
             known[key] = ClockedTimes(model, Bounds(each, spec), clock), clock
             if clock.is_table:
                 clocks.append(clock)

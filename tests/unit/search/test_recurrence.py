@@ -3,18 +3,22 @@
 import numpy as np
 import pytest
 
-from trine.search.recurrence import pipeline_ps
+from trine.search.recurrence import Messages, pipeline_ps
 
 FORWARD, BACKWARD = 100, 200
 
 
 def durations(chunks, forward=FORWARD, backward=BACKWARD):
-    rows = [forward, backward, backward // 2, backward - backward // 2]
+    rows = [forward, backward, backward // 2, backward - backward // 2, 0]
     return np.repeat(np.array(rows, np.int64)[:, None], chunks, 1)
 
 
-def end(schedule, pp, micro_batches, virtual_stages=1, message=0):
-    return pipeline_ps(schedule, pp, micro_batches, durations(pp * virtual_stages), np.full(pp, message, np.int64))
+def messages(pp, time_ps=0, wait_ps=0):
+    return Messages(np.full(pp, time_ps, np.int64), np.full(pp, wait_ps, np.int64))
+
+
+def end(schedule, pp, micro_batches, virtual_stages=1, message=0, wait=0):
+    return pipeline_ps(schedule, pp, micro_batches, durations(pp * virtual_stages), messages(pp, message, wait))
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -41,8 +45,25 @@ def test_zero_bubble_is_shorter_than_1f1b():
 def test_the_slowest_stage_sets_the_period():
     passes = durations(4)
     passes[:, 2] *= 2
-    few, many = (pipeline_ps("1f1b", 4, count, passes, np.zeros(4, np.int64)) for count in (100, 101))
+    few, many = (pipeline_ps("1f1b", 4, count, passes, messages(4)) for count in (100, 101))
     assert many - few == 2 * (FORWARD + BACKWARD)
+
+
+def test_a_sender_that_waits_for_its_messages_adds_them_to_each_micro_batch():
+    # the slowest rank sends one message forward and one back per micro-batch, and waits for each
+    passes = durations(4)
+    passes[:, 2] *= 2
+    few, many = (pipeline_ps("1f1b", 4, count, passes, messages(4, 7, 7)) for count in (100, 101))
+    assert many - few == 2 * (FORWARD + BACKWARD) + 2 * 7
+
+
+def test_the_sum_of_gradients_runs_beside_the_message():
+    # after each backward pass of the slowest rank, either the sum of gradients (9) or the message (7) takes longer
+    passes = durations(4)
+    passes[:, 2] *= 2
+    passes[4] = 9
+    few, many = (pipeline_ps("1f1b", 4, count, passes, messages(4, 7, 7)) for count in (100, 101))
+    assert many - few == 2 * (FORWARD + BACKWARD) + 7 + 9
 
 
 def test_shapes_that_a_schedule_refuses_have_no_time():
