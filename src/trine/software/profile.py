@@ -50,6 +50,8 @@ class OperatorStyle(Spec):
     in the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight
     lacks (10 bytes). biases: the GEMM adds the biases of queries, keys, values and up projections (``fused``), or a
     kernel after it does (``separate``). bias_gradients: the GEMM of the weight gradient sums them, or a kernel does.
+    part_gradients: fused attention writes the gradients of queries, keys and values into one tensor (``in-place``), or
+    a copy joins them (``joined``; the backward pass of torch.split).
     gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
     ``fused`` into the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch.
     checkpoint: full recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs
@@ -70,6 +72,7 @@ class OperatorStyle(Spec):
     dropout: bool = False
     biases: Literal["fused", "separate"] = "fused"
     bias_gradients: Literal["fused", "separate"] = "fused"
+    part_gradients: Literal["in-place", "joined"] = "in-place"
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
