@@ -265,14 +265,13 @@ class Software(Spec):
     software's defaults for the fields PLAN_FIELDS of a plan. constraints: layouts that the software can run.
     sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
     implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
-    describes. vboost: the recipes raise the clock boost (``nvidia-smi boost-slider --vboost 1``).
+    describes.
     """
 
     name: str
     description: str
     base: str | None = None
     container: str = ""
-    vboost: bool = False
     losses: dict[str, LossStyle] = Field(default_factory=dict)
     choices: ProfileChoices = ProfileChoices()
     operators: OperatorStyle = OperatorStyle()
@@ -360,7 +359,7 @@ def _with_loss(profile: Software, name: str) -> Software:
 _FOLDER = PRESETS / "software"
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: Fields that a profile does not take from its base.
-_OF_ONE_FILE = ("name", "description", "container", "vboost")
+_OF_ONE_FILE = ("name", "description", "container")
 
 
 @cache
@@ -423,6 +422,12 @@ def _find_base(base: object, path: Path) -> Path:
 
 def _read_profile(path: Path) -> Software:
     files = with_bases(path, _find_base)
+    for file, layer in files:
+        if isinstance(layer, dict) and "vboost" in layer:
+            raise SpecError(
+                "the clock boost of nvidia-smi boost-slider is not modelled: no machine was measured with and without it",
+                file=file, field="vboost",
+            )  # fmt: skip
     profile = check(Software, files[0][1] if len(files) == 1 else _merged_layers(files), path)
     profile = with_choices(profile, profile.choices.loss, profile.choices.gradient_dtype)
     style = profile.operators
