@@ -23,7 +23,7 @@ from pathlib import Path
 from bundle_training import RENAMED, STEPS, TARGET
 
 Facts = dict[str, str]
-COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers", "open"]
+COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers", "documents", "open"]
 LEFT_OUT = ["group", "rows", "reason"]
 SHAPE = re.compile(r"(\d+)L h(\d+) (\d+)H (?:kv(\d+) )?ffn(\d+) (?:squared relu )?v(\d+)")
 #: Source family of the tables -> key in sources.yaml; families without an entry have no profile.
@@ -164,8 +164,10 @@ def _with_model(facts: Facts, model: str, shape: str) -> Facts:
         names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
         facts |= dict(zip(names, (each or "" for each in match.groups()), strict=True))
     facts["params_B"] = ""
-    if facts["group"].split("|")[1].endswith("-sft"):
-        facts["open"] = "lengths of the packed documents (one document of full length assumed)"
+    is_tuning = facts["group"].split("|")[1].endswith("-sft")
+    if is_tuning:
+        # SQuAD (llama3/finetuning/llama3_finetune.py): a paragraph, a question and an answer, about 120 + 10 + 3 words
+        facts |= {"documents": "180", "open": "lengths of the packed documents of SQuAD (180 tokens each assumed)"}
     facts["architecture"] = "gpt" if model.startswith("gpt") else "nemotron" if "nemotron" in model else "llama"
     if facts["source"] in ("dgxc", "nemo-launcher") and int(facts.get("tp") or 1) > 1:
         facts["sequence_parallel"] = "1"
@@ -173,7 +175,11 @@ def _with_model(facts: Facts, model: str, shape: str) -> Facts:
         if model == "nemotron4-340b" and facts["gpu"] == "H100":
             facts["recompute"] = "selective"  # nemotron/nemotron4-340b-synth.yaml, as in the command of dg10
         if facts["architecture"] == "gpt":
-            facts["operators"] = "dropout=true"
+            # nemo_megatron/gpt3_175b_hydra.yaml: dropout 0.1, no cross_entropy_loss_fusion
+            facts["operators"] = "dropout=true loss=unfused"
+        if facts["variant"].startswith(("v24.11", "v25.02")) and not is_tuning:
+            # distributed_fused_adam in all these recipes keeps 16-bit remainders of the weights
+            facts["operators"] = f"{facts['operators']} master=remainder".strip()
         if facts["variant"] == "v24.11" and model in ("gpt-3-175b", "nemotron4-340b"):
             # NVTE_FUSED_ATTN=0: nemo_megatron/launch.sh, nemotron/configure.sh at v24.11.1
             facts["operators"] = f"{facts['operators']} attention_kernel=flash-2".strip()

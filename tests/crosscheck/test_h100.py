@@ -124,7 +124,7 @@ def is_described(row):
     "row", [row for row in rows("steps.csv") if is_described(row)], ids=lambda row: " ".join(list(row.values())[:8])
 )
 def test_steps(row):
-    """Steps of plain PyTorch in bf16 that keep the GPU busy, each within 14 % (4.9 % on average).
+    """Steps of plain PyTorch in bf16 that keep the GPU busy, each within 13 % (4.4 % on average).
 
     The measured code has weights and Adam's states in bf16: 14 bytes of traffic a parameter, where trine moves 32.
     """
@@ -143,4 +143,4 @@ def test_steps(row):
     told = any("50257 elements" in text and "50304" in text for text in result.warnings)
     assert told == (row["model"].startswith("gpt-2") and not padded)
     print(f"{found:.1f} ms, measured {row['step_ms']}: {found / float(row['step_ms']) - 1:+.1%}")
-    assert found == pytest.approx(float(row["step_ms"]), rel=0.14)
+    assert found == pytest.approx(float(row["step_ms"]), rel=0.13)

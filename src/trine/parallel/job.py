@@ -423,16 +423,21 @@ class RankWork:
             return self.duration(op, batch, part=part)[0]
         return max(self._duration(model, op, batch, WHOLE, part)[0] for model in mixed.models)
 
-    def piece_ps(self, op: Operator, batch: int, pieces: int, part: str = BOTH) -> int:
-        """Return the time of a GEMM on one of ``pieces`` equal parts of the tokens, in ps: of its own shape."""
-        key = op.id, batch, part, pieces
+    def piece_ps(self, op: Operator, batch: int, pieces: int, part: str = BOTH, at_once: int = 1) -> int:
+        """Return the time of a GEMM on one of ``pieces`` equal parts of the tokens, in ps: of its own shape.
+
+        at_once: pieces that run beside each other in streams of their own, as one GEMM of their tokens.
+        """
+        key = op.id, batch, part, pieces, at_once
         cached = self._durations.get(key)
         if cached is None:
-            cached = self._durations[key] = self._duration(self.compute, op, batch, WHOLE, part, pieces)
+            shares = Fraction(pieces, min(at_once, pieces))
+            answer = self._duration(self.compute, op, batch, WHOLE, part, shares)
+            cached = self._durations[key] = (-(-answer[0] // min(at_once, pieces)), answer[1])
         return cached[0]
 
     def _duration(
-        self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: int = 1
+        self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: Fraction = WHOLE
     ) -> tuple[int, str]:
         facts, partition = self._facts, self._facts.token_partition
         divided = facts.split_of(op)

@@ -103,7 +103,8 @@ class Plan(OneLine):
         have equal parts of the remainder.
     defer_head_gradient: the head's weight gradients of the first N micro-batches (0: of all) run after all passes of
         the last stage, in the drain bubble (Megatron-core's ``defer_embedding_wgrad_compute`` and
-        ``wgrad_deferral_limit``); their logits' gradients stay in memory until then. None: no deferral.
+        ``wgrad_deferral_limit``); their logits' gradients stay in memory until then. None: the software profile's,
+        else no deferral.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
         ``"megatron"`` follows a column split by a row split if only elementwise or per-head work lies between, and
         pads the vocabulary; ``"auto"``: megatron for a model with attention, column for any other.
@@ -165,7 +166,7 @@ class Plan(OneLine):
     first_stage_layers: int | None = option(None, "Set the blocks of the first pipeline rank.")
     last_stage_layers: int | None = option(None, "Set the blocks of the last pipeline rank.")
     defer_head_gradient: int | None = option(
-        None, "Run the head's weight gradients of N micro-batches (0: all) in the drain bubble."
+        None, "Run the head's weight gradients of N micro-batches (0: all) in the drain bubble [the software's]."
     )
     sync: str = option("last", "Reduce gradients after the last or after each micro-batch.")
     recompute: str = option("none", "Recompute activations in the backward pass.")
@@ -239,9 +240,9 @@ class Plan(OneLine):
         values["sequence_parallel"] = self.tp > 1 and (bool(values["sequence_parallel"]) or etp not in (None, self.tp))
         is_split = values["sequence_parallel"] if self.sequence_parallel is None else self.sequence_parallel
         values["userbuffers"] = bool(values["userbuffers"] and is_split) and self.tp > 1 and self.tp_overlap == 1
-        changes = {
-            name: values[name] for name in (*FALLBACKS, "etp") if getattr(self, name) is None is not values[name]
-        }
+        values["defer_head_gradient"] = self._usual_deferral(values)
+        names = (*FALLBACKS, "etp", "defer_head_gradient")
+        changes = {name: values[name] for name in names if getattr(self, name) is None is not values[name]}
         if self.tp == 1 and self.sequence_parallel:
             changes["sequence_parallel"] = False
         plan = replace(self, **changes) if changes else self  # type: ignore[arg-type]
@@ -250,6 +251,12 @@ class Plan(OneLine):
         if plan.sharding == "none" or plan.num_replicas > 1:
             return plan
         return replace(plan, sharding="none", prefetch=None, reshard=True, shard_unit_bytes=None)
+
+    def _usual_deferral(self, values: Mapping[str, object]) -> object:
+        """Return ``defer_head_gradient`` of the software's ``values``; None where it has no effect, or for False."""
+        count, schedule = values.get("defer_head_gradient", False), self.schedule or values["schedule"]
+        is_possible = self.pp > 1 and not self.reduces_each and schedule in ("1f1b", "interleaved")
+        return count if is_possible and count is not False else None
 
     @property
     def is_filled(self) -> bool:

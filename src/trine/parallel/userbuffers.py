@@ -31,6 +31,9 @@ from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 
 PIPELINE_PIECES = 4
+#: Compute streams: piece i runs on stream i modulo this number, so that the next pieces fill the last wave of blocks of
+#: one (transformer_engine/common/comm_gemm_overlap, ``_stream_compute``; num_max_streams in pytorch/module/base.py).
+STREAMS = 3
 
 
 class UserbufferCollectives(SequenceCollectives):
@@ -67,13 +70,13 @@ class UserbufferCollectives(SequenceCollectives):
         size, part = context.gathered_bytes(op, tensor, batch), self._half(op, place)
         whole_ps = context.work.duration(op, batch, part=part)[0]
         if is_pipeline:
-            piece_ps = context.work.piece_ps(op, batch, PIPELINE_PIECES, part)
+            piece_ps = context.work.piece_ps(op, batch, PIPELINE_PIECES, part, STREAMS)
             piece_ps = times.beside_ps(op, piece_ps, userbuffer_channels(PIPELINE), has_margin=True)
             transfer_ps = times.collective_ps(SCATTER, -(-size // PIPELINE_PIECES))
             ends = [scattered_end_ps(piece_ps, transfer_ps, PIPELINE_PIECES, late) for late in self._lateness_ps()]
             return self._saves(op, ends, whole_ps, times.collective_ps(SCATTER, size), gathers=False)
         pieces = context.plan.tp
-        piece_ps = times.beside_ps(op, context.work.piece_ps(op, batch, pieces, part), userbuffer_channels(RING))
+        piece_ps = times.beside_ps(op, context.work.piece_ps(op, batch, pieces, part, STREAMS), userbuffer_channels(RING))
         exchange_ps = times.collective_ps("shift", -(-size // pieces))
         ends = [
             gathered_end_ps(piece_ps, [0, *(late + i * exchange_ps for i in range(1, pieces))])
@@ -95,7 +98,7 @@ class UserbufferCollectives(SequenceCollectives):
         tensor = self._gathered_tensor(op, split)
         assert tensor is not None  # else it does not overlap
         size, pieces = self.context.gathered_bytes(op, tensor, batch), self.context.plan.tp
-        piece_ps = self.context.work.piece_ps(op, batch, pieces, self._half(op, place))
+        piece_ps = self.context.work.piece_ps(op, batch, pieces, self._half(op, place), STREAMS)
         arrived, done = self.writer.last_compute_and_waits(), -1
         for i, piece_bytes in enumerate(parts(size, pieces)):
             if i:
@@ -113,7 +116,7 @@ class UserbufferCollectives(SequenceCollectives):
     def _write_pipeline(self, op: Operator, label: Label, batch: int, place: Place) -> int:
         """Write pieces of the GEMM, each followed by the reduce-scatter of its tokens."""
         size = self.context.gathered_bytes(op, op.outputs[0], batch)
-        piece_ps = self.context.work.piece_ps(op, batch, PIPELINE_PIECES, self._half(op, place))
+        piece_ps = self.context.work.piece_ps(op, batch, PIPELINE_PIECES, self._half(op, place), STREAMS)
         scatters, done = [], -1
         for i, piece_bytes in enumerate(parts(size, PIPELINE_PIECES)):
             done = self.writer.operator(op, piece_ps, label, is_first=not i)

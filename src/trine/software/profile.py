@@ -28,7 +28,7 @@ FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
 #: Plan fields that a profile may set.
-PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers")
+PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers", "defer_head_gradient")
 #: ``--software none``: fused operators, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 
@@ -50,6 +50,8 @@ class OperatorStyle(Spec):
     in the optimizer: ``float32`` (12 bytes of state per parameter), or ``remainder``: the 16 bits that a bf16 weight
     lacks (10 bytes). biases: the GEMM adds the biases of queries, keys, values and up projections (``fused``), or a
     kernel after it does (``separate``). bias_gradients: the GEMM of the weight gradient sums them, or a kernel does.
+    part_gradients: fused attention writes the gradients of queries, keys and values into one tensor (``in-place``), or
+    a copy joins them (``joined``; the backward pass of torch.split).
     gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
     ``fused`` into the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch.
     checkpoint: full recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs
@@ -70,6 +72,7 @@ class OperatorStyle(Spec):
     dropout: bool = False
     biases: Literal["fused", "separate"] = "fused"
     bias_gradients: Literal["fused", "separate"] = "fused"
+    part_gradients: Literal["in-place", "joined"] = "in-place"
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
@@ -262,14 +265,13 @@ class Software(Spec):
     software's defaults for the fields PLAN_FIELDS of a plan. constraints: layouts that the software can run.
     sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
     implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
-    describes. vboost: the recipes raise the clock boost (``nvidia-smi boost-slider --vboost 1``).
+    describes.
     """
 
     name: str
     description: str
     base: str | None = None
     container: str = ""
-    vboost: bool = False
     losses: dict[str, LossStyle] = Field(default_factory=dict)
     choices: ProfileChoices = ProfileChoices()
     operators: OperatorStyle = OperatorStyle()
@@ -357,7 +359,7 @@ def _with_loss(profile: Software, name: str) -> Software:
 _FOLDER = PRESETS / "software"
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: Fields that a profile does not take from its base.
-_OF_ONE_FILE = ("name", "description", "container", "vboost")
+_OF_ONE_FILE = ("name", "description", "container")
 
 
 @cache
@@ -420,6 +422,12 @@ def _find_base(base: object, path: Path) -> Path:
 
 def _read_profile(path: Path) -> Software:
     files = with_bases(path, _find_base)
+    for file, layer in files:
+        if isinstance(layer, dict) and "vboost" in layer:
+            raise SpecError(
+                "the clock boost of nvidia-smi boost-slider is not modelled: no machine was measured with and without it",
+                file=file, field="vboost",
+            )  # fmt: skip
     profile = check(Software, files[0][1] if len(files) == 1 else _merged_layers(files), path)
     profile = with_choices(profile, profile.choices.loss, profile.choices.gradient_dtype)
     style = profile.operators

@@ -78,18 +78,20 @@ def shortened(plan: Plan, batch: int) -> Plan:
     """Return the plan with fewer micro-batches if further ones cannot raise the peak.
 
     With 1F1B a stage holds at most one micro-batch per stage (interleaved: one round more); each further micro-batch
-    reuses the memory of an earlier one. GPipe holds all. A plan with ``replica_batches`` is returned unchanged.
+    reuses the memory of an earlier one. GPipe holds all. Deferred weight gradients of the head keep the tensors of the
+    micro-batches that defer them. A plan with ``replica_batches`` is returned unchanged.
     """
-    size, samples = plan.micro_batch, plan.batch or batch
+    size, samples, deferred = plan.micro_batch, plan.batch or batch, plan.defer_head_gradient
     if (
         size is None
         or plan.replica_batches
         or plan.steps > 1
-        or plan.defer_head_gradient is not None
+        or deferred == 0
         or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
     ):
         return plan
     limit = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
+    limit += -(-(deferred or 0) // plan.pp) * plan.pp
     return replace(plan, batch=min(samples, limit * size))
 
 

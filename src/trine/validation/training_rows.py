@@ -17,7 +17,7 @@ from trine.common.inputs import PRESETS
 from trine.errors import InputError, nearest
 from trine.parallel.plan import Plan
 from trine.results.scales import scale_of
-from trine.software.profile import Software, load_software
+from trine.software.profile import Software, load_software, with_choices
 from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
 
@@ -140,6 +140,8 @@ class TrainingRow:
         options = dict(part.split("=") for part in self.facts.get("operators", "").split())
         operators = {name: _SWITCHES.get(value, value) for name, value in options.items()}
         changes = {**self.source.operators, **operators}
+        if changes.get("loss") in software.losses:
+            software = with_choices(software, changes.pop("loss"), None)
         return software.model_copy(update={"operators": software.operators.model_copy(update=changes)})
 
     @property

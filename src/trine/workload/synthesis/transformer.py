@@ -160,7 +160,11 @@ def attend(
         part_gradients = [graph.view(gradients[0 if part is parts[0] else -1], part.shape) for part in parts]
         if bias is not None:
             part_gradients.append(graph.like(bias))
-        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), part_gradients, op, attributes)
+        is_joined = graph.writes.part_gradients == "joined" and len(sources) == 1 and bias is None
+        written = [graph.like(part) for part in parts] if is_joined else part_gradients
+        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes)
+        if is_joined:
+            graph.backward("split_backward", written, gradients, op)
         for source, gradient in zip(sources, gradients, strict=True):
             graph.give(source, gradient, op)
         if bias is not None:
