@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from experiment_kills import Dask, kill_at_random, kill_dask_at_random, start
 from experiment_questions import __name__ as QUESTIONS
+from experiment_questions import sweep
 from long_tests import long
 
 import trine
@@ -43,11 +44,11 @@ def test_dask_without_kills_with_nannies_and_a_scheduler_that_never_comes(tmp_pa
     monkeypatch.setattr("trine.experiments.executors.DASK_PATIENCE_S", 0.1)
     spec = ExperimentSpec(command="q", vary={"n": "1..4"}, question=f"{QUESTIONS}:square")
     with pytest.raises(SimulationError, match="workers were lost 1 times in a row"):
-        trine.sweep(spec, tmp_path / "none", scheduler=dask.address)
+        sweep(spec, tmp_path / "none", scheduler=dask.address)
 
 
 def test_workers_of_another_version_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("trine.experiments.worker.RESULT_VERSION", "0.0/1")
     spec = ExperimentSpec(command="q", vary={"n": "1..4"}, question=f"{QUESTIONS}:square")
     with pytest.raises(InputError, match=r"a worker has result version 0\.0/1, the experiment"):
-        trine.sweep(spec, tmp_path / "e", processes=1)
+        sweep(spec, tmp_path / "e", processes=1)
