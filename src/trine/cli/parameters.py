@@ -229,8 +229,8 @@ VARIED = tuple(
 )
 
 
-#: Commands that no experiment asks, although they write JSON: one runs experiments, the other one a function of the user,
-#: which a received experiment must not do.
+#: Commands that no experiment asks, although they write JSON: one runs experiments, the other one a function of the
+#: user, which a received experiment must not do.
 _UNVARIED = frozenset({"sweep", "trace capture"})
 
 

@@ -2,8 +2,8 @@
 
 The first line says whose results follow; each later line is one point. The last key of each line is its checksum. A
 line counts once its end is written: a kill leaves at most one torn last line, which readers skip. A write that fails is
-cut back to the last complete line. Journals of shard i of n lie in ``journal/i-of-n``, so that a shard reads the results
-of its points only.
+cut back to the last complete line. Journals of shard i of n lie in ``journal/i-of-n``, so that a shard reads the
+results of its points only.
 """
 
 from __future__ import annotations

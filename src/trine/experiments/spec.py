@@ -94,8 +94,8 @@ class ExperimentSpec:
 
     command: words of a trine command such as ``train``. settings: its options by name. vary: field -> values, the last
     field varies fastest; fields are options, or dotted names inside cluster, GPU-model and software files. samples:
-    draws of the random fields at each point of the grid. question: name of the function that answers a point; of another
-    one than trine's, :func:`trine.sweep` needs the function itself.
+    draws of the random fields at each point of the grid. question: name of the function that answers a point; for
+    another one than trine's, :func:`trine.sweep` needs the function itself.
     inputs: file -> SHA-256 of the files that settings name; trine fills it in for its commands.
 
     Raises InputError for empty or contradictory fields.

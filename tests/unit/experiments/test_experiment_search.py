@@ -8,7 +8,6 @@ import pytest
 from experiment_questions import __name__ as QUESTIONS
 from experiment_questions import sweep
 
-import trine
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.journal import journals
 from trine.experiments.spec import ExperimentSpec, SearchSpec

@@ -222,7 +222,8 @@ def test_damage_is_named_and_repair_goes_on(tmp_path, damage, capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        {"point": 10**30}, {"point": -1}, {"point": 12}, {"point": 1.5}, {"point": "3"}, {"point": None}, {"fields": None},
+        {"point": 10**30}, {"point": -1}, {"point": 12}, {"point": 1.5}, {"point": "3"}, {"point": None},
+        {"fields": None},
         {"fields": [1]}, {"status": "lost"}, {"key": 3}, {"result": [1]}, {"seconds": "1"}, {"result": None},
         {"result": {"square": float("inf")}},
     ],
