@@ -26,7 +26,6 @@ from typing import Any
 import trine
 from trine.experiments.spec import ExperimentSpec
 
-QUESTION = "bench_experiments:trivial"
 MIB = 2**20
 #: Fields of the step: 1,000 layouts and sizes of a job on 64 GPUs.
 STEP_SETTINGS = {"workload": "model:llama-3-8b", "cluster": "dgx-h100", "nodes": 8, "gpus": 64, "micro_batch": 1}
@@ -40,9 +39,16 @@ def trivial(command: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {f"result_{i}": settings["a"] * 1.25 + i / 7 + settings["b"] for i in range(12)}
 
 
+def question() -> Callable[[str, Any], Any]:
+    """Return the question as a function that worker processes can import."""
+    from bench_experiments import trivial as importable
+
+    return importable
+
+
 def million(points: int, side: int = 1000) -> ExperimentSpec:
     """Return an experiment of this number of points."""
-    return ExperimentSpec(command="trivial", vary={"a": f"1..{points // side}", "b": f"1..{side}"}, question=QUESTION)
+    return ExperimentSpec(command="trivial", vary={"a": f"1..{points // side}", "b": f"1..{side}"})
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
@@ -61,7 +67,8 @@ def overhead(folder: Path) -> None:
     """Print the cost of a point besides its question, without and with processes."""
     for processes in (1, 2):
         spec = million(20_000)
-        wall, cpu = timed(lambda: trine.sweep(spec, folder / f"overhead-{processes}", processes=processes))  # noqa: B023
+        place = folder / f"overhead-{processes}"
+        wall, cpu = timed(lambda: trine.sweep(spec, place, processes=processes, question=question()))  # noqa: B023
         print(f"overhead of a point, {processes} processes: {wall / 20:.2f} ms, {cpu / 20:.2f} ms CPU of the driver")
 
 
@@ -71,14 +78,14 @@ def shards(folder: Path, points: int, count: int) -> None:
 
     def run() -> None:
         for number in range(count):
-            trine.sweep(spec, place, processes=1, shard=f"{number}/{count}")
+            trine.sweep(spec, place, processes=1, shard=f"{number}/{count}", question=question())
 
     wall, cpu = timed(run)
     files = [path for path in place.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / MIB
     print(f"{points:,} points in {count:,} shards: {wall:.0f} s, {cpu:.0f} s CPU, {1e3 * cpu / points:.3f} ms each")
     print(f"  {len(files):,} files, {size:.0f} MiB, peak memory {peak_mib():.0f} MiB")
-    again, _ = timed(lambda: trine.sweep(spec, place, processes=1, shard=f"0/{count}"))
+    again, _ = timed(lambda: trine.sweep(spec, place, processes=1, shard=f"0/{count}", question=question()))
     print(f"  a shard that has all its points: {again:.2f} s")
     for name, code in (("status", "print(e.progress())"), ("compaction", "print(e.compact().stat().st_size / 2**20)")):
         report(name, place, code)

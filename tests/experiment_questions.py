@@ -53,15 +53,28 @@ def bowl(command: str, settings: Settings) -> Settings:
     return {"cost": (settings["x"] - 0.3) ** 2 + (settings["y"] - 8) ** 2 / 100}
 
 
+def sweep(experiment: Any, directory: Any = None, **options: Any) -> Any:
+    """Run an experiment with the function of this module that its question names."""
+    import sys
+    from pathlib import Path
+
+    import trine
+    from trine.experiments.spec import ExperimentSpec, stored_spec
+
+    spec = experiment if isinstance(experiment, ExperimentSpec) else stored_spec(Path(experiment))
+    function = getattr(sys.modules[__name__], spec.question.partition(":")[2])
+    return trine.sweep(experiment, directory, question=function, **options)
+
+
 def drive(directory: str, log: str, points: int, sleep: float, processes: int | None, scheduler: str | None) -> None:
     """Run the experiment of the kill tests; a test starts it again after each kill."""
-    from trine.experiments import ExperimentSpec, sweep
+    import trine
+    from trine.experiments import ExperimentSpec
 
     spec = ExperimentSpec(
         command="square", settings={"log": log, "sleep": sleep}, vary={"n": f"1..{points}"},
-        question="experiment_questions:square",
     )  # fmt: skip
-    sweep(spec, directory, processes=processes, scheduler=scheduler)
+    trine.sweep(spec, directory, processes=processes, scheduler=scheduler, question=square)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
     │   ├── SpecError         a cluster, graph or preset file that cannot be read
     │   ├── PlanError         a parallel layout that cannot run
     │   │   └── TooManyTasksError a layout with more tasks than fit into memory
+    │   ├── StorageError      a disk or folder that refuses a write
     │   └── MissingExtraError a feature whose optional dependency is absent
     └── SimulationError       a run that cannot finish on valid input (exit code 1)
         └── DeadlockError     tasks wait for each other
@@ -96,6 +97,10 @@ class SpecError(InputError):
 
 class PlanError(InputError):
     """A parallel layout, batch or schedule that cannot run, with the reason."""
+
+
+class StorageError(InputError):
+    """A disk or folder that refuses a write: no space, a limit of the file size, no permission."""
 
 
 class TooManyTasksError(PlanError):

@@ -229,9 +229,14 @@ VARIED = tuple(
 )
 
 
+#: Commands that no experiment asks, although they write JSON: one runs experiments, the other one a function of the
+#: user, which a received experiment must not do.
+_UNVARIED = frozenset({"sweep", "trace capture"})
+
+
 def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
     """Return the options for many points that a command has: all or none. Commands that write JSON answer."""
-    return VARIED if words != "sweep" and any(each.name == "json" for each in parameters) else ()
+    return VARIED if words not in _UNVARIED and any(each.name == "json" for each in parameters) else ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, Parquet, argument
 from trine.cli.output import EXIT_FAILED, end, keep_input, say, show, show_answer, to_terminal, write_json, written
 from trine.cli.progress import RowsLine
+from trine.common.outputs import drop_link
 from trine.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def sweep(
     scheduler: Annotated[str | None, Option("Use the workers of a Dask scheduler.", "tcp://HOST:PORT", WORKERS)] = None,
     shard: Annotated[str | None, Option("Answer every n-th point only, from point i.", "i/n", WORKERS)] = None,
     status: Annotated[bool, Option("Print the progress, and run nothing.", panel=OUTPUT)] = False,
+    repair: Annotated[bool, Option("Set damaged lines of the journals aside, then go on.", panel=WORKERS)] = False,
     compact: Annotated[bool, Option("Compact the journals to points.parquet, and run nothing.", panel=OUTPUT)] = False,
     brief: Brief = False,
     details: Details = False,
@@ -36,9 +38,12 @@ def sweep(
     """
     from trine.experiments import Experiment
 
+    if repair + status + compact > 1:
+        raise InputError("--repair, --status and --compact are separate requests: give one")
+    if repair:
+        for path in Experiment(_folder(experiment, directory)).repair():
+            say(f"note: set aside as {path}")
     if status or compact:
-        if status and compact:
-            raise InputError("--status and --compact are two requests: give one")
         existing = Experiment(_folder(experiment, directory))
         if compact:
             say(f"written: {existing.compact()}")
@@ -131,6 +136,8 @@ def plot(
     answer = Experiment(experiment)
     target = output or os.path.join(experiment, f"{chosen['y']}-by-{chosen['x']}.png".replace("/", "-"))
     keep_input(target)
+    if output is None:
+        drop_link(target)
     answer.plot("points", path=target, **chosen)
     unfit = answer.num_unfit
     left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory" if unfit else ""

@@ -111,7 +111,7 @@ def write(folder: Path, name: str, content: bytes, *, is_damaged: bool = False) 
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open_whole(os.fspath(path), 0o644) as file:
+    with open_whole(os.fspath(path), 0o644, follow=False) as file:
         file.write(content)
 
 

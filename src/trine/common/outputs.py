@@ -1,8 +1,11 @@
 """Output files: trine writes each to a temporary neighbour and renames it once complete, so no file is ever partial.
 
 A full disk, Ctrl-C or a kill leaves the previous file. Devices, pipes, and files that already receive stdout or stderr
-cannot be replaced by a rename, so trine writes to them directly. For a symbolic link, trine replaces its target. A file
-in a folder that accepts no new files, or a mount point, is overwritten once the content is complete.
+cannot be replaced by a rename, so trine writes to them directly. A file in a folder that accepts no new files, or a
+mount point, is overwritten once the content is complete.
+
+For a symbolic link that the user names, trine replaces its target. For a name that trine chooses, it replaces the link
+itself (``follow=False``): a folder from somebody else must not choose the file that is overwritten.
 """
 
 from __future__ import annotations
@@ -30,10 +33,13 @@ _KEPT_IN_PLACE = (EACCES, EPERM, EROFS, EBUSY)
 
 
 @contextmanager
-def open_output(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
+def open_output(
+    path: str | os.PathLike[str], *, error: type[InputError] = InputError, follow: bool = True
+) -> Iterator[BinaryIO]:
     """Open a file to write bytes to; it appears at its path only if the block ends without an exception.
 
-    Permissions are as with a plain ``open``: of the file that is replaced, else by the umask.
+    Permissions are as with a plain ``open``: of the file that is replaced, else by the umask. follow: False for a name
+    that trine chooses: a symbolic link there is replaced, and its target stays.
 
     Raises
     ------
@@ -43,21 +49,31 @@ def open_output(path: str | os.PathLike[str], *, error: type[InputError] = Input
     if "\0" in place:
         raise error("cannot write: a path has no NUL in it", file=ascii(place))
     try:
-        with open_whole(place) as file:
+        with open_whole(place, follow=follow) as file:
             yield file
     except OSError as problem:
         raise error(f"cannot write: {problem.strerror or problem}", file=place) from None
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes, *, error: type[InputError] = InputError) -> None:
+def write_bytes(
+    path: str | os.PathLike[str], content: bytes, *, error: type[InputError] = InputError, follow: bool = True
+) -> None:
     """Write a whole file, as :func:`open_output` does."""
-    with open_output(path, error=error) as file:
+    with open_output(path, error=error, follow=follow) as file:
         file.write(content)
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, error: type[InputError] = InputError) -> None:
+def write_text(
+    path: str | os.PathLike[str], text: str, *, error: type[InputError] = InputError, follow: bool = True
+) -> None:
     """Write a whole UTF-8 file, as :func:`open_output` does."""
-    write_bytes(path, text.encode(), error=error)
+    write_bytes(path, text.encode(), error=error, follow=follow)
+
+
+def drop_link(path: str | os.PathLike[str]) -> None:
+    """Remove a symbolic link at a path whose name trine chooses, before a library writes there."""
+    if os.path.islink(path):
+        os.unlink(path)
 
 
 def write_csv(file: BinaryIO, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -113,7 +129,7 @@ class OutputFolder:
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
         """Open one of its files."""
-        with open_output(self._folder / name) as file:
+        with open_output(self._folder / name, follow=False) as file:
             yield file
             file.flush()
             if file.readable():  # no device
@@ -125,7 +141,7 @@ class OutputFolder:
     ) -> None:
         if kind is None:
             rows = (f"{digest}  {name}\n" for name, digest in self._digests.items())
-            write_text(self._folder / self._manifest, "".join(rows))
+            write_text(self._folder / self._manifest, "".join(rows), follow=False)
 
 
 def user_cache() -> Path | None:
@@ -137,8 +153,12 @@ def user_cache() -> Path | None:
 
 
 @contextmanager
-def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
+def open_whole(place: str, mode: int = 0o666, *, follow: bool = True) -> Iterator[BinaryIO]:
     """Open a file like :func:`open_output`, but raise OSError. mode: permissions of a new file, less the umask."""
+    if not follow:
+        with _temporary_beside(place, _status_of_file(place), mode) as file:
+            yield file
+        return
     try:
         status = os.stat(place)
     except FileNotFoundError:  # or a dangling link
@@ -154,6 +174,15 @@ def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
     else:
         with _temporary_beside(os.path.realpath(place), status, mode) as file:
             yield file
+
+
+def _status_of_file(place: str) -> os.stat_result | None:
+    """Return the status of a regular file; None for a link, or if there is no file."""
+    try:
+        status = os.lstat(place)
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _stream_to(status: os.stat_result) -> TextIO | None:

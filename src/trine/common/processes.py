@@ -27,7 +27,8 @@ def process_pool(
     they need it.
     """
     context = multiprocessing.get_context("spawn") if needs_script else _WithoutScript()
-    return ProcessPoolExecutor(count, mp_context=context, initializer=initializer)
+    with _safe_path():  # its locks start a process too: multiprocessing's resource tracker
+        return ProcessPoolExecutor(count, mp_context=context, initializer=initializer)
 
 
 class SerialExecutor(Executor):
@@ -67,6 +68,23 @@ def _script_hidden() -> Iterator[None]:
     names.pop("__file__", None)
     names["__spec__"] = None
     try:
-        yield
+        with _safe_path():
+            yield
     finally:
         names |= hidden
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let new processes import nothing from the current directory, which may be a received folder.
+
+    They begin as ``python -c``, which looks there first, and take over the path of this process only later.
+    """
+    former = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH")
+        if former is not None:
+            os.environ["PYTHONSAFEPATH"] = former

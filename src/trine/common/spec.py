@@ -68,9 +68,9 @@ def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str,
         raise SpecError(str(error), file=file, field=field or None) from None
 
 
-def write_json(path: str | os.PathLike[str], content: object) -> None:
-    """Write plain data as JSON. Raises InputError if the file cannot be written."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+def write_json(path: str | os.PathLike[str], content: object, *, follow: bool = True) -> None:
+    """Write plain data as JSON, as :func:`trine.common.outputs.open_output` does. Raises InputError if it cannot."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", follow=follow)
 
 
 class _Loader(yaml.CSafeLoader):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from trine.common.processes import SerialExecutor, num_cpus, process_pool
+from trine.common.units import whole_number
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.worker import start_worker
 
 #: Seconds to wait for a Dask scheduler's answer to one attempt, and for its lost workers.
 _CONNECT_S, DASK_PATIENCE_S = 10.0, 300.0
+#: Maximum length of a scheduler's first message, in bytes; it has about a hundred.
+_MAX_GREETING = 1 << 20
+#: Protocols of addresses, and the port of a scheduler.
+_PROTOCOLS, _DASK_PORT = ("tcp", "tls", "ucx", "ws", "wss"), "8786"
 
 
 class Workers(NamedTuple):
@@ -35,7 +41,7 @@ def make_workers(
     """Return the workers of an experiment: an executor, a Dask scheduler, or (by default) one process per CPU.
 
     executor: any ``concurrent.futures.Executor`` (submitit, executorlib, mpi4py.futures, ...); the caller shuts it
-    down. scheduler: address such as ``tcp://10.0.0.1:8786``. most: number of calls, above which workers would idle.
+    down. scheduler: address such as ``10.0.0.1:8786``. most: number of calls, above which workers would idle.
     needs_script: see :func:`trine.common.processes.process_pool`.
 
     Raises InputError for more than one kind, MissingExtraError without Dask.
@@ -58,17 +64,84 @@ def make_workers(
 
 
 def _dask_workers(address: str) -> Workers:
+    place = dask_address(address)
     try:
-        from distributed import Client
+        import distributed  # noqa: F401
     except ImportError:
         raise MissingExtraError("a Dask scheduler", "dask", "dask") from None
 
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # losses are expected, and the driver reports lasting ones
-    return Workers(
-        lambda: _DaskExecutor(Client(address, timeout=_CONNECT_S, set_as_default=False)),
-        repeats=True, patience_s=DASK_PATIENCE_S,
-    )  # fmt: skip
+    return Workers(_DaskConnection(place).make, repeats=True, patience_s=DASK_PATIENCE_S)
+
+
+def dask_address(text: str) -> str:
+    """Return the address of a Dask scheduler, with ``tcp://`` and Dask's port if the text leaves them out.
+
+    Raises InputError for another protocol, or a text without a host or with a wrong port.
+    """
+    protocol, found, place = text.strip().rpartition("://")
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):  # an IPv6 address without a port
+        host, port = place, _DASK_PORT
+    if (
+        (found and protocol not in _PROTOCOLS)
+        or not host.strip("/")
+        or whole_number(port.rstrip("/"), 1, 65535) is None
+    ):
+        raise InputError(
+            f"must be an address such as tcp://10.0.0.1:{_DASK_PORT} ({', '.join(_PROTOCOLS)}), got {text!r:.80}",
+            field="scheduler",
+        )
+    return f"{protocol or _PROTOCOLS[0]}://{host}:{port.rstrip('/')}"
+
+
+class _DaskConnection:
+    """The connection to a scheduler, which is made again after a loss."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._has_connected = address, False
+
+    def make(self) -> Executor:
+        """Connect. Raises InputError if no scheduler answers the first time, and OSError later."""
+        try:
+            executor = _DaskExecutor(_connect(self._address))
+        except (OSError, TimeoutError, ValueError) as error:
+            if self._has_connected:
+                raise ConnectionError(str(error)) from None
+            raise InputError(
+                f"no Dask scheduler answers at {self._address} in {_CONNECT_S:g} s: check host and port, or start one "
+                "with 'dask scheduler'", field="scheduler",
+            ) from None  # fmt: skip
+        self._has_connected = True
+        return executor
+
+
+def _connect(address: str) -> Any:
+    """Return a client. Raises OSError if no scheduler answers."""
+    from distributed import Client
+
+    protocol, _, place = address.partition("://")
+    if protocol == "tcp":
+        _check_server(place)
+    return Client(address, timeout=_CONNECT_S, set_as_default=False)
+
+
+def _check_server(place: str) -> None:
+    """Check that a server greets as a Dask scheduler: with the length of its first message, as eight bytes.
+
+    Dask itself waits forever for a silent server, and takes the length from any other one: an HTTP server's is 3 EiB.
+
+    Raises OSError for another server, or if none answers.
+    """
+    host, _, port = place.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+        connection.settimeout(_CONNECT_S)
+        length = b""
+        while len(length) < 8 and (part := connection.recv(8 - len(length))):
+            length += part
+    if len(length) < 8 or int.from_bytes(length, "little") > _MAX_GREETING:
+        raise ConnectionError("another server answers")
 
 
 class _DaskExecutor(Executor):

@@ -10,9 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from trine.errors import InputError, one_line
-from trine.experiments.journal import FAILED, read_lines
-from trine.experiments.spec import ExperimentSpec, stored_spec
+from trine.experiments.journal import FAILED, read_lines, repair
+from trine.experiments.locks import locked
+from trine.experiments.spec import ExperimentSpec, Shard, stored_spec
 from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
 from trine.results.document import SEPARATOR
 from trine.results.frames import pyarrow
@@ -68,10 +71,10 @@ class Experiment(Report):
     @cached_property
     def counts(self) -> tuple[int, int]:
         """Answered points, and failed points among them."""
-        total = failed = 0
-        for line in read_lines(self.folder, self.spec):
-            total, failed = total + 1, failed + (FAILED in line.text)
-        return total, failed
+        lines = read_lines(self.folder, self.spec)
+        found = np.fromiter((value for line in lines for value in (line.point, FAILED in line.text)), np.int64)
+        _, first = np.unique(found[::2], return_index=True)  # a copied journal, or two drivers, repeat points
+        return len(first), int(found[1::2][first].sum())
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -101,7 +104,7 @@ class Experiment(Report):
         if main := [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in values]:
             return fields + main
         names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
-        names = [name for name in names if len(set(values[name])) > 1] or names
+        names = [name for name in names if len(set(map(str, values[name]))) > 1] or names
         return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MOST_RESULTS]
 
     def summary(self) -> str:
@@ -172,6 +175,14 @@ class Experiment(Report):
     def compact(self) -> Path:
         """Write all results to ``points.parquet`` in the directory, in bounded memory; return its path."""
         return compact(self.folder, self.spec)
+
+    def repair(self) -> list[Path]:
+        """Set damaged lines and foreign files of the journals aside, and return the new names of these files.
+
+        The next run answers the missing points. Raises InputError if a process is answering points of it.
+        """
+        with locked(self.folder, self.spec, Shard()):
+            return repair(self.folder, self.spec)
 
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return one row per answered point as a pandas data frame, from the Parquet file if it has all points."""

@@ -14,11 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trine.common.inputs import PRESETS, is_file
+from trine.common.inputs import PRESETS, is_file, read_bytes
 from trine.common.outputs import write_text
 from trine.common.plugins import load_target
 from trine.common.spec import load_mapping
-from trine.errors import InputError, nearest
+from trine.errors import InputError, StorageError, nearest
+from trine.experiments.places import make_folder
 from trine.experiments.spec import Settings, canonical, digest
 from trine.experiments.values import Value
 
@@ -31,12 +32,13 @@ FILES = {
 _SOURCE = "set by the experiment"
 
 
-def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Settings]:
-    """Return the settings with options for dotted fields, which name changed files in ``folder``, and their identity.
+def with_changed_files(settings: Settings, directory: Path) -> tuple[Settings, Settings]:
+    """Return the settings with options for dotted fields, which name changed files in ``files``, and their identity.
 
     The identity has a digest of each changed file in place of its path.
 
-    Raises InputError: a field without the option that it changes, or one that the file does not have.
+    Raises InputError: a field without the option that it changes, or one that the file does not have. StorageError: a
+    file cannot be written.
     """
     plain = {name: value for name, value in settings.items() if not is_inside(name)}
     identity = dict(plain)
@@ -54,10 +56,9 @@ def with_changed_files(settings: Settings, folder: Path) -> tuple[Settings, Sett
             plain[option] = identity[option] = ",".join([base, *(f"{key}={changed[key]}" for key in changed)])
             continue
         name, text = changed_file(option, base, canonical(changed))
-        path = folder / digest(text) / f"{name}.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text)
+        path = make_folder(directory, "files", digest(text)) / f"{name}.json"
+        if not path.is_file() or path.is_symlink() or read_bytes(path) != text.encode():
+            write_text(path, text, error=StorageError, follow=False)
         plain[option], identity[option] = os.fspath(path), digest(text)
     return plain, identity
 
@@ -121,9 +122,9 @@ def _below(node: Any, part: str, field: str) -> list[Any]:
     return [item for item, name in zip(node, names, strict=True) if name in wanted]
 
 
-def check_files(settings: Settings, folder: Path) -> None:
+def check_files(settings: Settings, directory: Path) -> None:
     """Read the changed files of a point. Raises InputError for a field that a file does not have, or a wrong value."""
-    plain, _ = with_changed_files(settings, folder)
+    plain, _ = with_changed_files(settings, directory)
     for option, (_, reader) in FILES.items():
         if any(name.startswith(f"{option}.") for name in settings):
             try:

@@ -6,18 +6,20 @@ import os
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from trine.common.processes import SerialExecutor
-from trine.errors import InputError, SimulationError, one_line
+from trine.errors import InputError, SimulationError, StorageError, one_line
 from trine.experiments.executors import Workers
-from trine.experiments.journal import Entry, folder_of, read_lines
+from trine.experiments.journal import Entry, folder_of, read_lines, shard_folders
+from trine.experiments.locks import locked
+from trine.experiments.places import make_folder, place_in
 from trine.experiments.sources import NumberedSource, Point, SearchSource
 from trine.experiments.spec import ExperimentSpec, Shard
-from trine.experiments.worker import Task, answer_task, close_journals, failed_entry, open_journal
+from trine.experiments.worker import Question, Task, answer_task, close_journals, failed_entry, open_journal
 
 #: Called with (answered, failed, all points of this run) after each call of a worker.
 OnProgress = Callable[[int, int, int], None]
@@ -42,61 +44,62 @@ class WorkersLostError(Exception):
 
 
 def run_points(
-    directory: Path, spec: ExperimentSpec, workers: Workers, shard: Shard, on_progress: OnProgress | None = None
-) -> None:
+    directory: Path, spec: ExperimentSpec, workers: Workers, shard: Shard, on_progress: OnProgress | None = None,
+    question: Question | None = None,
+) -> None:  # fmt: skip
     """Answer all points of a shard that have no result in the journals.
 
-    Raises SimulationError if the workers stay lost, InputError for workers with another version of trine.
+    question: the caller's function; None: trine's own question.
+
+    Raises SimulationError if the workers stay lost, StorageError if the disk refuses a write, InputError for workers
+    with another version of trine, and for a shard that shares points with an unfinished one.
     """
-    with _locked(folder_of(directory, shard), shard):
-        run = _Run(directory, spec, workers, shard, on_progress)
+    with locked(directory, spec, shard):
+        run = _Run(directory, spec, workers, shard, on_progress, question)
         try:
             run.until_done()
         finally:
             run.close()
 
 
-@contextmanager
-def _locked(folder: Path, shard: Shard) -> Iterator[None]:
-    """Lock a shard's folder of journals until the block or this process ends.
-
-    Raises InputError if another process of this machine has locked it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        with suppress(ImportError, OSError):  # on Windows, and on a file system without locks
-            import fcntl
-
-            handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                where = folder.parents[1]
-                raise InputError(f"another process is answering shard {shard} of it", file=where) from None
-        yield
-
-
 class _Run:
     """State of one run of the driver."""
 
     def __init__(
-        self, directory: Path, spec: ExperimentSpec, workers: Workers, shard: Shard, on_progress: OnProgress | None
-    ) -> None:
+        self, directory: Path, spec: ExperimentSpec, workers: Workers, shard: Shard, on_progress: OnProgress | None,
+        question: Question | None,
+    ) -> None:  # fmt: skip
         self._directory, self._spec, self._workers, self._shard = directory, spec, workers, shard
-        self._on_progress = on_progress
-        self._calls_of_shard = directory / "running" / folder_of(directory, shard).name
+        self._on_progress, self._question = on_progress, question
+        self._calls_of_shard = place_in(directory, "running", folder_of(directory, shard).name)
         self._start_claims()
         self._source: NumberedSource | SearchSource
         if spec.search is None:
             done = (line.point for line in read_lines(directory, spec, shard))
             self._source = NumberedSource(spec.points(shard), done)
+            self._refuse_overlap(self._source)
         else:
             self._source = SearchSource(spec, (line.entry() for line in read_lines(directory, spec)))
         self._total, self._failed, self._calls = self._source.left, 0, 0
         self._again: deque[Point] = deque()
         self._losses: Counter[int] = Counter()
         self._point_s: float | None = None
+
+    def _refuse_overlap(self, source: NumberedSource) -> None:
+        """Refuse a shard of another size than an unfinished one: both drivers would answer the shared points.
+
+        The other driver may run on another machine, where locks do not show it. A run without shards answers whatever
+        ended shards have left.
+        """
+        if self._shard.of == 1:
+            return
+        for other, folder in shard_folders(self._directory).items():
+            shared = self._shard.shared(other, self._spec.size) if 1 < other.of != self._shard.of else range(0)
+            if shared and source.has_left(shared) and next(folder.glob("*.jsonl"), None) is not None:
+                raise InputError(
+                    f"shard {self._shard} shares points with shard {other}, which is not finished: go on with shards "
+                    f"i/{other.of}, or without --shard once all of them have ended", file=self._directory,
+                )  # fmt: skip
 
     def _start_claims(self) -> None:
         """Start a new folder for claims, before the journals are read.
@@ -106,7 +109,7 @@ class _Run:
         shutil.rmtree(self._calls_of_shard, ignore_errors=True)
         self._claims = self._calls_of_shard / os.urandom(4).hex()
         if self._workers.repeats:
-            self._claims.mkdir(parents=True)
+            make_folder(self._directory, *self._claims.relative_to(self._directory).parts)
 
     def until_done(self) -> None:
         """Feed executors until every point has an answer."""
@@ -192,9 +195,12 @@ class _Run:
         claim = ""
         if self._workers.repeats:
             claim = str(self._claims / str(self._calls))
-            Path(claim).touch()
+            try:
+                Path(claim).touch()
+            except OSError as error:
+                raise StorageError(f"cannot write: {error.strerror or error}", file=claim) from None
         text = self._spec.text if len(self._spec.text) < _MAX_SENT else self._spec.id
-        return Task(text, str(self._directory), self._shard, tuple(points), claim)
+        return Task(text, str(self._directory), self._shard, tuple(points), claim, question=self._question)
 
     def _tell(self, entries: list[Entry], task: Task) -> None:
         """Record the answers of a call, and write those that its worker could not write."""

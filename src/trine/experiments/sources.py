@@ -40,6 +40,11 @@ class NumberedSource:
             self._next += 1
         return taken
 
+    def has_left(self, points: range) -> bool:
+        """Return whether one of ``points``, every n-th point of this source, has no answer."""
+        start, step = self._points.index(points[0]), points.step // self._points.step
+        return not self._done[start::step].all()
+
     def tell(self, entry: Entry) -> None:
         """Mark a point as answered."""
         position = self._points.index(entry["point"])

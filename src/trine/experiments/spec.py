@@ -23,7 +23,7 @@ from trine.experiments.values import RandomValues, Value, parse_values
 #: Function that answers a point: (command, settings) -> flat record.
 CLI_QUESTION = "trine.cli.record:answer_point"
 #: Identifies results: equal inputs and equal result versions give equal results.
-RESULT_VERSION = f"{__version__}/1"
+RESULT_VERSION = f"{__version__}/2"
 MAX_POINTS = 10**9
 SPEC_FILE = "experiment.json"
 
@@ -76,6 +76,16 @@ class Shard(NamedTuple):
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
+    def shared(self, other: Shard, size: int) -> range:
+        """Return the points of an experiment of ``size`` points that both shards have."""
+        common = math.gcd(self.of, other.of)
+        turns, remainder = divmod(other.number - self.number, common)
+        if remainder:
+            return range(0)
+        step = other.of // common
+        first = self.number + self.of * (turns * pow(self.of // common, -1, step) % step)
+        return range(first, size, self.of * step)
+
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +94,8 @@ class ExperimentSpec:
 
     command: words of a trine command such as ``train``. settings: its options by name. vary: field -> values, the last
     field varies fastest; fields are options, or dotted names inside cluster, GPU-model and software files. samples:
-    draws of the random fields at each point of the grid. question: function that answers a point.
+    draws of the random fields at each point of the grid. question: name of the function that answers a point; for
+    another one than trine's, :func:`trine.sweep` needs the function itself.
     inputs: file -> SHA-256 of the files that settings name; trine fills it in for its commands.
 
     Raises InputError for empty or contradictory fields.

@@ -33,6 +33,7 @@ from trine.experiments.spec import (
     spec_of,
     stored_spec,
 )
+from trine.experiments.worker import Question, check_question, name_of
 
 #: Function that returns the name of an option of a command, from any of its spellings.
 _OPTION_NAME = "trine.cli.record:option_name"
@@ -48,6 +49,7 @@ def sweep(
     scheduler: str | None = None,
     shard: str | None = None,
     progress: OnProgress | None = None,
+    question: Question | None = None,
 ) -> Experiment:
     """Answer every point of an experiment that has no answer yet, in parallel; a restart repeats points in flight only.
 
@@ -59,21 +61,24 @@ def sweep(
         scheduler: address of a Dask scheduler. At most one of the three.
     shard: ``i/n`` answers every n-th point, starting with point i, so that n jobs share the experiment.
     progress: called with (answered, failed, all points of this run).
+    question: your function (command, settings) -> record, in place of trine's command. A directory never chooses it.
 
     Raises
     ------
-    InputError: an unknown command or field (names the nearest), contradictory arguments, or a directory that holds
-        another experiment. MissingExtraError: Dask or optuna is missing. SimulationError: workers stay lost.
+    InputError: an unknown command or field (names the nearest), contradictory arguments, a directory that holds
+        another experiment, or one that asks another function. StorageError: the disk refuses a write.
+    MissingExtraError: Dask or optuna is missing. SimulationError: workers stay lost.
     """
-    spec, folder = _spec_and_folder(experiment, directory)
+    spec, folder = _spec_and_folder(experiment, directory, question)
+    check_question(spec, question)
     part = Shard() if shard is None else Shard.parse(shard)
     if part.of > 1 and spec.search is not None:
         raise InputError("a search needs the results of all trials: it has no shards", field="shard")
     most = -(-spec.size // (2 * part.of))
     workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most,
-                           needs_script=spec.question.startswith("__main__:"))  # fmt: skip
+                           needs_script=question is not None and question.__module__ == "__main__")  # fmt: skip
     _prepare(folder, spec)
-    run_points(folder.resolve(), spec, workers, part, progress)
+    run_points(folder.resolve(), spec, workers, part, progress, question)
     finished = Experiment(folder)
     if part.of == 1 and not finished.left:
         with suppress(MissingExtraError):  # the journals have everything
@@ -81,8 +86,10 @@ def sweep(
     return finished
 
 
-def _spec_and_folder(experiment: Any, directory: str | os.PathLike[str] | None) -> tuple[ExperimentSpec, Path]:
-    """Return the resolved specification and its directory."""
+def _spec_and_folder(
+    experiment: Any, directory: str | os.PathLike[str] | None, question: Question | None
+) -> tuple[ExperimentSpec, Path]:
+    """Return the resolved specification and its directory. A new experiment takes the name of the question."""
     is_path = isinstance(experiment, str | os.PathLike)
     if is_path and (path := Path(experiment)).is_dir():
         if directory is not None and Path(directory) != path:
@@ -102,6 +109,8 @@ def _spec_and_folder(experiment: Any, directory: str | os.PathLike[str] | None) 
             raise InputError("needs a folder for the results", field="directory")
         folder = Path(directory)
         spec = experiment if isinstance(experiment, ExperimentSpec) else spec_of(experiment, "experiment")
+    if question is not None and spec.question == CLI_QUESTION:
+        spec = replace(spec, question=name_of(question))
     return resolved(spec, folder), folder
 
 
@@ -118,7 +127,7 @@ def resolved(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
     spec = replace(spec, settings=settings, vary=vary).with_inputs()
     first = {**spec.settings, **(spec.fields_of(0) if spec.search is None else {})}
     if any(map(is_inside, first)):
-        check_files(first, folder / "files")
+        check_files(first, folder)
     return spec
 
 
@@ -138,10 +147,10 @@ def _prepare(folder: Path, spec: ExperimentSpec) -> None:
     others = [each.name for each in folder.iterdir() if each.name != "files" and not each.name.startswith(".")]
     if others:
         raise InputError(f"is no experiment and not empty ({others[0]:.40}): choose another folder", file=folder)
-    write_json(folder / SPEC_FILE, spec.document())
+    write_json(folder / SPEC_FILE, spec.document(), follow=False)
     environment = {
         "trine": __version__, "result_version": RESULT_VERSION, "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "numba")}, "platform": platform.platform(),
         "host": socket.gethostname(), "cpus": os.cpu_count(),
     }  # fmt: skip
-    write_json(folder / "environment.json", {RESULT_VERSION: environment})
+    write_json(folder / "environment.json", {RESULT_VERSION: environment}, follow=False)

@@ -27,6 +27,7 @@ Types = dict[str, set[type]]
 class LineIndex(NamedTuple):
     """Place of each point's line: journal number and offset, int64[num_points] sorted by point; paths: the journals."""
 
+    points: Any
     files: Any
     offsets: Any
     paths: list[Path]
@@ -41,13 +42,14 @@ def index_lines(directory: Path, spec: ExperimentSpec) -> LineIndex:
         for value in (line.point, numbers.setdefault(line.path, len(numbers)), line.offset)
     )
     table = np.fromiter(found, np.int64).reshape(-1, 3)
-    _, first = np.unique(table[:, 0], return_index=True)
-    return LineIndex(table[first, 1], table[first, 2], list(numbers))
+    points, first = np.unique(table[:, 0], return_index=True)
+    return LineIndex(points, table[first, 1], table[first, 2], list(numbers))
 
 
 def _entries(index: LineIndex, start: int, stop: int | None) -> list[Entry]:
     """Return the entries of the points at positions ``start`` to ``stop``, in the order of the points."""
     files, offsets = index.files[start:stop], index.offsets[start:stop]
+    points = index.points[start:stop].tolist()
     found: list[Any] = [None] * len(files)
     order = np.lexsort((offsets, files))
     for number in np.unique(files).tolist():
@@ -55,7 +57,7 @@ def _entries(index: LineIndex, start: int, stop: int | None) -> list[Entry]:
         with path.open("rb") as file:
             for position in order[files[order] == number].tolist():
                 file.seek(int(offsets[position]))
-                found[position] = Line(path, 0, file.readline()).entry()
+                found[position] = Line(path, 0, file.readline(), 0, points[position]).entry()
     return found
 
 
@@ -94,7 +96,7 @@ def _is_written(path: Path, index: LineIndex, types: Types, pa: Any, pq: Any) ->
     """Write the table, and add the types of all rows to ``types``; return False if they did not fit the columns."""
     kinds = {name: _arrow_type(found, pa) for name, found in types.items()}
     schema = pa.schema(list(kinds.items()))
-    with open_output(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with open_output(path, follow=False) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for columns in _groups(index):
             _add_types(types, columns)
             if kinds == {name: _arrow_type(found, pa) for name, found in types.items()}:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.inputs import PRESETS, is_file, read_bytes, read_text
-from trine.common.outputs import write_text
+from trine.common.outputs import drop_link, write_text
 from trine.errors import TrineError
 from trine.results import frames
 from trine.results.columns import column, to_row
@@ -345,6 +345,8 @@ def write_with_pictures(
     """Write a page, its pictures (each by its function) and its CSV tables; needs the extra ``plot``."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    for each in (name, *pictures, *tables):
+        drop_link(folder / each)
     for picture, draw in pictures.items():
         draw(folder / picture)
     for table, rows in tables.items():

@@ -64,7 +64,7 @@ def test_equal_changes_share_a_file_and_have_equal_identities(tmp_path):
     third = with_changed_files({"cluster": "dgx-h100", "cluster.fabric.link": "ib-hdr"}, tmp_path / "b")
     assert first[1] == second[1] != third[1]
     assert first[0] != second[0]
-    assert len(list((tmp_path / "b").iterdir())) == 2
+    assert len(list((tmp_path / "b" / "files").iterdir())) == 2
 
 
 @pytest.mark.parametrize(

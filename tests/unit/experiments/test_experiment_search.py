@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from experiment_questions import __name__ as QUESTIONS
+from experiment_questions import sweep
 
-import trine
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.journal import journals
 from trine.experiments.spec import ExperimentSpec, SearchSpec
@@ -19,15 +19,15 @@ SEARCH = ExperimentSpec(
 
 
 def test_a_search_comes_closer_than_random_samples_and_a_restart_asks_the_rest_only(tmp_path):
-    frame = trine.sweep(SEARCH, tmp_path / "whole", processes=1).to_frame()
+    frame = sweep(SEARCH, tmp_path / "whole", processes=1).to_frame()
     assert frame["point"].tolist() == list(range(60))
     assert frame["cost"][30:].median() < frame["cost"][:10].median() / 2
     assert frame["cost"].min() < 0.02
-    trine.sweep(SEARCH, tmp_path / "part", processes=1)
+    sweep(SEARCH, tmp_path / "part", processes=1)
     (path,) = journals(tmp_path / "part")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:22]))
-    again = trine.sweep(tmp_path / "part", processes=1).to_frame()
+    again = sweep(tmp_path / "part", processes=1).to_frame()
     assert len(journals(tmp_path / "part")) == 2
     assert (
         len(journals(tmp_path / "part")[1].read_bytes().splitlines())
@@ -39,8 +39,8 @@ def test_a_search_comes_closer_than_random_samples_and_a_restart_asks_the_rest_o
 
 @pytest.mark.slow
 def test_two_processes_make_the_same_trials(tmp_path):
-    one = trine.sweep(SEARCH, tmp_path / "one", processes=1).to_frame()
-    two = trine.sweep(SEARCH, tmp_path / "two", processes=2).to_frame()
+    one = sweep(SEARCH, tmp_path / "one", processes=1).to_frame()
+    two = sweep(SEARCH, tmp_path / "two", processes=2).to_frame()
     assert (one[["x", "y", "cost"]] == two[["x", "y", "cost"]]).all().all()
 
 
@@ -48,12 +48,12 @@ def test_wrong_searches_are_refused(tmp_path, monkeypatch):
     from dataclasses import replace
 
     with pytest.raises(InputError, match="no number called 'coast' in the results; did you mean 'cost'"):
-        trine.sweep(replace(SEARCH, search=SearchSpec(trials=9, minimise="coast")), tmp_path / "e", processes=1)
+        sweep(replace(SEARCH, search=SearchSpec(trials=9, minimise="coast")), tmp_path / "e", processes=1)
     with pytest.raises(InputError, match="it has no shards"):
-        trine.sweep(SEARCH, tmp_path / "f", shard="0/2")
+        sweep(SEARCH, tmp_path / "f", shard="0/2")
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'trine\[search\]'"):
-        trine.sweep(SEARCH, tmp_path / "g", processes=1)
+        sweep(SEARCH, tmp_path / "g", processes=1)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'trine\[dask\]'"):
-        trine.sweep(SEARCH, tmp_path / "h", scheduler="tcp://127.0.0.1:1")
+        sweep(SEARCH, tmp_path / "h", scheduler="tcp://127.0.0.1:1")

@@ -183,7 +183,7 @@ class DurationCache:
         try:
             # Write atomically: other processes may write the same file
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open_whole(os.fspath(path)) as file:
+            with open_whole(os.fspath(path), follow=False) as file:
                 file.write(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
             _drop_old(path.parent)
         except OSError as error:

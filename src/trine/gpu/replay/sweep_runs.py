@@ -193,7 +193,8 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> None:
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # trine chose the name
+        handle = os.open(self.path, flags, 0o666)
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":  # cut short by a kill
