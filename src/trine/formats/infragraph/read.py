@@ -115,6 +115,7 @@ def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
             routing=exported.routing,
             routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
             grid=tuple(exported.grid),
+            peer_access=None if exported.peer_access is None else exported.peer_access == "yes",
             fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
         )  # fmt: skip
     except SpecError as error:
