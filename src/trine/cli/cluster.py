@@ -132,7 +132,8 @@ def _summary(machine: Cluster) -> list[str]:
     devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
     lines.append(f"devices: {', '.join(f'{devices.count(name)} x {name}' for name in dict.fromkeys(devices))}")
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
-    lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}")
+    peers = {None: "", True: ", GPUs have peer access", False: ", GPUs have no peer access"}[machine.peer_access]
+    lines.append(f"library {machine.library or 'not said'}, routing {machine.routing}{usual}{peers}")
     lines.append(f"numbers are {machine.evidence}")
     lines += _kinds(machine) if len(machine.links) else []
     if machine.circuits is not None:

@@ -189,6 +189,8 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
         f"{trace.launches} CPU launches",
     ]
+    if trace.shard is not None:
+        lines.append(f"only a part of a model: {trace.shard}")
     if trace.unprofiled_step_ps is not None:
         lines.append(f"a step without the profiler took {format_time(trace.unprofiled_step_ps)}")
     lines += ["", f"{'phase':34} {'operators':>9} {clock:>11} {'share':>7}"]

@@ -59,6 +59,7 @@ def changed(
             spec.collective_bandwidth, cluster, spec.library or base.library, file
         ),
         library=spec.library or base.library, segment=spec.segment or base.segment,
+        peer_access=base.peer_access if spec.peer_access is None else spec.peer_access,
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")

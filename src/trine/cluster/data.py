@@ -48,6 +48,7 @@ class ClusterData(LinkedDevices):
     of the logarithm of a collective's time from run to run, or None (``trine calibrate --cluster``). ``segment``: hosts
     of the usual segment of jobs on copies of this rack, or None (:mod:`trine.cluster.segments`).
     ``collective_bandwidth``: measured bandwidths of single collectives, or None: all follow the links.
+    ``peer_access``: whether the driver lets GPUs read each other's memory over PCIe; None: as usual for the GPU model.
 
     Equality ignores the last three fields. ``routing_reason``: who chose the policy (see :meth:`routing_why`).
     ``cut_from``: the original cluster with all links, and the removed links' numbers there. ``degraded_from``:
@@ -67,6 +68,7 @@ class ClusterData(LinkedDevices):
     spread: float | None = None
     collective_bandwidth: CollectiveBandwidth | None = None
     segment: int | None = None
+    peer_access: bool | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
     cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
     degraded_from: tuple[Callable[[], Self], ...] = field(default=(), compare=False, repr=False)

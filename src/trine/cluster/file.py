@@ -140,6 +140,7 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
         routing=spec.routing or built.routing, routing_reason=reason,
         grid=built.grid if spec.grid is None else tuple(spec.grid),
         spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
+        peer_access=built.peer_access if spec.peer_access is None else spec.peer_access,
         circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
     )  # fmt: skip
 

@@ -69,7 +69,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         sources=_sources(nodes, fabric if builder is not None else None),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(), library=_library(nodes),
         spread=nodes[0].spread, collective_bandwidth=_common_bandwidth(nodes), routing=routing,
-        routing_reason=(routing, reason),
+        routing_reason=(routing, reason), peer_access=_peer_access(nodes),
     )  # fmt: skip
 
 
@@ -204,6 +204,11 @@ def _common_bandwidth(nodes: Sequence[Cluster]) -> CollectiveBandwidth | None:
     """Return the bandwidths per collective that all nodes have alike, else None."""
     first = nodes[0].collective_bandwidth
     return first if all(node.collective_bandwidth == first for node in nodes) else None
+
+
+def _peer_access(nodes: Sequence[Cluster]) -> bool | None:
+    """Return False if a node has no peer access, else the value of the first node."""
+    return False if any(node.peer_access is False for node in nodes) else nodes[0].peer_access
 
 
 def _library(nodes: Sequence[Cluster]) -> str | None:

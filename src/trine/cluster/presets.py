@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -91,7 +92,19 @@ def load_gpu(name: str) -> GpuSpec:
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.lower().split())
+    """Return a name in lower case; the driver calls a GPU that it passes to a virtual machine a "VF"."""
+    return " ".join(name.lower().split()).removesuffix(" vf")
+
+
+def library_of_gpu(name: str | None) -> str | None:
+    """Return the collective library of a GPU model's vendor, ``rccl`` or ``nccl``; None for other models."""
+    try:
+        titles = " ".join(load_gpu(name).aliases) if name else ""
+    except SpecError:
+        return None
+    if "AMD " in titles:
+        return "rccl"
+    return "nccl" if re.search("NVIDIA|Tesla|GeForce", titles) else None
 
 
 @cache

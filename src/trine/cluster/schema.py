@@ -199,6 +199,7 @@ class ClusterFile(Spec):
     spread: float | None = Field(default=None, ge=0, le=1, strict=False)
     collective_bandwidth: CollectiveBandwidthSpec | None = None
     segment: int | None = Field(default=None, ge=1, le=1 << 18)
+    peer_access: bool | None = None
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""
@@ -237,6 +238,7 @@ class ChangedFile(Spec):
     library: Literal["nccl", "rccl"] | None = None
     routing: str | None = None
     segment: int | None = Field(default=None, ge=1, le=1 << 18)
+    peer_access: bool | None = None
     evidence: Literal["measured", "interpolated", "modelled", "assumed"] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     notes: str = ""

@@ -62,6 +62,8 @@ def header(cluster: ClusterData) -> dict[str, object]:
         data["collective_bandwidth"] = _bandwidth_mapping(cluster.collective_bandwidth)
     if cluster.segment is not None:
         data["segment"] = cluster.segment
+    if cluster.peer_access is not None:
+        data["peer_access"] = cluster.peer_access
     if cluster.circuits is not None:
         data["circuits"] = _circuits_mapping(cluster.circuits)
     return data

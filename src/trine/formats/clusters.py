@@ -19,8 +19,10 @@ from trine.cluster.file import check_readable
 from trine.common.inputs import read_text
 from trine.common.outputs import write_text
 from trine.common.plugins import Registry
+from trine.common.recognise import CLUSTER, foreign_file
 from trine.common.spec import parse_json, parse_yaml
 from trine.errors import SpecError, nearest
+from trine.formats.gpu_names import gpu_of_text, listed_gpus, refuse_environment
 
 # Fast parser of plain block YAML, the usual output of tools: PyYAML takes 4 s per megabyte, this a tenth of it.
 #
@@ -160,6 +162,7 @@ READERS: Registry[Callable[..., Cluster]] = Registry(
         "csv": "trine.formats.edge_list:edge_list_cluster",
         "networkx": "trine.formats.networkx_graph:node_link_cluster",
         "graphml": "trine.formats.networkx_graph:graphml_cluster",
+        "astra-sim": "trine.formats.astra_network:astra_cluster",
     },
 )
 #: A writer takes the cluster and returns text; the InfraGraph writer also takes ``as_json`` and ``lossy``.
@@ -183,18 +186,18 @@ _ENDINGS = {
 #: The known formats, for error messages about other files.
 _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
-    "links, node-link JSON, GraphML, a cluster file of trine; see trine help imports"
+    "links, node-link JSON, GraphML, ASTRA-sim's network file, a cluster file of trine; see trine help imports"
 )
 _ROCM = re.compile(
     r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
 )
 #: Formats whose readers take parsed data instead of text.
-_DATA = ("infragraph", "networkx")
+_DATA = ("infragraph", "networkx", "astra-sim")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
 _XPU = re.compile(r"\bGPU \d+/\d+\b.*\b(S|XL\d+|XL\*|MDF)\b")
 _MATRIX_ROW = re.compile(r"^(?:\W*(?:\[\dm)?GPU0\s|(?:(?!GPU\d).)*\bGPU0[\s|]+X[\s|])", re.MULTILINE)
 #: Top-level YAML keys that may mean InfraGraph or node-link data.
-_OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
+_OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes", "inventory"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
@@ -272,6 +275,8 @@ def _by_text(text: str, file: str) -> str | None:
             formats = "<system> (NCCL), <topology> (lstopo), <graphml>"
             raise SpecError(f"is XML with {tag} at its root; known: {formats}", file=file)
         return tags[root[1]]
+    if (foreign := foreign_file(text, CLUSTER)) is not None and not _MATRIX_ROW.search(text):
+        raise SpecError(f"{foreign}{_seen_gpus(text)}", file=file)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
         return "csv"
@@ -281,10 +286,33 @@ def _by_text(text: str, file: str) -> str | None:
         raise SpecError(f"is a topology of xpu-smi, which trine does not read; known: {_KNOWN}", file=file)
     if _MATRIX_ROW.search(text) and "X" in text.replace("|", " ").split():
         return "nvidia-smi"
+    refuse_environment(text, file)
     keys = set(_TOP_KEY.findall(text))
+    if keys >= {"topology", "npus_count"}:
+        return "astra-sim"
     if keys and not head.startswith("{") and not keys & _OTHER_KEYS:
-        return "trine" if _like_cluster_file(keys) else None
+        return "trine" if _like_cluster_file(keys) and is_like_yaml(text, file) else None
     return None
+
+
+def _seen_gpus(text: str) -> str:
+    """Return the option for the GPU model that a text names for all GPUs, or an empty text."""
+    gpu = gpu_of_text(text)
+    return "" if gpu is None else f" (its{listed_gpus(text).replace('(', '').replace(')', '')}: --gpu {gpu})"
+
+
+#: Lines of block and flow YAML: a key, an item of a list, an end of a bracket, a comment, a mark.
+_YAML_LINE = re.compile(r"""\s*(?:[\w.'"/-]+\s*:(?:\s|$)|-(?:\s|$)|[\[\]{}]|\#|---|\.\.\.|["'])""")
+#: Minimum share of such lines in a file that may be YAML.
+_MIN_YAML = 0.6
+
+
+def is_like_yaml(text: str, file: str) -> bool:
+    """Return whether a text may be YAML, by the file's ending or its lines, so that a YAML parser's errors help."""
+    if file.lower().endswith((".yaml", ".yml", ".json")):
+        return True
+    lines = [line for line in text[: 1 << 18].splitlines() if line.strip()]
+    return sum(_YAML_LINE.match(line) is not None for line in lines) >= _MIN_YAML * len(lines)
 
 
 def _like_cluster_file(keys: Collection[str]) -> bool:
@@ -305,7 +333,7 @@ def _plain_data(text: str, file: str) -> object:
         return parse_yaml(text, file)
     except SpecError:
         keys = set(_TOP_KEY.findall(text))
-        if keys & _OTHER_KEYS or _like_cluster_file(keys):
+        if (keys & _OTHER_KEYS or _like_cluster_file(keys)) and is_like_yaml(text, file):
             raise
         raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file) from None
 
@@ -314,8 +342,10 @@ def _by_keys(data: object, file: str) -> str:
     if not isinstance(data, dict):
         raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file)
     keys = set(data)
-    if keys & {"infrastructure", "instances", "components"}:
+    if keys & {"infrastructure", "instances", "components", "inventory"}:
         return "infragraph"
+    if {"topology", "npus_count"} <= keys or "topologies-per-dim" in keys:
+        return "astra-sim"
     nodes = data.get("nodes")
     if keys & {"edges", "links"} and isinstance(nodes, list) and any(isinstance(n, dict) and "id" in n for n in nodes):
         return "networkx"

@@ -32,7 +32,7 @@ from trine.formats.reader import Element, TopologyBuilder, gpu_named, join_by_nv
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; newer NCCL adds ``gin``, without a bandwidth, to a NIC.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")
 #: PCI classes of network controllers; vendors of GPUs (a file for NCCL_TOPO_FILE may omit the vendor).
-_NIC_CLASSES, _GPU_VENDORS = ("0x0200", "0x0207", "0x0280"), ("", "0x10de", "0x1002")
+_NIC_CLASSES, _GPU_VENDORS, _AMD = ("0x0200", "0x0207", "0x0280"), ("", "0x10de", "0x1002"), "0x1002"
 #: Generation and lanes that NCCL assumes for a PCIe link without a speed (src/graph/topo.cc).
 _DEFAULT_PCIE, _DEFAULT_LANES = 3, 16
 #: PCI class prefixes of NVLink targets.
@@ -144,7 +144,7 @@ class _SystemReader:
         children = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
         bridges = [child for child in children if child.tag == "pci"]
         if id(pci) in self.bare:
-            self.add_gpu(pci, bus, above, host, rates, self.bare[id(pci)])
+            self.add_gpu(pci, bus, above, host, rates, self.bare[id(pci)], pci.get("vendor"))
         elif not children and pci.get("class").startswith(_NIC_CLASSES):
             self.draft.join(above, self.add_nic(f"nic{self.nics}", host), rates)
         elif bridges or not children:
@@ -157,7 +157,7 @@ class _SystemReader:
             above = switch
         for child in children:
             if child.tag == "gpu":
-                self.add_gpu(child, bus, above, host, rates, self.number(child, "dev"))
+                self.add_gpu(child, bus, above, host, rates, self.number(child, "dev"), pci.get("vendor"))
             elif child.tag == "nic":
                 self.nic(child, above, host, rates)
             elif child.tag == "pcilink":
@@ -193,12 +193,16 @@ class _SystemReader:
             raise self.fault(pci, f"'link_width' must be a number of lanes, got {show(text)}")
         return Fraction(lanes if lanes <= 32 else 0)
 
-    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Link, number: int) -> None:
+    def add_gpu(
+        self, gpu: Element, bus: str, above: int, host: str, rates: Link, number: int, vendor: str
+    ) -> None:  # fmt: skip
         name = self.unused(self.name(host, f"gpu{number}"), gpu)
         index = self.draft.add(Device(name=name, kind=GPU, gpu=self.gpu, node=host))
         self.draft.join(above, index, rates)
         self.by_bus[host, bus.lower()] = index
         cpu = self.cpus[host][-1][0]
+        if gpu.get("gcn") or vendor.lower() == _AMD:
+            self.library = "rccl"
         rank = number if id(gpu) in self.bare else self.number(gpu, "rank", -1)
         self.gpus.append((index, rank, gpu, cpu))
 

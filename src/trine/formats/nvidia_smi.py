@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +15,9 @@ from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.cluster.tables import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
+from trine.formats.gpu_names import gpu_of_text, listed_gpus
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
+from trine.formats.nvidia_p2p import CODES, PeerAccess, split_peer_access
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 
 #: Distances of two devices over PCIe, nearest first; old drivers print SOC for SYS.
@@ -24,8 +26,6 @@ _CODE = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV(\d{1,3})")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[(?:0|4|1|24)m")
 _AFFINITY_WORDS = {"CPU", "NUMA", "Affinity", "GPU", "ID"}
 _EXPLAINED = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#)\s*=", re.MULTILINE)
-#: Codes of `nvidia-smi topo -p2p`: whether two GPUs reach each other, not how.
-_P2P_CODES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 #: A label of each line (a comment sign, the prefix of a launcher or of grep), seen before the row of GPU0.
 _LABEL = re.compile(r"^((?:(?!GPU\d)[^\n])*?\S)\s*GPU0\s+X\s", re.MULTILINE)
 #: Cells of a markdown table before its first device.
@@ -57,9 +57,10 @@ class Matrix:
 def nvidia_smi_cluster(
     text: str, file: str, gpu: str | None = None, links: Mapping[str, str] | None = None, links_from: str | None = None
 ) -> Cluster:
-    """Read the output of ``nvidia-smi topo -m``.
+    """Read the output of ``nvidia-smi topo -m``, also beside that of ``topo -p2p`` and in environment dumps.
 
-    gpu: the GPU model, such as ``"h100-sxm"``; it sets the generation of NVLink and PCIe, which the text lacks.
+    gpu: the GPU model, such as ``"h100-sxm"``; it sets the generation of NVLink and PCIe, which the matrix lacks.
+        None: the model that the text around the matrix names for all GPUs, if it names one.
     links: numbers of ``nvlink`` (a lane), ``pcie`` and ``socket`` (between processors) instead: a catalogue entry
         or ``"BANDWIDTH, LATENCY"`` (of the whole link).
     links_from: as for the other readers; the catalogue is used in any case.
@@ -67,8 +68,13 @@ def nvidia_smi_cluster(
     Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
     """
     check_links_from(links_from)
-    matrix = parse_matrix(text, file)
-    return build_machine(matrix, Path(file).stem, gpu, LinkChoices(given=links or {}), file)
+    rest, access = split_peer_access(text)
+    matrix = parse_matrix(rest, file)
+    choices = LinkChoices(given=links or {})
+    named = gpu_of_text(text) if gpu is None else None
+    if named is not None:
+        choices.used["GPU model"] = f"{named}, from the text{listed_gpus(text)}"
+    return build_machine(matrix, Path(file).stem, gpu or named, choices, file, access)
 
 
 def parse_matrix(text: str, file: str) -> Matrix:
@@ -131,7 +137,7 @@ def _codes(rows: Mapping[str, list[str]], names: tuple[str, ...], file: str) -> 
         if len(cells) < len(names):
             raise SpecError(f"the row of {row} has {len(cells)} cells, there are {len(names)} columns", file=file)
         for column, cell in zip(names, cells, strict=False):
-            if cell in _P2P_CODES:
+            if cell in CODES:
                 raise SpecError("is of `nvidia-smi topo -p2p`, which shows no links: give `topo -m`", file=file)
             if _CODE.fullmatch(cell) is None:
                 hint = nearest(cell, ("X", *LEVELS, "NV1"))
@@ -149,8 +155,12 @@ def _codes(rows: Mapping[str, list[str]], names: tuple[str, ...], file: str) -> 
 NODE = "node0"
 
 
-def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str) -> Cluster:
+def build_machine(
+    matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str, access: PeerAccess | None = None
+) -> Cluster:
     """Return a cluster of one node from the matrix.
+
+    access: what ``topo -p2p`` shows of the same machine, None if unknown.
 
     Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
     """
@@ -160,7 +170,9 @@ def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoic
     machine.media.check()
     structure = "nvidia-smi topo -m: PCIe switches, host bridges and sockets as its codes allow"
     sources, draft = {"structure": structure, **choices.used}, machine.draft
-    return assemble(name, draft.devices, draft.wires, file=file, sources=sources, notes=machine.notes, library="nccl")
+    notes = machine.notes if access is None else [*machine.notes, access.words()]
+    cluster = assemble(name, draft.devices, draft.wires, file=file, sources=sources, notes=notes, library="nccl")
+    return cluster if access is None else replace(cluster, peer_access=access.is_possible)
 
 
 class _Machine:

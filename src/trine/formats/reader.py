@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
-from trine.cluster.presets import load_gpu
+from trine.cluster.presets import library_of_gpu, load_gpu
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import LinkTable, joined_sets
 from trine.common.schema import show
@@ -151,6 +151,8 @@ def assemble(
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)
     devices, notes = list(devices), list(notes)
+    if any(library_of_gpu(device.gpu) == "rccl" for device in devices):
+        library = "rccl"
     if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
         devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")

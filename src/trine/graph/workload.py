@@ -33,6 +33,9 @@ LAUNCH_CALL = "launch_call_ps"
 #: Key of ``Workload.metadata``: the machine of a trace without GPU kernels, unless it is a CPU.
 RECORDED_ON = "recorded_on"
 
+#: Key of ``Workload.metadata``: the part of a model that the trace holds, in words, unless it is the whole model.
+SHARD = "shard"
+
 #: Roles of tensors: ``input`` (data and targets of the step), ``weight`` (trained), ``buffer`` (persistent but not
 #: trained: running mean), ``table`` (embedding rows of this rank alone, which take part in no collective),
 #: ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (intermediate result).

@@ -11,9 +11,9 @@ import numpy as np
 from trine.cluster.uplinks import traffic_warnings
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.compute.origin import known_gpu
-from trine.graph.workload import FORWARD, SYNTHESISED, Workload
+from trine.graph.workload import FORWARD, SHARD, SYNTHESISED, Workload
 from trine.parallel.data import BUFFERS
-from trine.parallel.plan import form_facts
+from trine.parallel.plan import Plan, form_facts
 from trine.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -246,6 +246,22 @@ def setup_warnings(setup: Setup) -> list[str]:
             "--launch-cost TIME another time, --no-cpu none"
         )
     return [*warnings, *setup.layout_warnings]
+
+
+def shard_warnings(setup: Setup) -> list[str]:
+    """Return a warning if the trace holds only one rank's part of a model."""
+    shard = setup.workload.metadata.get(SHARD)
+    return [] if shard is None else [f"the trace is {shard}; {_effect_on_shard(setup.plan)}"]
+
+
+def _effect_on_shard(plan: Plan) -> str:
+    """Return what a layout does to operators that are already one rank's part of a layer or of the layers."""
+    again = next(((name, size) for name in ("tp", "pp", "cp") if (size := getattr(plan, name)) > 1), None)
+    if again is not None:
+        return f"--{again[0]} {again[1]} splits its operators once more, and the step is too short"
+    if plan.num_ranks == 1:
+        return "--gpus 1 leaves its collectives out, and the step is too short"
+    return "each rank simulates this part without the recorded collectives, and the step is too short"
 
 
 def fold_warnings(run: JobRun) -> list[str]:

@@ -32,6 +32,7 @@ from trine.training.facts import (
     memory_facts,
     memory_verdict,
     setup_warnings,
+    shard_warnings,
 )
 from trine.training.headline import (
     band_of,
@@ -356,7 +357,7 @@ class _Run:
 
     def _warnings(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs
-        warnings = list(setup.options.warnings)
+        warnings = [*setup.options.warnings, *shard_warnings(setup)]
         if costs is not None:
             costs.check_used()
             warnings += (f"collectives: {note}" for note in costs.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trine.graph.workload import PHASES, ROLES, Operator, RecordedCollective, Tensor, Workload
+from trine.graph.workload import PHASES, ROLES, SHARD, Operator, RecordedCollective, Tensor, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,8 @@ class TraceDescription:
 
     ``launches`` counts operators with a CPU launch time; ``unlinked`` backward operators without a forward operator.
     ``recorded_on`` names the machine that recorded the times. ``collectives`` are the recorded job's. ``scaling`` lists
-    each pattern of batch dimensions, such as "[B, 3, 224, 224]", with its number of tensors.
+    each pattern of batch dimensions, such as "[B, 3, 224, 224]", with its number of tensors. ``shard``: the part of a
+    model that the trace holds, None for a whole model.
     """
 
     name: str
@@ -62,6 +63,7 @@ class TraceDescription:
     assumptions: tuple[str, ...]
     recorded_on: str
     collectives: tuple[RecordedCollective, ...]
+    shard: str | None = None
 
 
 def describe(workload: Workload) -> TraceDescription:
@@ -87,7 +89,7 @@ def describe(workload: Workload) -> TraceDescription:
         unlinked=sum(op.phase == "backward" and op.forward_id is None for op in workload.operators),
         scaling=tuple(sorted(patterns.items(), key=lambda item: (-item[1], item[0]))),
         missing=workload.missing, assumptions=workload.assumptions, recorded_on=workload.recorded_on,
-        collectives=workload.collectives,
+        collectives=workload.collectives, shard=workload.metadata.get(SHARD),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from itertools import accumulate
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
+from trine.cluster.presets import library_of_gpu
 from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
 from trine.collectives.nccl.measured import bytes_factors
@@ -103,7 +104,7 @@ class Collectives:
         cluster, options = self.cluster, self.options
         topology = comm_topology(cluster, self.group)
         name = topology.library if options.library == AUTO else options.library
-        if cluster.library not in (None, name):
+        if cluster.library not in (None, name) and library_of_gpu(topology.gpu) != name:
             raise InputError(f"the GPUs of {cluster.name!r} run {cluster.library}, not {name}", field="library")
         library = library or load_library(name)
         _check_options(options, topology)

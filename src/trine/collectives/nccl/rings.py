@@ -298,11 +298,18 @@ def _return_lanes(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
         lanes[b][a] += 1
 
 
+def is_staged(cluster: Cluster, domain: Sequence[int]) -> bool:
+    """Return whether messages between the GPUs ``domain`` pass through host memory, without peer access."""
+    if cluster.peer_access is not None:
+        return not cluster.peer_access
+    return any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain)
+
+
 def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """Return one ring in domain order over the cluster's routes; hops that cross a link share its rate."""
     gpus = np.asarray(domain, np.int64)
     size = len(gpus)
-    staging = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
+    staging = STAGED_PART if is_staged(cluster, domain) else 1.0
 
     def use_of(pairs: Iterable[tuple[int, int]]) -> Use:
         sources, targets = np.array(list(pairs)).T

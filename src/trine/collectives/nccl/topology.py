@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
+from trine.cluster.presets import library_of_gpu
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.common.arrays import Bool, Int32, Int64
 from trine.errors import InputError
@@ -194,7 +195,7 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     return CommTopology(
         num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)), max_per_domain=max(map(len, domains)), gpu=oldest(models),
-        library=cluster.library or "nccl", inside=inner, path_bytes_per_s=path,
+        library=cluster.library or library_of_gpu(oldest(models)) or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
         multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
         sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=pair_rate, root_pair_bytes_per_s=root,

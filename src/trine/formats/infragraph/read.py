@@ -16,6 +16,7 @@ from trine.cluster.parts import GPU, Device, Fabric
 from trine.common.spec import check, load_mapping
 from trine.common.units import whole_number
 from trine.errors import SpecError, nearest
+from trine.formats.infragraph.older import modernised
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices, check_links_from
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
@@ -44,7 +45,7 @@ def infragraph_cluster(
     from trine.formats.infragraph.schema import OwnFile
 
     check_links_from(links_from)
-    data, inner = _parts(data, file)
+    data, inner = _parts(modernised(data, file), file)
     spec = _infrastructure(data, file)
     expanded = expand(spec, file)
     devices = node_devices(expanded, spec, gpu, file)
@@ -115,6 +116,7 @@ def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
             routing=exported.routing,
             routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
             grid=tuple(exported.grid),
+            peer_access=None if exported.peer_access is None else exported.peer_access == "yes",
             fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
         )  # fmt: skip
     except SpecError as error:

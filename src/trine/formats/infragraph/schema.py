@@ -199,6 +199,7 @@ class OwnFile(Spec):
     library: str | None = None
     routing: str = "shortest"
     grid: list[int] = Field(default_factory=list)
+    peer_access: Literal["no", "yes"] | None = None
     fabric: OwnFabric | None = None
     devices: Literal["gpus first"] | list[int] | None = None
     links: list[int] | None = None

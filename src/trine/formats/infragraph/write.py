@@ -52,6 +52,7 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         "library": cluster.library,
         "routing": cluster.routing,
         "grid": list(cluster.grid),
+        "peer_access": None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access],
         "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
     }
     _put_order(data, extra, cluster)

@@ -87,7 +87,8 @@ class Kineto:
     ``machine``: device of a trace without kernels, None for a CPU. ``waits``: start and length, by start, of the
     launching threads' waits: for the GPU while a collective ran on it, and for room in its queue. ``kernel_gap_ps``:
     usual idle time of the GPU between two kernels of its queue, None if the trace has too few of them.
-    ``launch_call_ps``: median duration of the calls that launched a kernel, None without kernels.
+    ``launch_call_ps``: median duration of the calls that launched a kernel, None without kernels. ``rank``,
+    ``world_size``: of the process in its distributed job, None if the trace does not tell.
     """
 
     path: Path
@@ -101,6 +102,8 @@ class Kineto:
     waits: list[tuple[int, int]] = field(default_factory=list)
     kernel_gap_ps: int | None = None
     launch_call_ps: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
 
     def awake_ps(self, at_ps: int) -> int:
         """Return a time on a CPU clock that stops during ``waits``."""
@@ -279,7 +282,8 @@ def _of_one_device(
     return Kineto(
         path, ops, computing, gpu if has_kernels else None, len(counts), metadata, communication,
         None if has_kernels else _machine(categories, gpu), kernel_gap_ps=_kernel_gap(computing, calls),
-        launch_call_ps=_launch_call(computing, calls),
+        launch_call_ps=_launch_call(computing, calls), rank=_distributed(document, "rank"),
+        world_size=_distributed(document, "world_size"),
     )  # fmt: skip
 
 
@@ -289,12 +293,24 @@ def _machine(categories: set[str], gpu: str | None) -> str | None:
     return next(machines, None if gpu is None else f"{gpu}, whose kernels were not recorded")
 
 
+def _distributed(document: dict[str, object], key: str) -> int | None:
+    """Return a number from the profiler's facts about the distributed job, None if it is absent or not plausible."""
+    facts = document.get("distributedInfo")
+    value = facts.get(key) if isinstance(facts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**24 else None
+
+
 def _gpu_name(document: dict[str, object], device: int) -> str | None:
+    """Return the name of the GPU with the number ``device``, or the name that all listed GPUs have.
+
+    ROCm counts the CPUs as devices too, so a kernel's number is none of the listed ones.
+    """
     properties = document.get("deviceProperties")
-    for entry in properties if isinstance(properties, list) else []:
-        if isinstance(entry, dict) and entry.get("id") == device and isinstance(entry.get("name"), str):
-            return str(entry["name"])
-    return None
+    entries = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
+    named = [(entry.get("id"), str(entry["name"])) for entry in entries if isinstance(entry.get("name"), str)]
+    by_number = next((name for number, name in named if number == device), None)
+    names = {name for _, name in named if name.strip()}
+    return names.pop() if len(names) == 1 else by_number
 
 
 def _name(event: dict[str, object], path: Path, field: str) -> str:

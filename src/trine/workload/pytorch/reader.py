@@ -20,6 +20,7 @@ from trine.graph.workload import (
     KERNEL_GAP,
     LAUNCH_CALL,
     RECORDED_ON,
+    SHARD,
     Operator,
     RecordedCollective,
     Workload,
@@ -31,6 +32,7 @@ from trine.workload.pytorch.communication import is_layout
 from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
 from trine.workload.pytorch.kineto import Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
+from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
@@ -373,6 +375,7 @@ def _common(kineto: Kineto, step: TracedStep) -> _Common:
         metadata[KERNEL_GAP] = str(kineto.kernel_gap_ps)
     if kineto.launch_call_ps is not None:
         metadata[LAUNCH_CALL] = str(kineto.launch_call_ps)
+    metadata |= as_metadata(kineto, step, SHARD)
     return _Common(name=name, source=str(kineto.path), format="pytorch", gpu=kineto.gpu, metadata=metadata,
                    collectives=recorded_collectives(kineto, step))  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
@@ -223,8 +223,30 @@ def _computes(name: str) -> bool:
     return not _is_node(name) and call_kind(name) not in NO_KERNEL
 
 
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """A collective of the recorded job: its outermost communicating call (None for a lone kernel) and facts about it.
+
+    ``phase``: of the call, None without one. ``inside``: kind of the outermost operator around it, "" without one.
+    ``group_size``: ranks of its process group. Unknown bytes and sizes are None.
+    """
+
+    operation: str
+    size_bytes: int | None
+    time_ps: int
+    call: int | None = None
+    phase: str | None = None
+    inside: str = ""
+    group_size: int | None = None
+
+
 def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedCollective, ...]:
-    """Return the recorded job's collectives in the step, by operation.
+    """Return the recorded job's collectives in the step, by operation."""
+    return communication.total([(r.operation, r.size_bytes, r.time_ps) for r in collective_rows(kineto, step)])
+
+
+def collective_rows(kineto: Kineto, step: TracedStep) -> list[CollectiveRow]:
+    """Return the recorded job's collectives in the step.
 
     A collective is an outermost communicating call with its kernels, or a kernel without a known call. Calls without a
     kernel and without an operation's name (waits) are skipped.
@@ -241,7 +263,7 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
         if call is not None and (tops[call] in step.phases or ops[call].annotation):
             inner.setdefault(call, []).append(i)
     kernels: dict[int, list[KernelEvent]] = {}
-    rows: list[tuple[str, int | None, int]] = []
+    rows: list[CollectiveRow] = []
     for kernel in kineto.communication:
         call = None if kernel.op is None else around[kernel.op]
         if call is not None:
@@ -255,26 +277,33 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
             continue
         owner = communication.layout_copies(ops[call].name, parent_name(ops, call))
         if owner is not None and not any(communication.is_communication(ops[i].name) for i in members):
-            rows += [(owner, None, kernel.end_ps - kernel.start_ps) for kernel in own_kernels]
+            rows += [CollectiveRow(owner, None, kernel.end_ps - kernel.start_ps) for kernel in own_kernels]
             continue
         names = [ops[i].name for i in members if communication.is_communication(ops[i].name)]
         args = [*(kernel.args for kernel in own_kernels), *(ops[i].args for i in members)]
         row = _collective(names, args, own_kernels, 0 if has_kernels else ops[call].end_ps - ops[call].start_ps)
-        if own_kernels or row[0] != communication.UNNAMED:
-            rows.append(row)
-    return communication.total(rows)
+        if own_kernels or row.operation != communication.UNNAMED:
+            top = tops[call]
+            inside = "" if top is None else call_kind(ops[top].name)
+            phase = None if top is None else step.phases.get(top)
+            rows.append(replace(row, call=call, phase=phase, inside=inside))
+    return rows
 
 
 def _collective(
     names: list[str], args: Sequence[Mapping[str, object]], kernels: list[KernelEvent], cpu_ps: int
-) -> tuple[str, int | None, int]:
-    """Return the operation, the bytes and the time of one collective."""
+) -> CollectiveRow:
+    """Return one collective without its call."""
     stated = [str(each["Collective name"]) for each in args if "Collective name" in each]
     operations = map(communication.operation, (*stated, *names, *(kernel.name for kernel in kernels)))
     known_names = (each for each in operations if each != communication.UNNAMED)
     sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
-    return next(known_names, communication.UNNAMED), next(sizes, None), time or cpu_ps
+    groups = [size for each in args if isinstance(size := each.get("Group size"), int) and size > 0]
+    return CollectiveRow(
+        next(known_names, communication.UNNAMED), next(sizes, None), time or cpu_ps,
+        group_size=max(groups, default=None),
+    )  # fmt: skip
 
 
 def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
