@@ -13,7 +13,7 @@ from typing import Any
 
 from trine.check.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP, Expected, Hypothesis, expect
 from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
-from trine.check.nccl_tests import NcclLog
+from trine.check.nccl_tests import GIVEN, NcclLog
 from trine.check.result import FAST, INSIDE, SLOW, CheckedRow, CheckResult, of_sizes
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
@@ -65,7 +65,7 @@ def check_log(
     if log.op is None:
         raise InputError("the log does not name its collective: give --op", file=log.path)
     _check_ranks(log, cluster)
-    _check_ratio(log, log.op, len(cluster.gpus))
+    doubt = _check_ratio(log, log.op, len(cluster.gpus))
     stated_options, stated = options_of(log)
     options = stated_options if options is None else options
     measured, notes = measured_times(log, in_place)
@@ -79,7 +79,7 @@ def check_log(
         suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
         cause=judged.cause, stated=judged.stated, alike=judged.alike, causes=judged.causes, noise=judged.noise,
         misfit="; ".join(foreign) or judged.misfit, unexplained_from=judged.unexplained_from,
-        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign, *doubts(log, cluster)),
+        hints=hints_of(log, cluster), notes=(*log.notes, *doubt, *stated, *notes, *foreign, *doubts(log, cluster)),
     )  # fmt: skip
 
 
@@ -196,13 +196,18 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
     raise InputError(message, file=log.path)
 
 
-def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
-    """Raise InputError if the collective's busbw / algbw differs from the log's."""
+def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> tuple[str, ...]:
+    """Compare the collective's busbw / algbw with the log's; a note if --op or --gpus contradicts the log.
+
+    Raises InputError: another ratio, and neither was given.
+    """
     expected = bus_factor(op, num_ranks)
-    if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
-        ratios = f"{log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks"
-        remedy = "another collective, or another number of ranks (--op, --gpus)"
-        raise InputError(f"busbw / algbw is {ratios}: {remedy}", file=log.path)
+    if log.bus_ratio is None or not expected or abs(log.bus_ratio / expected - 1) <= 0.02:
+        return ()
+    ratios = f"busbw / algbw is {log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks"
+    if GIVEN in (log.op_from, log.ranks_from):
+        return (f"{ratios}: --op or --gpus contradicts the log",)
+    raise InputError(f"{ratios}: another collective, or another number of ranks (--op, --gpus)", file=log.path)
 
 
 def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
