@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 from nccl_logs import log, table
 
-from trine.check.compare import Verdict, check_curve, check_log
+from trine.check.compare import check_log
 from trine.check.hypotheses import Expected, expect
 from trine.check.likelihood import weigh
 from trine.check.nccl_tests import NcclLog, read_log
 from trine.check.result import FAST, SLOW, CheckResult
+from trine.check.verdict import Verdict, check_curve
 from trine.cli.main import app
 from trine.cluster import Cluster, load_cluster
 from trine.collectives.nccl import Collectives

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from trine.check import compare as check
-from trine.check.compare import check_curve
+from trine.check import compare
+from trine.check import verdict as check
 from trine.check.hypotheses import expect
 from trine.check.likelihood import Weights
+from trine.check.verdict import check_curve
 from trine.cluster import load_cluster
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
@@ -170,20 +171,20 @@ def log_of(**facts):
 def test_a_cluster_has_as_many_gpus_as_the_log_allows(ranks, fewest, most, says):
     log, cluster = log_of(num_ranks=ranks, fewest_ranks=fewest, most_ranks=most), load_cluster("dgx-h100")
     if says is None:
-        check._check_ranks(log, cluster)
+        compare._check_ranks(log, cluster)
         return
     with pytest.raises(InputError, match=says):
-        check._check_ranks(log, cluster)
+        compare._check_ranks(log, cluster)
 
 
 @pytest.mark.parametrize(("ratio", "is_right"), [(None, True), (1.75, True), (1.78, True), (1.8, False), (1.0, False)])
 def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
     """The ratio of an all-reduce over 8 ranks is 2 * 7 / 8, within 2 %."""
     if is_right:
-        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        compare._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
         return
     with pytest.raises(InputError, match=r"but 1.750 for all_reduce of 8 ranks"):
-        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        compare._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
     ],
 )
 def test_settings_of_a_log_are_options(facts, options):
-    found, stated = check.options_of(log_of(**facts))
+    found, stated = compare.options_of(log_of(**facts))
     assert found == CollectiveOptions(**options)
     for name, value in facts.get("environment", {}).items():
         assert any(text.startswith(f"the log sets NCCL_{name}={value}") for text in stated)
@@ -212,6 +213,6 @@ def test_settings_of_a_log_are_options(facts, options):
 
 def test_a_log_without_a_collective_or_results_is_refused():
     with pytest.raises(InputError, match="give --op"):
-        check.check_log(log_of(op=None), load_cluster("dgx-h100"))
+        compare.check_log(log_of(op=None), load_cluster("dgx-h100"))
     with pytest.raises(InputError, match="has no out-of-place results"):
-        check.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
+        compare.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
