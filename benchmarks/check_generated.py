@@ -102,7 +102,7 @@ def perturbed(cluster: Cluster, chance: random.Random) -> Cluster:
         for each in (SCALE_UP, SCALE_OUT, HOST_LINK)
     }
 
-    def changed(link):  # noqa: ANN001, ANN202
+    def changed(link):
         rate, latency = factors.get(link.link_class, (1.0, 1.0))
         return replace(
             link, bytes_per_s=max(1, round(link.bytes_per_s * rate)), latency_ps=round(link.latency_ps * latency)
@@ -121,7 +121,7 @@ def faulty(cluster: Cluster, kind: str, chance: random.Random) -> Cluster | None
     part = chance.choice(SLOW_PARTS)
     victim = chance.choice(links)
 
-    def slowed(link):  # noqa: ANN001, ANN202
+    def slowed(link):
         if link.link_class != link_class:
             return link
         if kind == HALF_NICS:

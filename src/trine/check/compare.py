@@ -44,6 +44,8 @@ def check_log(
     foreign = mismatches(log, cluster)
     stated = tuple(dict.fromkeys((*stated, *stated_causes(log).values())))
     judged = _judge(log, expected, rows, foreign)
+    if log.incomplete is not None and judged.state != INCOMPLETE:
+        notes = (*notes, f"the log is incomplete: {log.incomplete}")
     return CheckResult(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
         state=judged.state, reason=judged.reason, suspicious_from=judged.suspicious_from,

@@ -234,7 +234,7 @@ def _fitted(
     longest = min(time - each.low_ps for time, each in zip(measured_ps, expected.usual, strict=True))
     possible = sum(delay <= longest for delay in DELAYS_PS)
     if possible:
-        delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the longest possible
+        delays = DELAYS_PS[: possible + 2]  # with two that are too long, to interpolate up to the longest possible
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
         best = min(round(_best_value(delays, by_delay)), longest)
         hypotheses.insert(0, (late(best, times), _mean(by_delay[:possible])))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import MappingProxyType
 
 from trine.check.hypotheses import Expected, Hypothesis
@@ -93,7 +93,9 @@ def check_curve(
         state, is_compared = UNDECIDED, True
     elif wide := _ranges_above(sizes, runs, above):
         state, reason, is_compared = _range_above(expected, measured_ps, wide, weights.log_odds)
-    causes = _by_error(weights.causes) if is_compared and state == UNDECIDED else ()
+    causes = weights.causes if is_compared else ()
+    if causes:
+        reason += f"; possible causes: {'; '.join(each.cause.name for each in causes[:2])}"
     return Verdict(state=state, reason=reason, noise=noise_sizes, log_odds=weights.log_odds, causes=causes)
 
 
@@ -111,7 +113,7 @@ def _slow_runs(
     def is_far(i: int) -> bool:
         return sizes[i] >= LARGE_BYTES and measured_ps[i] > FAR_SLOWER * expected.usual[i].time_ps
 
-    return [run for run in runs if any(is_far(a) and is_far(b) for a, b in zip(run, run[1:], strict=False))]
+    return [run for run in runs if any(is_far(a) and is_far(b) for a, b in pairwise(run))]
 
 
 def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[float]) -> list[list[int]]:

@@ -38,8 +38,9 @@ def test_a_lone_size_is_noise_from_fifteen_percent_above_its_band(expected, time
 def test_odds_of_fifty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
     weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
-    verdict = check_curve(expected, [2 * usual.high_ps for usual in expected.usual])
+    verdict = check_curve(expected, [round(1.2 * usual.high_ps) for usual in expected.usual])
     assert (verdict.suspicious_from is not None) == is_suspicious
+    assert verdict.state == ("slow" if is_suspicious else "cannot decide")
 
 
 @pytest.mark.parametrize(("probability", "unknown", "is_named"), [(0.45, 0.55, False), (0.55, 0.45, True)])
@@ -105,9 +106,10 @@ def test_a_prediction_fits_unless_a_range_or_most_sizes_are_too_fast(expected, m
     measured = [usual.time_ps for usual in expected.usual]
     for place in fast:
         measured[place] = round(expected.usual[place].low_ps / by)
-    misfit = check_curve(expected, measured).misfit
-    assert (misfit is not None) == is_misfit
-    if misfit is not None:
+    verdict = check_curve(expected, measured)
+    assert (verdict.state == check.MISFIT) == is_misfit
+    if is_misfit:
+        misfit = verdict.reason
         assert f"{len(fast)} of 21 sizes" in misfit
         assert misfit.endswith("the cluster's numbers may be too low")
 
@@ -123,9 +125,10 @@ def test_too_fast_and_too_slow_sizes_count_together_where_nothing_is_suspicious(
         measured[place] = round(expected.usual[place].low_ps / 1.2)
     for place in range(2, 2 + num_slow):
         measured[place] = round(expected.usual[place].high_ps * 1.1)
-    misfit = check_curve(expected, measured).misfit
-    assert (misfit is not None) == is_misfit
-    if misfit is not None:
+    verdict = check_curve(expected, measured)
+    assert (verdict.state == check.MISFIT) == is_misfit
+    if is_misfit:
+        misfit = verdict.reason
         assert f"and {num_slow} above it" in misfit
         assert misfit.endswith("may come from another machine")
 
@@ -147,7 +150,7 @@ def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, 
 def log_of(**facts):
     usual = {
         "path": "a.log", "op": "all_reduce", "launch": None, "library": None, "environment": {}, "num_ranks": None,
-        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "num_hosts": None, "bus_ratio": None,
+        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "op_from": "its header", "num_hosts": None, "bus_ratio": None,
         "rows": (),
     }  # fmt: skip
     return SimpleNamespace(**usual | facts)
@@ -185,6 +188,8 @@ def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
         return
     with pytest.raises(InputError, match=r"but 1.750 for all_reduce of 8 ranks"):
         compare._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+    (note,) = compare._check_ratio(log_of(bus_ratio=ratio, op_from="as given"), "all_reduce", 8)
+    assert note.endswith("1.750 for all_reduce of 8 ranks: --op or --gpus contradicts the log")
 
 
 @pytest.mark.parametrize(
