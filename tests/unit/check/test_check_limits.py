@@ -150,7 +150,8 @@ def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, 
 def log_of(**facts):
     usual = {
         "path": "a.log", "op": "all_reduce", "launch": None, "library": None, "environment": {}, "num_ranks": None,
-        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "op_from": "its header", "num_hosts": None, "bus_ratio": None,
+        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header",
+        "op_from": "its header", "num_hosts": None, "bus_ratio": None,
         "rows": (),
     }  # fmt: skip
     return SimpleNamespace(**usual | facts)
