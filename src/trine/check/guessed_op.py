@@ -26,20 +26,20 @@ class GuessedOp:
     others: tuple[str, ...] = ()
 
 
-def guess_op(rows: Sequence[LogRow], units: RateUnits, num_ranks: int | None) -> GuessedOp:
-    """Return the collective that the rows allow. num_ranks: from the device lines; None if unknown."""
+def guess_op(rows: Sequence[LogRow], units: RateUnits, fewest_ranks: int) -> GuessedOp:
+    """Return the collective that the rows allow. fewest_ranks: by the device lines, or nThread x nGpus; at least 1."""
     reduces = rows[0].redop not in (None, "none")
     is_rooted = rows[0].root is not None and rows[0].root >= 0
     if units.blocks is not None:
         return GuessedOp("reduce_scatter" if reduces else "all_gather", "the block that algbw leaves out")
     ratio = bus_ratio(rows)
     if ratio is None:
-        return _without_rates(rows, reduces, is_rooted, num_ranks)
+        return _without_rates(rows, reduces, is_rooted)
     is_one = abs(ratio - 1) < 0.005
     if reduces and is_rooted:
         return GuessedOp("reduce", _COLUMNS)
     if reduces and is_one:
-        return _ratio_of_one(rows, num_ranks)
+        return _ratio_of_one(rows, fewest_ranks)
     if reduces:
         return GuessedOp("all_reduce" if ratio > 1 else "reduce_scatter", _COLUMNS)
     if ratio > 1.005:
@@ -57,15 +57,15 @@ def guess_op(rows: Sequence[LogRow], units: RateUnits, num_ranks: int | None) ->
     return GuessedOp(None, others=("all_gather", "all_to_all"))
 
 
-def _ratio_of_one(rows: Sequence[LogRow], num_ranks: int | None) -> GuessedOp:
+def _ratio_of_one(rows: Sequence[LogRow], fewest_ranks: int) -> GuessedOp:
     """Return the collective of a table with a redop and busbw = algbw: sendrecv, or an all-reduce of two ranks."""
     checks = _in_place_checks(rows)
-    if checks == "absent" or (num_ranks or 2) > 2:
+    if checks == "absent" or fewest_ranks > 2:
         return GuessedOp("send_recv", _CHECKS)
     return GuessedOp("all_reduce", _COLUMNS, () if checks == "present" else ("send_recv",))
 
 
-def _without_rates(rows: Sequence[LogRow], reduces: bool, is_rooted: bool, num_ranks: int | None) -> GuessedOp:
+def _without_rates(rows: Sequence[LogRow], reduces: bool, is_rooted: bool) -> GuessedOp:
     """Return the collective of small sizes, whose bandwidths say nothing, by the number of blocks."""
     blocks = blocks_of(rows)
     if reduces and is_rooted:

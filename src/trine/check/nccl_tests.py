@@ -89,6 +89,7 @@ class NcclLog:
     ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
     unknown. ``num_alone``: processes that report rank 0. ``incomplete``: how the log ends before its last size.
     ``fault``: why its numbers contradict each other. ``op_others``: other collectives that fit, if ``op`` is a guess.
+    ``in_process``: nThread x nGpus, the ranks of one process.
     ``notes``: parts of the log left out, guesses, and their reasons.
     """
 
@@ -113,6 +114,7 @@ class NcclLog:
     incomplete: str | None = None
     fault: str | None = None
     op_others: tuple[str, ...] = ()
+    in_process: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -413,13 +415,14 @@ def _version(text: str) -> str:
 
 def _finished(draft: _Draft, path: str) -> NcclLog:
     ranks = [value for (group, _), value in sorted(draft.ranks.items()) if group == 0]
+    in_process = math.prod(draft.threads_gpus or (1, 1))
     units = read_units(draft.rows, facts.blocks_of(draft.rows), draft.states_unit)
     draft.rows = units.apply(draft.rows)
     rows, contradictions = facts.without_contradictions(draft.rows)
     if draft.program:
         guess = GuessedOp(OPS[draft.program], "the name of the program")
     else:
-        guess = guess_op(rows or draft.rows, units, len(ranks) or None)
+        guess = guess_op(rows or draft.rows, units, max(len(ranks), in_process))
     counts = _count_ranks(draft, guess.op, units)
     marked = [] if draft.program or guess.op is None else [_describe_guess(guess)]
     return NcclLog(
@@ -430,7 +433,7 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)), launch=_launch(draft, ranks),
         library=draft.library, version=draft.version, network=draft.network, environment=draft.environment,
         average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=units.fault or None,
-        op_others=guess.others, notes=(*_notes(draft, counts, units), *contradictions, *marked),
+        op_others=guess.others, in_process=in_process, notes=(*_notes(draft, counts, units), *contradictions, *marked),
     )  # fmt: skip
 
 
@@ -564,9 +567,7 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
         notes = (*notes, f"the log names {run.op}; --op {op} overrules it")
     if "device lines" in run.ranks_from:
         return replace(run, op=op, op_from=GIVEN, notes=notes)
-    counts = _count_ranks(_Draft(rows=list(run.rows)), op, RateUnits())
-    if counts.estimate is None and run.ranks_from == "nThread x nGpus":
-        return replace(run, op=op, op_from=GIVEN, notes=notes)
+    counts = _count_ranks(_Draft(rows=list(run.rows), threads_gpus=(1, run.in_process)), op, RateUnits())
     notes = tuple(note for note in notes if not note.startswith("guess: "))
     return replace(
         run, op=op, op_from=GIVEN, num_ranks=counts.estimate, fewest_ranks=counts.fewest, most_ranks=counts.most,
