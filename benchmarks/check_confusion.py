@@ -31,9 +31,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.check.compare import check_curve
 from trine.check.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
 from trine.check.likelihood import NOISE, Noise
+from trine.check.verdict import check_curve
 from trine.collectives.options import CollectiveTime
 from trine.validation.collectives import left_out, select, validate_collectives
 from trine.validation.measured import FIT, Series, load_measurements

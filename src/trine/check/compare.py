@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
-from trine.check.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP, Expected, Hypothesis, expect
-from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
-from trine.check.nccl_tests import NcclLog
-from trine.check.result import FAST, INSIDE, SLOW, CheckedRow, CheckResult, of_sizes
+from trine.check.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP, Expected, expect
+from trine.check.nccl_tests import GIVEN, NcclLog
+from trine.check.result import FAST, INSIDE, SLOW, CheckedRow, CheckResult
+from trine.check.verdict import INCOMPLETE, MISFIT, SLOW_RUN, UNDECIDED, Verdict, check_curve
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.cluster.presets import known_gpus
@@ -22,33 +19,6 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.sizes import bus_factor
 from trine.common.units import whole_number
 from trine.errors import InputError
-
-#: Minimum log odds of a cause, known or unknown, against a healthy machine for a suspicious run.
-MIN_LOG_ODDS = math.log(50)
-#: Isolated slow sizes above the band's upper end times MARGIN are reported as noise. Isolated: a run of sizes below
-#: MIN_OCTAVES wide, with each size extending half-way to its neighbours.
-MARGIN = 1.15
-MIN_OCTAVES = 1.5
-#: A prediction does not fit a machine if most sizes lie outside their band, or if a range at least MIN_OCTAVES wide is
-#: faster than the band's lower end by this factor: a machine cannot exceed its hardware.
-FAST_BY = 1.5
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """Verdict on a curve: the fields of :class:`CheckResult` with the same names."""
-
-    suspicious_from: int | None = None
-    suspicious_to: int | None = None
-    noise: tuple[int, ...] = ()
-    log_odds: float = 0.0
-    cause: Hypothesis | None = None
-    stated: str = ""
-    unexplained_from: int | None = None
-    alike: tuple[str, ...] = ()
-    causes: tuple[Weighed, ...] = ()
-    misfit: str | None = None
 
 
 def check_log(
@@ -65,7 +35,7 @@ def check_log(
     if log.op is None:
         raise InputError("the log does not name its collective: give --op", file=log.path)
     _check_ranks(log, cluster)
-    _check_ratio(log, log.op, len(cluster.gpus))
+    doubt = _check_ratio(log, log.op, len(cluster.gpus))
     stated_options, stated = options_of(log)
     options = stated_options if options is None else options
     measured, notes = measured_times(log, in_place)
@@ -73,78 +43,32 @@ def check_log(
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
     stated = tuple(dict.fromkeys((*stated, *stated_causes(log).values())))
-    judged = Verdict() if foreign else _judge(log, expected, rows)
+    judged = _judge(log, expected, rows, foreign)
+    if log.incomplete is not None and judged.state != INCOMPLETE:
+        notes = (*notes, f"the log is incomplete: {log.incomplete}")
     return CheckResult(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
-        suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
-        cause=judged.cause, stated=judged.stated, alike=judged.alike, causes=judged.causes, noise=judged.noise,
-        misfit="; ".join(foreign) or judged.misfit, unexplained_from=judged.unexplained_from,
-        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign, *doubts(log, cluster)),
+        state=judged.state, reason=judged.reason, suspicious_from=judged.suspicious_from,
+        suspicious_to=judged.suspicious_to, log_odds=judged.log_odds, cause=judged.cause, stated=judged.stated,
+        alike=judged.alike, causes=judged.causes, noise=judged.noise, unexplained_from=judged.unexplained_from,
+        hints=hints_of(log, cluster), notes=(*log.notes, *doubt, *stated, *notes, *foreign, *doubts(log, cluster)),
     )  # fmt: skip
 
 
-def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow]) -> Verdict:
+def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow], foreign: Sequence[str]) -> Verdict:
+    """Return the verdict on a log: on its curve, unless the log itself says that the curve means little."""
+    if foreign:
+        return Verdict(state=MISFIT, reason="; ".join(foreign))
+    if log.has_wrong_results:
+        return Verdict(state=UNDECIDED, reason="the test found wrong results, so its times say little (see the note)")
+    if log.fault is not None:
+        return Verdict(state=UNDECIDED, reason=log.fault)
     measured = [row.measured_ps for row in rows]
-    return check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
-
-
-def check_curve(
-    expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, *, stated: Mapping[str, str] = _NOTHING,
-    excluded: Collection[str] = (),
-) -> Verdict:  # fmt: skip
-    """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
-
-    stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.
-    excluded: kinds of causes that the log rules out.
-    """
-    judged = _judged(expected, measured_ps, weigh(expected, measured_ps, noise, excluded), stated)
-    return replace(judged, misfit=_misfit(expected, measured_ps, judged))
-
-
-def _judged(expected: Expected, measured_ps: Sequence[int], weights: Weights, stated: Mapping[str, str]) -> Verdict:
-    start, stop, noise = _slow_range(expected, measured_ps, weights.log_odds)
-    if start is None or not weights.causes:
-        return Verdict(suspicious_from=start, suspicious_to=stop, noise=noise, log_odds=weights.log_odds)
-    best, causes = weights.causes[0], weights.causes
-    cause = best.cause if best.probability >= weights.unknown else None
-    cited = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
-    if cited is not None:
-        cause = cited.cause
-        causes = (replace(cited, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not cited))
-    elif cause is None:
-        causes = tuple(sorted(causes, key=lambda each: each.left))
-    equal = () if cause is None else weights.alike(cause)
-    return Verdict(
-        suspicious_from=start, suspicious_to=stop, noise=noise, log_odds=weights.log_odds, cause=cause, alike=equal,
-        causes=causes, stated="" if cited is None else stated[cited.cause.kind],
-        unexplained_from=None if cause is None else _unexplained(expected, measured_ps, cause),
-    )  # fmt: skip
-
-
-def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> str | None:
-    """Return a description of a prediction's misfit with the measured machine, or None if it fits."""
-    sizes, usual = expected.sizes, expected.usual
-    fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
-    slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in judged.noise]
-    quick = runs_of(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
-    is_wide = any(octaves(sizes, run) >= MIN_OCTAVES for run in quick)
-    is_mixed = judged.suspicious_from is None and 2 * (len(fast) + len(slow)) > len(sizes)
-    is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
-    if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
-        return None
-    worst = max(usual[i].time_ps / measured_ps[i] for i in fast)
-    text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
-    if slow:
-        text += f", and {len(slow)} above it"
-    guess = "may be too low" if len(fast) > len(slow) else "may come from another machine"
-    return f"{text}: the cluster's numbers {guess}"
-
-
-def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
-    """Return the first size of a wide range slower than the cause explains, or None without such a range."""
-    high = [usual.high_ps / usual.time_ps for usual in expected.usual]
-    runs = runs_of(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
-    return next((expected.sizes[run[0]] for run in runs if octaves(expected.sizes, run) >= MIN_OCTAVES), None)
+    judged = check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
+    if log.incomplete is None or judged.state in (SLOW_RUN, MISFIT):
+        return judged
+    reason = "; ".join(filter(None, (log.incomplete, judged.reason)))
+    return replace(judged, state=INCOMPLETE, reason=reason)
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
@@ -196,13 +120,18 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
     raise InputError(message, file=log.path)
 
 
-def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
-    """Raise InputError if the collective's busbw / algbw differs from the log's."""
+def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> tuple[str, ...]:
+    """Compare the collective's busbw / algbw with the log's; a note if --op or --gpus contradicts the log.
+
+    Raises InputError: another ratio, and neither was given.
+    """
     expected = bus_factor(op, num_ranks)
-    if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
-        ratios = f"{log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks"
-        remedy = "another collective, or another number of ranks (--op, --gpus)"
-        raise InputError(f"busbw / algbw is {ratios}: {remedy}", file=log.path)
+    if log.bus_ratio is None or not expected or abs(log.bus_ratio / expected - 1) <= 0.02:
+        return ()
+    ratios = f"busbw / algbw is {log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks"
+    if GIVEN in (log.op_from, log.ranks_from):
+        return (f"{ratios}: --op or --gpus contradicts the log",)
+    raise InputError(f"{ratios}: another collective, or another number of ranks (--op, --gpus)", file=log.path)
 
 
 def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
@@ -231,38 +160,6 @@ def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTim
     state = SLOW if measured > predicted.high_ps else FAST if measured < predicted.low_ps else INSIDE
     rate = median(rate for _, rate in times)
     return CheckedRow(size_bytes=size, measured_ps=measured, busbw_bytes_per_s=rate, predicted=predicted, state=state)
-
-
-def _slow_range(
-    expected: Expected, measured_ps: Sequence[int], log_odds: float
-) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Return the first and last slow size, and the isolated sizes that are far too slow.
-
-    Both sizes are None unless the odds against a healthy machine are high and a size lies above its band.
-    """
-    sizes = expected.sizes
-    above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
-    runs = runs_of(len(sizes), lambda i: above[i] > 1)
-    wide = [run for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
-    slow = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
-    noise = tuple(sizes[i] for run in runs if run not in slow and run not in wide for i in run if above[i] > MARGIN)
-    if not slow:
-        return None, None, noise
-    return sizes[slow[0][0]], sizes[slow[-1][-1]], noise
-
-
-def runs_of(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
-    """Return the contiguous runs of indices that satisfy a predicate."""
-    return [list(run) for holds, run in groupby(range(count), key=is_in) if holds]
-
-
-def octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
-    """Return the width of a run of sizes in octaves, extended half-way to both neighbouring sizes."""
-    widths = [math.log2(size) for size in sizes]
-    first, last = run[0], run[-1]
-    before = widths[first] - widths[first - 1] if first else 0.0
-    after = widths[last + 1] - widths[last] if last + 1 < len(sizes) else 0.0
-    return widths[last] - widths[first] + (before + after) / 2
 
 
 #: GPU models in the names that drivers print, such as "NVIDIA H100 80GB HBM3".

@@ -2,8 +2,8 @@
 
 One factor on the bandwidth and one on the latency of all links inside a node, and the same between nodes, minimise the
 logarithmic errors of trine's predictions. The library's own costs stay, so that the fitted latency holds all software
-costs per step beyond them. The spread comes from repeated sizes, else from the scatter
-of neighbouring sizes around a smooth curve.
+costs per step beyond them. A factor that the logs do not determine stays 1. The spread comes from repeated sizes, else
+from the scatter of neighbouring sizes around a smooth curve.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from statistics import median
 from typing import ClassVar
 
 from trine.check.compare import measured_times, options_of
+from trine.check.determined import undetermined_factors
 from trine.check.nccl_tests import NcclLog
 from trine.check.two_runs import scatter
 from trine.cluster.cluster import Cluster
@@ -172,7 +173,11 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
         changed = {key: _with_factors(each, classes, factors) for key, each in machines.items()}
         return [value for run in runs for value in _residuals(run, changed[run.machine])]
 
-    factors = _search(residuals, _weights(runs), 2 * len(classes))
+    limits = _limits(machines[largest.machine], classes)
+    factors = _search(residuals, _weights(runs), limits)
+    fixed = undetermined_factors(residuals, factors, limits)
+    if fixed:
+        factors = _search(residuals, _weights(runs), limits, fixed)
     before, after = residuals([0.0] * len(factors)), residuals(factors)
     spread, spread_from = _spread(runs, after)
     machine = machines[largest.machine] if largest.nodes > 1 else cluster
@@ -192,7 +197,7 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
         cluster=fitted, base=cluster.name, logs=tuple(run.log.path for run in runs), num_sizes=num_sizes,
         links=tuple(_fitted_links(machine, fitted, each, factors[2 * i : 2 * i + 2]) for i, each in enumerate(classes)),
         error_before=errors[0], error_after=errors[1], spread=spread, spread_from=spread_from,
-        remarks=_remarks(cluster, classes, largest, errors[1]),
+        remarks=(*_fit_notes(classes, factors, limits, fixed), *_remarks(cluster, classes, largest, errors[1])),
     )  # fmt: skip
 
 
@@ -254,8 +259,28 @@ def _loss(values: Sequence[float], weights: Sequence[float], factors: Sequence[f
     return total / len(values) + RIDGE * sum(factor * factor for factor in factors)
 
 
-def _search(residuals: Callable[[Sequence[float]], list[float]], weights: Sequence[float], count: int) -> list[float]:
-    """Return the logarithms of the factors with the least loss: pattern search, one factor at a time."""
+def _limits(machine: Cluster, classes: Sequence[str]) -> list[float]:
+    """Return the largest logarithm of each factor: no bandwidth exceeds its data sheet."""
+    limits = []
+    for each in classes:
+        room = [
+            math.log(link.peak_bytes_per_s / link.bytes_per_s)
+            for link in machine.link_table.numbers
+            if link.link_class == each and link.peak_bytes_per_s is not None
+        ]
+        limits += [max(0.0, min(room, default=MAX_LOG)), MAX_LOG]
+    return limits
+
+
+def _search(
+    residuals: Callable[[Sequence[float]], list[float]], weights: Sequence[float], limits: Sequence[float],
+    fixed: Sequence[int] = (),
+) -> list[float]:  # fmt: skip
+    """Return the logarithms of the factors with the least loss: pattern search, one factor at a time.
+
+    limits: the largest value of each. fixed: positions of factors that stay 0.
+    """
+    count = len(limits)
     known: dict[tuple[float, ...], float] = {}
 
     def loss_of(factors: Sequence[float]) -> float:
@@ -271,9 +296,9 @@ def _search(residuals: Callable[[Sequence[float]], list[float]], weights: Sequen
         while moved:
             moved = False
             for i in range(count):
-                for sign in (1, -1):
-                    trial = [*best[:i], best[i] + sign * step, *best[i + 1 :]]
-                    if abs(trial[i]) > MAX_LOG:
+                for sign in (1, -1) if i not in fixed else ():
+                    trial = [*best[:i], min(best[i] + sign * step, limits[i]), *best[i + 1 :]]
+                    if trial[i] < -MAX_LOG or trial[i] == best[i]:
                         continue
                     loss = loss_of(trial)
                     if loss < least * (1 - 1e-9):
@@ -314,6 +339,18 @@ def _fitted_links(before: Cluster, after: Cluster, link_class: str, factors: Seq
         link_class=link_class, bandwidth=math.exp(factors[0]), latency=math.exp(factors[1]),
         kinds=tuple((name, old, new) for (name, _), (old, new) in kinds.items()),
     )  # fmt: skip
+
+
+def _fit_notes(
+    classes: Sequence[str], factors: Sequence[float], limits: Sequence[float], fixed: Sequence[int]
+) -> Iterator[str]:
+    """Yield a note for each factor that the logs do not determine, and for each bandwidth at its data sheet."""
+    for i, factor in enumerate(factors):
+        name = f"{('bandwidth', 'latency')[i % 2]} of {classes[i // 2]} links"
+        if i in fixed:
+            yield f"the logs do not determine the {name}: unchanged"
+        elif i % 2 == 0 and factor >= limits[i] - 1e-9:
+            yield f"the {name} is at its data sheet, which a fit never exceeds"
 
 
 def _remarks(base: Cluster, classes: Sequence[str], largest: _Run, error: float) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ flexibility alone does not make them win.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +22,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from trine.check.hypotheses import Expected, Hypothesis, at_share, late
+from trine.check.hypotheses import BANDWIDTH_KINDS, Expected, Hypothesis, at_share, late
 from trine.common.arrays import Float64
 
 #: Width of an 80 % band, from its lower to its upper edge, in standard deviations.
@@ -101,6 +102,8 @@ def _filtered(residuals: Float64, octaves: Float64, noise: Noise, factor: float)
 
 #: Two causes are indistinguishable if their times differ by no more than this at every measured size.
 ALIKE = math.log(1.03)
+#: A cause that slows a size by less than this factor does not explain why it is slow.
+MIN_EFFECT = 1.05
 #: Grid of the unknown numbers: delays of 2 us to 16 ms, shares of the speed of 1 / 1.1 to 1 / 32.
 DELAYS_PS = tuple(round(2e6 * 2 ** (i / 4)) for i in range(53))
 SHARES = tuple(2 ** (-i / 8) for i in range(1, 41))
@@ -120,7 +123,7 @@ DIGITS = 10
 class Weighed:
     """A cause, and its probability given that there is a cause.
 
-    ``left``: root mean square of log(measured / its times); the smallest for causes with the same name.
+    ``left``: root mean square of log(measured / its times); the smallest of its group's variants.
     """
 
     cause: Hypothesis
@@ -163,20 +166,23 @@ def weigh(
 
     factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
     sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
-    scored = [*_named_causes(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
+    scored = [*_named_causes(expected, usual, fits), *_fitted(expected, usual, measured_ps, fits)]
     scored = [pair for pair in scored if pair[0].kind not in excluded]
+    scored = [pair for pair in scored if not _cannot_explain(pair[0], expected, measured_ps)]
     of_kind = Counter(cause.kind for cause, _ in scored)
     no_name = sound + _unknown(np.maximum(residuals, 0.0), sigma, expected.sizes, noise)
     scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in scored] + [no_name])
     total = _sum(scores)
     shares = [round(share, DIGITS) for share in np.exp(scores - total).tolist()]
     order = sorted(range(len(scored)), key=lambda i: -shares[i])
-    errors = {cause.name: _error_left(measured_ps, cause) for cause, _ in scored}
+    errors = {cause.group: _error_left(measured_ps, cause) for cause, _ in scored}
     for cause in expected.causes:
-        errors[cause.name] = min(errors.get(cause.name, math.inf), _error_left(measured_ps, cause))
+        errors[cause.group] = min(errors.get(cause.group, math.inf), _error_left(measured_ps, cause))
     return Weights(
         log_odds=round(total - math.log(len(of_kind) + 1) - sound, DIGITS),
-        causes=tuple(Weighed(cause=scored[i][0], probability=shares[i], left=errors[scored[i][0].name]) for i in order),
+        causes=tuple(
+            Weighed(cause=scored[i][0], probability=shares[i], left=errors[scored[i][0].group]) for i in order
+        ),
         unknown=shares[-1],
     )
 
@@ -185,32 +191,52 @@ _Fits = Callable[[Float64], Float64]
 
 
 def _named_causes(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
-    """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
+    """Return the predictable causes that slow any size: the best variant of each group, and the group's likelihood."""
     slowdowns = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
     slowing = [i for i in range(len(slowdowns)) if slowdowns[i].max() > 1e-9]
     if not slowing:
         return []
-    by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
+    by_group: dict[str, list[tuple[float, Hypothesis]]] = {}
     for i, fit in zip(slowing, fits(slowdowns[slowing]), strict=True):
-        by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
-    return [
-        (max(rows, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in rows]))) for rows in by_name.values()
+        by_group.setdefault(expected.causes[i].group, []).append((float(fit), expected.causes[i]))
+    scored = []
+    for variants in by_group.values():
+        weights = np.array([cause.weight for _, cause in variants])
+        fit = _mixed(np.array([fit for fit, _ in variants]), weights / weights.sum())
+        scored.append((max(variants, key=lambda pair: pair[0] + math.log(pair[1].weight))[1], fit))
+    return scored
+
+
+def _cannot_explain(cause: Hypothesis, expected: Expected, measured_ps: Sequence[int]) -> bool:
+    """Return whether a cause that changes bandwidth alone leaves neighbouring slow sizes as they are.
+
+    A link's bandwidth does not slow calls of 8 bytes, so slow small calls contradict it.
+    """
+    if cause.kind not in BANDWIDTH_KINDS:
+        return False
+    left = [
+        measured > usual.high_ps and time <= MIN_EFFECT * usual.time_ps
+        for measured, usual, time in zip(measured_ps, expected.usual, cause.times_ps, strict=True)
     ]
+    return any(a and b for a, b in itertools.pairwise(left))
 
 
-def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+def _fitted(
+    expected: Expected, usual: Float64, measured_ps: Sequence[int], fits: _Fits
+) -> list[tuple[Hypothesis, float]]:
     """Return the causes with an unknown number: averaged over it, named after the best fit.
 
-    No call is delayed by more than the shortest measured time.
+    No call is delayed by more than the least difference between a measured time and its prediction's lower end.
     """
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
     hypotheses = [(at_share(_best_value(SHARES, by_share), times), _mean(by_share))]
-    possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
+    longest = min(time - each.low_ps for time, each in zip(measured_ps, expected.usual, strict=True))
+    possible = sum(delay <= longest for delay in DELAYS_PS)
     if possible:
-        delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
+        delays = DELAYS_PS[: possible + 2]  # with two that are too long, to interpolate up to the longest possible
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
-        best = min(round(_best_value(delays, by_delay)), shortest_ps)
+        best = min(round(_best_value(delays, by_delay)), longest)
         hypotheses.insert(0, (late(best, times), _mean(by_delay[:possible])))
     return hypotheses
 

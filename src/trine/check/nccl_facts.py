@@ -15,7 +15,6 @@ _HALF_UNIT_BYTES_PER_S, _HALF_DIGIT = 0.005e9, 5e-5
 MAX_DISAGREEMENT = 1.5
 #: Collectives whose count column is one rank's block, so that size / count gives the number of ranks.
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-_IMPLIED = "the columns and busbw / algbw"
 
 
 def measures_of(rows: Sequence[LogRow]) -> Iterator[tuple[LogRow, Measure]]:
@@ -59,30 +58,6 @@ def blocks_of(rows: Sequence[LogRow]) -> int | None:
         if row.size_bytes and block:
             counts.add(row.size_bytes // block if row.size_bytes % block == 0 else 0)
     return counts.pop() if len(counts) == 1 and 0 not in counts else None
-
-
-def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
-    """Return the collective that the columns allow, and how it follows; None if several are possible.
-
-    Only operations that reduce have a ``redop``, only rooted ones a root. busbw / algbw tells reductions apart; without
-    it (all sizes are small) the number of blocks does: a count of all elements is an all-reduce.
-    """
-    ratio, row = bus_ratio(rows), rows[0]
-    adds = row.redop not in (None, "none")
-    rooted = row.root is not None and row.root >= 0
-    is_one = ratio is not None and abs(ratio - 1) < 0.005
-    if ratio is None:
-        if adds and rooted:
-            return "reduce", f"redop {row.redop} and a root"
-        blocks = blocks_of(rows)
-        if adds and blocks is not None:
-            return ("all_reduce" if blocks == 1 else "reduce_scatter"), f"redop {row.redop} and the count column"
-        return None, ""
-    if (ratio > 1.005 and row.redop != "none") or (adds and is_one and not rooted):
-        return "all_reduce", _IMPLIED
-    if adds:
-        return ("reduce" if is_one else "reduce_scatter"), _IMPLIED
-    return ("broadcast" if rooted else "send_recv", _IMPLIED) if is_one else (None, "")
 
 
 def ranks_by_ratio(rows: Sequence[LogRow], op: str | None) -> tuple[int, int | None] | None:
@@ -151,9 +126,9 @@ def _disagreement(row: LogRow, measure: Measure) -> float:
 
 
 def missing_sizes(rows: Sequence[LogRow], last_bytes: int, step: int, by_factor: bool) -> str | None:
-    """Return a note if the rows end before the size that the run was to reach."""
+    """Return how a log is incomplete if its rows end before the size that the run was to reach."""
     reached = max((row.size_bytes for row in rows), default=0)
     following = reached * step if by_factor else reached + step
     if not reached or step < 1 or following <= reached or following > last_bytes:
         return None
-    return f"the log is truncated: rows end at {format_size(reached)}, the run was to go to {format_size(last_bytes)}"
+    return f"rows end at {format_size(reached)}, the run was to go to {format_size(last_bytes)}"

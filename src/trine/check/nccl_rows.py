@@ -33,7 +33,12 @@ _HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
 _TAIL = re.compile(
     r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
 )
-_HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
+_FIRST_COLUMNS = r"\b(?:size|bytes)\s+(?:count|N)\s+type\b"
+_HEADER = re.compile(rf"{_FIRST_COLUMNS}(?P<columns>.*?)(?={_FIRST_COLUMNS}|$)")
+#: A number in groups of three digits, as a whole cell: ``1,048,576``, ``1'048'576``, ``1_048_576``, ``1.048.576``.
+_GROUPS = r"\d{1,3}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+|(?:[\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})"
+_GROUPED = re.compile(rf"(?<![^\s|;\">]){_GROUPS}(?=(?:\.\d+)?(?:[\s|;\"]|$))")
+_GROUP_MARKS = re.compile(r"[,'_.\u00a0\u2009\u202f]")
 #: Separators of the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
 #: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
@@ -44,6 +49,8 @@ _QUANTITY = re.compile(rf"({_NUMBER})(ns|us|ms|s)?", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _TIME_COLUMNS = ("time", "cputime")
+_WRONG_COLUMNS = ("#wrong", "wrong", "error", "res")
+_LEAD_COLUMNS = ("redop", "op", "root")
 PS_PER_UNIT = {"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
 #: Longest plausible time of a collective: 11 days.
 _MAX_TIME_PS = 10**18
@@ -76,11 +83,22 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class LogLayout:
-    """Columns after size, count and type. ``extra``: columns after each result (statistics of iterations)."""
+    """Names of the columns: ``lead`` between the type and the first time, ``result`` of each result.
 
-    has_root: bool
-    extra: int = 0
+    ``others``: columns that trine does not read.
+    """
+
+    lead: tuple[str, ...] = ("redop", "root")
+    result: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
+    others: tuple[str, ...] = ()
     unit: str = "us"
+
+    @property
+    def places(self) -> tuple[int, int, int, int | None]:
+        """Places of time, algbw, busbw and the number of wrong elements in a result."""
+        names = self.result
+        wrong = next((i for i, name in enumerate(names) if name in _WRONG_COLUMNS), None)
+        return 0, names.index("algbw"), names.index("busbw"), wrong
 
 
 class RowText(NamedTuple):
@@ -153,6 +171,7 @@ def find_rows(text: str) -> list[RowText]:
     """Return the rows of a line: one, or several where tables stand side by side."""
     if not (_ANY_TYPE.search(text) or text.lstrip()[:1].isdigit()):
         return []
+    text = without_group_marks(text)
     for candidate in (text, _SEPARATORS.sub(" ", text)):
         found = _ROW.finditer(candidate)
         matches = [row for row in found if row[3] in ELEMENT_BYTES or not candidate[: row.start()].strip()]
@@ -180,16 +199,24 @@ def find_tail(text: str) -> RowText | None:
 
 def find_header(text: str) -> tuple[str, LogLayout] | None:
     """Return label and columns of a ``# size count type ...`` line; None if it is another line."""
-    if "count" not in text:
+    if "type" not in text:
         return None
     match = _HEADER.search(text) or _HEADER.search(_SEPARATORS.sub(" ", text))
     words = [] if match is None else match["columns"].split()
-    if match is None or not any(word in _TIME_COLUMNS for word in words):
+    times = [i for i, word in enumerate(words) if word in _TIME_COLUMNS]
+    if match is None or not times:
         return None
-    first = next(i for i, word in enumerate(words) if word in _TIME_COLUMNS)
-    second = next((i for i, word in enumerate(words) if word in _TIME_COLUMNS and i > first), len(words))
-    layout = LogLayout(has_root="root" in words[:first], extra=second - first - 4)
-    return label_of(match.string[: match.start()]), layout
+    end = times[1] if len(times) > 1 else len(words)
+    lead, result, rest = (
+        words[: times[0]],
+        words[times[0] : end],
+        words[end + end - times[0] :] if len(times) > 1 else [],
+    )
+    if not {"algbw", "busbw"} <= set(result):
+        return None
+    known = (*_LEAD_COLUMNS, *_TIME_COLUMNS, *_WRONG_COLUMNS, "algbw", "busbw")
+    others = tuple(dict.fromkeys(word for word in (*lead, *result, *rest) if word not in known))
+    return label_of(match.string[: match.start()]), LogLayout(tuple(lead), tuple(result), others)
 
 
 def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
@@ -199,18 +226,14 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     """
     if len(words) < 4:
         return None
-    has_redop = _TYPE.fullmatch(words[3]) and words[3] != "N"
-    redop, cells = (words[3], list(words[4:])) if has_redop else (None, list(words[3:]))
-    layout = layout or LogLayout(has_root=len(cells) % 4 == 1 or cells[:1] == ["-1"])
-    root = None
-    if layout.has_root and cells and _ROOT.fullmatch(cells[0]):
-        root, cells = int(cells[0]), cells[1:]
-    width = 4 + max(0, layout.extra)
-    if len(cells) < 4:
+    redop, root, cells = _lead_of(words[3:], layout)
+    layout = layout or LogLayout()
+    width = len(layout.result)
+    if len(cells) < width:
         return None
     try:
-        first = _measure(cells[:4], layout.unit)
-        second = _measure(cells[width : width + 4], layout.unit) if len(cells) >= width + 4 else None
+        first = _measure(cells[:width], layout)
+        second = _measure(cells[width : 2 * width], layout) if len(cells) >= 2 * width else None
     except ValueError:
         return None
     if first is None and second is None:
@@ -221,14 +244,60 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     )  # fmt: skip
 
 
-def _measure(words: Sequence[str], unit: str) -> Measure | None:
+def count_surplus(words: Sequence[str], layout: LogLayout | None) -> int:
+    """Return the number of numeric cells after the results that the layout describes."""
+    cells = _lead_of(words[3:], layout)[2]
+    width = len((layout or LogLayout()).result)
+    rest = cells[2 * width :] if len(cells) >= 2 * width else cells[width:]
+    numbers = [cell for cell in rest if _QUANTITY.fullmatch(cell) or cell == "N/A"]
+    return len(numbers) if len(numbers) == len(rest) else 0
+
+
+def _lead_of(cells: Sequence[str], layout: LogLayout | None) -> tuple[str | None, int | None, list[str]]:
+    """Return the operation, the root, and the cells from the first time on."""
+    redop, root, cells = None, None, list(cells)
+    if layout is None:
+        if cells and _TYPE.fullmatch(cells[0]) and cells[0] != "N":
+            redop, cells = cells[0], cells[1:]
+        if (len(cells) % 4 == 1 or cells[:1] == ["-1"]) and cells and _ROOT.fullmatch(cells[0]):
+            root, cells = int(cells[0]), cells[1:]
+        return redop, root, cells
+    for name in layout.lead:
+        if not cells:
+            break
+        if name in ("redop", "op"):
+            if _TYPE.fullmatch(cells[0]):
+                redop, cells = cells[0], cells[1:]
+        elif name == "root":
+            if _ROOT.fullmatch(cells[0]):
+                root, cells = int(cells[0]), cells[1:]
+        else:
+            cells = cells[1:]
+    if (
+        "redop" not in layout.lead
+        and "op" not in layout.lead
+        and cells
+        and _TYPE.fullmatch(cells[0])
+        and cells[0] != "N"
+    ):
+        redop, cells = cells[0], cells[1:]  # a header typed by hand may lack the column
+    return redop, root, cells
+
+
+def _measure(words: Sequence[str], layout: LogLayout) -> Measure | None:
     """Return a result; None for ``N/A``. Raises ValueError for other words."""
-    if all(word.upper() in ("N/A", "NA", "-") for word in words[:3]):
+    time, alg, bus, wrong = layout.places
+    if all(words[place].upper() in ("N/A", "NA", "-") for place in (time, alg, bus)):
         return None
-    time_ps, algbw, busbw = time_of(words[0], unit), number_of(words[1]), number_of(words[2])
+    time_ps, algbw, busbw = time_of(words[time], layout.unit), number_of(words[alg]), number_of(words[bus])
     if time_ps is None or algbw is None or busbw is None:
         raise ValueError("not a result")
-    return Measure(time_ps, algbw * 1e9, busbw * 1e9, number_of(words[3]))
+    return Measure(time_ps, algbw * 1e9, busbw * 1e9, None if wrong is None else number_of(words[wrong]))
+
+
+def without_group_marks(text: str) -> str:
+    """Return a line whose numbers have no separators of thousands."""
+    return _GROUPED.sub(lambda match: _GROUP_MARKS.sub("", match[0]), text)
 
 
 def time_of(word: str, unit: str = "us") -> int | None:

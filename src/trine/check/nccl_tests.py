@@ -7,6 +7,7 @@ lines, markdown tables, CSV, UTF-16, interleaved NCCL messages, cut logs, and se
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -16,10 +17,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from trine.check import nccl_facts as facts
+from trine.check.foreign_tables import program_named, unknown_header
+from trine.check.guessed_op import GuessedOp, guess_op
 from trine.check.nccl_rows import (
     LogLayout,
     LogRow,
     RowText,
+    count_surplus,
     decode,
     find_header,
     find_rows,
@@ -31,6 +35,7 @@ from trine.check.nccl_rows import (
     plain_text,
     printed_text,
 )
+from trine.check.rate_units import RateUnits, read_units
 from trine.collectives.sizes import format_size
 from trine.common.inputs import open_input
 from trine.errors import InputError, nearest
@@ -69,9 +74,10 @@ _UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
 #: Settings that change the prediction, and settings that are evidence for a cause.
 SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
 EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
-#: Other programs with similar tables.
-_FOREIGN = (("nccom-test", "nccom-test (AWS Neuron)"), ("MSCCL++", "MSCCL++'s own tests"),
-            ("Collective:", "ucc_perftest"), ("OSU MPI", "the OSU micro-benchmarks"))  # fmt: skip
+#: Lines that nccl-tests prints after its last size, and when it fails.
+_CLOSING = re.compile(r"Out of bounds values\s*:|Avg bus bandwidth\s*:|Collective test concluded")
+_FAILURE = re.compile(r"\bTest (?:(?:NCCL|CUDA) )?failure\b.*|\bTest timeout\b.*")
+GIVEN = "as given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +87,10 @@ class NcclLog:
     ``launch``: ``process-per-gpu``, ``single-process`` or ``graph``. ``environment``: NCCL_* settings seen, without the
     prefix, limited to :data:`SETTINGS` and :data:`EVIDENCE`. ``network``: NCCL's name (``IB``, ``Socket``).
     ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
-    unknown. ``num_alone``: processes that report rank 0. ``notes``: parts of the log left out, and why.
+    unknown. ``num_alone``: processes that report rank 0. ``incomplete``: how the log ends before its last size.
+    ``fault``: why its numbers contradict each other. ``op_others``: other collectives that fit, if ``op`` is a guess.
+    ``in_process``: nThread x nGpus, the ranks of one process.
+    ``notes``: parts of the log left out, guesses, and their reasons.
     """
 
     path: str
@@ -102,6 +111,10 @@ class NcclLog:
     network: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     average_busbw_bytes_per_s: float | None = None
+    incomplete: str | None = None
+    fault: str | None = None
+    op_others: tuple[str, ...] = ()
+    in_process: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -121,6 +134,7 @@ class _Draft:
 
     layout: LogLayout | None = None
     unit: str = "us"
+    states_unit: bool = False
     program: str | None = None
     ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
     root_processes: set[tuple[str, str]] = field(default_factory=set)
@@ -137,6 +151,10 @@ class _Draft:
     rows: list[LogRow] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    surplus: Counter[int] = field(default_factory=Counter)
+    strange_header: str | None = None
+    is_closed: bool = False
+    failure: str | None = None
     runs: int = 1
 
     def following(self) -> _Draft:
@@ -156,17 +174,15 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
             raise InputError(f"must be 1 to {len(runs)} ({_list_runs(runs)}), got {run}", file=path, field="--run")
         runs = [runs[run - 1]]
     if op is not None:
-        kind = op_named(op)
-        matches = [each for each in runs if each.op == kind]
-        before, runs = runs, matches or [_as_given(each, kind) for each in runs if _may_be(each, kind)]
-        if not runs:
-            raise InputError(f"the log is of {_ops_of(before)}, not of {kind}", file=path)
+        runs = _runs_of(runs, op_named(op))
     if len(runs) > 1:
         choices = f"give --run N ({_list_runs(runs)}) or --op"
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
-        remedy = "give --op all_gather, --op all_to_all, ..."
-        raise InputError(f"does not name its collective, and the columns fit more than one: {remedy}", file=path)
+        others = runs[0].op_others or ("all_gather", "all_to_all", "...")
+        remedy = ", ".join(each if each == "..." else f"--op {each}" for each in others)
+        message = f"does not name its collective, and the columns fit more than one: give {remedy}"
+        raise InputError(message, file=path)
     if (alone := runs[0].num_alone) > 1:
         message = f"{alone} processes are rank 0, so that each ran a test alone: build nccl-tests with MPI=1"
         raise InputError(message, file=path)
@@ -185,8 +201,17 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     for number, line in enumerate(lines, start=1):
         reader.read(number, line)
     runs = [_finished(draft, str(path)) for draft in _joined_sweeps([each for each in reader.drafts if each.rows])]
+    has_header = any(draft.layout is not None for draft in reader.drafts)
+    foreign = None if has_header else program_named(text)
+    if runs and foreign is not None:
+        raise InputError(
+            f"is a table of {foreign}, not of nccl-tests or rccl-tests: trine check reads those", file=path
+        )
+    strange = next((draft.strange_header for draft in reader.drafts if draft.strange_header), None)
+    if runs and strange is not None and not has_header:
+        message = f"has the columns {strange!r}, which are not those of nccl-tests or rccl-tests"
+        raise InputError(message, file=path)
     if not runs:
-        foreign = next((name for sign, name in _FOREIGN if sign in text), None)
         example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
         example += f"; it looks like the output of {foreign}" if foreign else ""
         row = "size, count, type[, redop[, root]], then time, algbw, busbw and #wrong once or twice"
@@ -289,6 +314,7 @@ class _Reader:
                 _complete(draft, tail.words)
             return
         draft.rows.append(row)
+        draft.surplus[count_surplus(cells.words, layout)] += 1
         if len(draft.rows) > MAX_ROWS:
             raise InputError(f"more than {MAX_ROWS} rows", file=self.path)
 
@@ -335,8 +361,9 @@ def _read_line(text: str, header: tuple[str, LogLayout] | None, draft: _Draft) -
     if header is not None:
         draft.layout = header[1]
     elif match := _UNIT.search(text):
-        draft.unit = match[1]
+        draft.unit, draft.states_unit = match[1], True
     else:
+        draft.strange_header = draft.strange_header or unknown_header(text)
         _read_fact(text, draft)
 
 
@@ -348,6 +375,9 @@ def _read_fact(text: str, draft: _Draft) -> None:
             draft.root_processes.add((pid or "", host))
         draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip(" \"',"))
         return
+    draft.is_closed |= _CLOSING.search(text) is not None
+    if match := _FAILURE.search(text):
+        draft.failure = draft.failure or match[0][:80].strip()
     if match := _COUNTS.search(text):
         draft.threads_gpus = int(match[1]), int(match[2])
     if match := _SIZES.search(text):
@@ -385,17 +415,42 @@ def _version(text: str) -> str:
 
 def _finished(draft: _Draft, path: str) -> NcclLog:
     ranks = [value for (group, _), value in sorted(draft.ranks.items()) if group == 0]
+    in_process = math.prod(draft.threads_gpus or (1, 1))
+    units = read_units(draft.rows, facts.blocks_of(draft.rows), draft.states_unit)
+    draft.rows = units.apply(draft.rows)
     rows, contradictions = facts.without_contradictions(draft.rows)
-    op, op_from = (OPS[draft.program], "the name of the program") if draft.program else facts.op_of(rows or draft.rows)
-    counts = _count_ranks(draft, op)
+    if draft.program:
+        guess = GuessedOp(OPS[draft.program], "the name of the program")
+    else:
+        guess = guess_op(rows or draft.rows, units, max(len(ranks), in_process))
+    counts = _count_ranks(draft, guess.op, units)
+    marked = [] if draft.program or guess.op is None else [_describe_guess(guess)]
     return NcclLog(
-        path=path, rows=tuple(rows), op=op, op_from=op_from, num_ranks=counts.estimate, fewest_ranks=counts.fewest,
-        most_ranks=counts.most, ranks_from=counts.source, num_hosts=_num_hosts(draft, counts, ranks),
-        num_alone=max(1, len(draft.root_processes)), hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
+        path=path, rows=tuple(rows), op=guess.op, op_from=guess.source, num_ranks=counts.estimate,
+        fewest_ranks=counts.fewest, most_ranks=counts.most, ranks_from=counts.source,
+        num_hosts=_num_hosts(draft, counts, ranks), num_alone=max(1, len(draft.root_processes)),
+        hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
         gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)), launch=_launch(draft, ranks),
         library=draft.library, version=draft.version, network=draft.network, environment=draft.environment,
-        average_busbw_bytes_per_s=draft.average, notes=(*_notes(draft, counts), *contradictions),
+        average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=units.fault or None,
+        op_others=guess.others, in_process=in_process, notes=(*_notes(draft, counts, units), *contradictions, *marked),
     )  # fmt: skip
+
+
+def _describe_guess(guess: GuessedOp) -> str:
+    others = f", which also fit {' and '.join(guess.others)}" if guess.others else ""
+    return f"guess: the collective is {guess.op}, from {guess.source}{others} (--op)"
+
+
+def _why_incomplete(draft: _Draft) -> str | None:
+    """Return how a run ended before its last size, or None. A cut row before closing lines is no sign of an end."""
+    if draft.failure is not None:
+        return f"the test failed: {draft.failure}"
+    if draft.last_bytes is not None and (missing := facts.missing_sizes(draft.rows, draft.last_bytes, *draft.step)):
+        return missing
+    if draft.open and len(draft.open) < 7 and not draft.is_closed:
+        return f"the row of {draft.open[0]} bytes has no result"
+    return None
 
 
 class _Ranks(NamedTuple):
@@ -408,7 +463,7 @@ class _Ranks(NamedTuple):
     note: str = ""
 
 
-def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
+def _count_ranks(draft: _Draft, op: str | None, units: RateUnits) -> _Ranks:
     """Combine the device lines (highest rank + 1), the count column and busbw / algbw.
 
     Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number.
@@ -418,6 +473,8 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     implied, source = facts.ranks_by_ratio(draft.rows, op), "busbw / algbw"
     if (by_count := facts.ranks_by_count(draft.rows, op)) is not None:
         implied, source = (by_count, by_count), "the count column"
+    if units.blocks is not None:
+        implied, source = (units.blocks, units.blocks), "the block that algbw leaves out"
     if draft.communicator is not None and draft.communicator > 1:
         implied, source = (draft.communicator, draft.communicator), "NCCL's messages"
     if num_listed and (implied is None or num_listed >= implied[0] or len(draft.root_processes) > 1):
@@ -426,14 +483,18 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
         most = implied[1] if implied and (implied[1] or 0) >= num_listed else None
         return _Ranks(num_listed, num_listed, most, "the highest rank of the device lines")
     if implied is None:
-        return _Ranks()
+        in_process = math.prod(draft.threads_gpus or (1, 1))
+        note = f"guess: one process ran all {in_process} ranks (--gpus)"
+        return _Ranks(in_process, in_process, None, "nThread x nGpus", note) if in_process > 1 else _Ranks()
     fewest, most = implied
     note = f"{len(listed)} of at least {fewest} device lines are in the log" if num_listed else ""
     if most is None:
         return _Ranks(None, fewest, None, source, note)
     estimate = facts.roundest(fewest, most)
     if fewest < most:
-        note = f"{source} fits {fewest} to {most} ranks; without --gpus {estimate} are assumed"
+        note = f"guess: {source} fits {fewest} to {most} ranks; without --gpus {estimate} are assumed"
+    elif not note and source == "busbw / algbw":
+        note = f"guess: {estimate} ranks, from {source} (--gpus)"
     return _Ranks(estimate, fewest, most, source, note)
 
 
@@ -447,19 +508,26 @@ def _num_hosts(draft: _Draft, counts: _Ranks, ranks: list[tuple[str, str, str]])
     return 1 if threads * gpus == counts.estimate > 1 else None
 
 
-def _notes(draft: _Draft, counts: _Ranks) -> tuple[str, ...]:
+def _notes(draft: _Draft, counts: _Ranks, units: RateUnits) -> tuple[str, ...]:
     notes = [f"line {number} is cut: ignored" for number in islice(draft.cut, 5)]
     if len(draft.cut) > 5:
         notes.append(f"{len(draft.cut) - 5} more cut lines ignored")
-    if draft.last_bytes is not None and (missing := facts.missing_sizes(draft.rows, draft.last_bytes, *draft.step)):
-        notes.append(missing)
-    if counts.note:
-        notes.append(counts.note)
+    if units.note:
+        notes.append(units.note)
+    if draft.layout is not None and draft.layout.others:
+        notes.append(f"columns that trine does not read: {', '.join(draft.layout.others[:8])}")
+    surplus, count = draft.surplus.most_common(1)[0] if draft.surplus else (0, 0)
+    if surplus and 2 * count > len(draft.rows):
+        notes.append(f"the last {surplus} cells of {count} rows have no known column: not read")
+    if draft.layout is not None and "cputime" in draft.layout.result:
+        notes.append("times are CPU times of the calls (-C 1), not of the collective")
     if draft.runs > 1:
         notes.append(f"{draft.runs} runs of one size each are compared as one")
     wrong = [row.size_bytes for row, measure in facts.measures_of(draft.rows) if measure.wrong]
     if wrong and _counts_errors(draft.rows):
         notes.append(f"the test found wrong results, first at {wrong[0]} bytes: times of a broken run say little")
+    if counts.note:
+        notes.append(counts.note)
     return tuple(notes)
 
 
@@ -479,22 +547,45 @@ def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:
     return "process-per-gpu" if draft.threads_gpus == (1, 1) else "single-process"
 
 
+def _runs_of(runs: Sequence[NcclLog], op: str) -> list[NcclLog]:
+    """Return the runs of ``op``; without one, the runs whose collective was guessed, else all, taken as ``op``."""
+    matches = [each for each in runs if each.op == op]
+    if matches:
+        return [replace(each, notes=_without_guess(each.notes)) for each in matches]
+    guessed = [each for each in runs if each.op_from != "the name of the program"]
+    return [_as_given(each, op) for each in guessed or runs]
+
+
+def _without_guess(notes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(note for note in notes if not note.startswith("guess: the collective"))
+
+
 def _as_given(run: NcclLog, op: str) -> NcclLog:
     """Return a run as a run of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
+    notes = _without_guess(run.notes)
+    if run.op_from == "the name of the program":
+        notes = (*notes, f"the log names {run.op}; --op {op} overrules it")
     if "device lines" in run.ranks_from:
-        return replace(run, op=op, op_from="as given")
-    counts = _count_ranks(_Draft(rows=list(run.rows)), op)
+        return replace(run, op=op, op_from=GIVEN, notes=notes)
+    counts = _count_ranks(_Draft(rows=list(run.rows), threads_gpus=(1, run.in_process)), op, RateUnits())
+    notes = tuple(note for note in notes if not note.startswith("guess: "))
     return replace(
-        run, op=op, op_from="as given", num_ranks=counts.estimate, fewest_ranks=counts.fewest, most_ranks=counts.most,
-        ranks_from=counts.source, notes=(*run.notes, *([counts.note] if counts.note else [])),
+        run, op=op, op_from=GIVEN, num_ranks=counts.estimate, fewest_ranks=counts.fewest, most_ranks=counts.most,
+        ranks_from=counts.source, notes=(*notes, *([counts.note] if counts.note else [])),
     )  # fmt: skip
 
 
-def _may_be(run: NcclLog, op: str) -> bool:
-    """Return whether a run of an unnamed program can be of ``op``: only reducing operations have a ``redop``."""
-    redop = run.rows[0].redop
-    fits = redop is None or (redop != "none") == (op in REDUCTIONS)
-    return fits and run.op_from != "the name of the program"
+def with_ranks(run: NcclLog, num_ranks: int) -> NcclLog:
+    """Return a run with a given number of ranks; a note names the log's own number if it differs."""
+    if run.num_ranks == num_ranks:
+        return run
+    is_sure = run.num_ranks is not None and (run.fewest_ranks, run.most_ranks) == (run.num_ranks, run.num_ranks)
+    notes = tuple(note for note in run.notes if not (note.startswith("guess: ") and "ranks" in note))
+    if is_sure:
+        notes = (*notes, f"the log shows {run.num_ranks} ranks ({run.ranks_from}); --gpus {num_ranks} overrules it")
+    return replace(
+        run, num_ranks=num_ranks, ranks_from=GIVEN, fewest_ranks=None, most_ranks=None, num_hosts=None, notes=notes
+    )
 
 
 def _ops_of(runs: Sequence[NcclLog]) -> str:

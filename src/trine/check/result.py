@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from trine.check.hypotheses import Hypothesis
 from trine.check.likelihood import Weighed
 from trine.check.nccl_tests import NcclLog
+from trine.check.verdict import HEALTHY, of_sizes
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveOptions, CollectiveTime
 from trine.collectives.result import size_axis
@@ -24,7 +25,6 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
 INSIDE, SLOW, FAST = "inside", "slow", "fast"
-HEALTHY, SUSPICIOUS, MISFIT = "healthy", "suspicious", "misfit"
 _MARK = {SLOW: "slow", FAST: "fast"}
 MAX_CAUSES = 5
 _UNKNOWN = "no known cause"
@@ -52,13 +52,13 @@ class CheckedRow:
 class CheckResult(Report):
     """The result of :func:`trine.check.compare.check_log`.
 
-    ``suspicious_from``, ``suspicious_to``: first and last size of the slow range; None if healthy. ``log_odds``:
+    ``state``: one of the five verdicts of :mod:`trine.check.verdict`, or incomplete. ``reason``: why it is not healthy,
+    except for a slow run. ``suspicious_from``, ``suspicious_to``: first and last size of a slow range. ``log_odds``:
     natural logarithm of the odds of a cause, known or not, against a sound machine. ``cause``: the most probable cause,
     None if an unknown cause is more probable. ``alike``: names of causes with the same cost at every measured size,
     which this log cannot tell from ``cause``. ``causes``: all, the most probable first (without a ``cause``, the
     nearest first); empty for a healthy run. ``noise``: isolated slow sizes. ``stated``: the log's own words for the
     cause, if it states one. ``unexplained_from``: first size of a range that is slower than the cause explains.
-    ``misfit``: how the prediction does not fit the measured machine; then neither "healthy" nor a cause means anything.
     ``hints``: evidence in the log that no cause covers.
     """
 
@@ -69,6 +69,8 @@ class CheckResult(Report):
     options: CollectiveOptions
     result: str
     rows: tuple[CheckedRow, ...]
+    state: str = HEALTHY
+    reason: str = ""
     suspicious_from: int | None = None
     suspicious_to: int | None = None
     log_odds: float = 0.0
@@ -78,34 +80,22 @@ class CheckResult(Report):
     alike: tuple[str, ...] = ()
     causes: tuple[Weighed, ...] = ()
     noise: tuple[int, ...] = ()
-    misfit: str | None = None
     hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether the prediction fits, the results are right, and no range of sizes is slower than the band allows."""
+        """Whether the prediction fits, the log is complete and right, and no range of sizes is slow."""
         return self.state == HEALTHY
-
-    @property
-    def state(self) -> str:
-        """``healthy``, ``suspicious``, or ``misfit``: the prediction does not fit this machine."""
-        if self.log.has_wrong_results:
-            return SUSPICIOUS
-        if self.misfit is not None:
-            return MISFIT
-        return HEALTHY if self.suspicious_from is None else SUSPICIOUS
 
     @property
     def headline(self) -> str:
         """The collective, the machine and the state in one line."""
-        state = f"suspicious from {format_size(self.suspicious_from or 0)}" if self.suspicious_from else self.state
-        if self.state != SUSPICIOUS:
-            state = "prediction does not fit this machine" if self.state == MISFIT else HEALTHY
+        state = self.state if self.suspicious_from is None else f"slow from {format_size(self.suspicious_from)}"
         return f"{_title(self)}: {state}"
 
     def verdict(self) -> str:
-        """Return one line: healthy, or suspicious with the first suspicious size and the likely cause."""
+        """Return one line: the verdict, with its reason, or the slow sizes and the likely cause."""
         return _verdict(self)
 
     def table(self) -> str:
@@ -124,7 +114,7 @@ class CheckResult(Report):
             sizes = ", ".join(format_size(size) for size in self.noise)
             lines.append(f"# note: slow at {sizes} alone, taken as noise")
         lines.append(f"# {_verdict(self)}")
-        if self.causes and self.state != MISFIT:
+        if self.causes:
             meaning = "with their probability and the remaining error (RMS of the ratio's logarithm)"
             lines.append(f"# causes compared, {meaning}: {_causes(self)}")
         return "\n".join(lines)
@@ -150,7 +140,7 @@ class CheckResult(Report):
         notes = [*self.notes]
         if self.noise:
             notes.append(f"slow at {', '.join(map(format_size, self.noise))} alone, counted as noise")
-        has_causes = self.causes and self.state != MISFIT
+        has_causes = bool(self.causes)
         return "\n".join(
             [
                 *wrapped_at("", f"{question}; launch {self.options.launch}", 0),
@@ -184,12 +174,13 @@ class CheckResult(Report):
             "gpu_names": list(log.gpu_names),
             "hosts": list(log.hosts),
             "rows": [_row_json(row) for row in self.rows],
-            **to_row(self, "healthy state misfit"),
+            **to_row(self, "healthy state"),
+            "reason": self.reason or None,
             "verdict": _verdict(self),
             "suspicious_from_bytes": self.suspicious_from,
             "suspicious_to_bytes": self.suspicious_to,
             "likely_cause": None
-            if self.cause is None or self.state == MISFIT
+            if self.cause is None
             else {
                 **to_row(self.cause, "name kind advice fitted"),
                 "stated": self.stated or None,
@@ -214,20 +205,18 @@ class CheckResult(Report):
 
 
 def _verdict(check: CheckResult) -> str:
-    """Return one line: healthy, or suspicious with the first suspicious size and the likely cause."""
-    if check.state == MISFIT:
-        return f"prediction does not fit this machine: {check.misfit}"
+    """Return one line: the verdict, with its reason, or the slow sizes and the likely cause."""
     if check.healthy:
         return _healthy(check)
     if check.suspicious_from is None:
-        return "suspicious: the test found wrong results, so its times say little (see the note)"
+        return f"{check.state}: {check.reason}"
     assert check.suspicious_to is not None
     last = check.rows[-1].size_bytes
     until = "" if check.suspicious_to == last else f" to {format_size(check.suspicious_to)}"
     range_rows = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
     slow = [row.ratio for row in range_rows if row.state == SLOW]
     count = of_sizes(len(slow), len(range_rows))
-    text = f"suspicious from {format_size(check.suspicious_from)}{until}: {count} above the band, "
+    text = f"slow from {format_size(check.suspicious_from)}{until}: {count} above the band, "
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
         nearest = f" (nearest: {check.causes[0].cause.name})" if check.causes else ""
@@ -258,11 +247,6 @@ def _healthy(check: CheckResult) -> str:
         best = min(fast, key=lambda row: row.ratio)
         text += f"; {len(fast)} faster than predicted (worst {1 / best.ratio:.2g}x at {format_size(best.size_bytes)})"
     return text
-
-
-def of_sizes(count: int, total: int) -> str:
-    """Return ``3 of 8 sizes lie``."""
-    return f"{count} of {total} {'size' if total == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
 
 
 def _row(row: CheckedRow) -> str:

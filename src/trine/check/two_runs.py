@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from trine.check.compare import MIN_OCTAVES, measured_times, octaves, runs_of
+from trine.check.compare import measured_times
 from trine.check.nccl_tests import NcclLog
+from trine.check.verdict import MIN_OCTAVES, octaves, runs_of
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
 from trine.results.columns import to_row, to_rows

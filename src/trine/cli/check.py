@@ -68,15 +68,15 @@ def check(
             raise SystemExit(EXIT_FAILED)
         return
     from trine.check.compare import check_log, options_of
-    from trine.check.nccl_tests import read_log
+    from trine.check.nccl_tests import read_log, with_ranks
 
     run_log = read_log(log, op, run)
     options, _ = options_of(run_log)
     options = replace(options, **choices.values)
     if "launch" in choices:
         run_log = replace(run_log, launch=choices["launch"])
-    if machine.gpus is not None and run_log.ranks_from == "busbw / algbw":
-        run_log = replace(run_log, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
+    if machine.gpus is not None:
+        run_log = with_ranks(run_log, machine.gpus)
     cluster = _machine(run_log, machine)
     with about(log):
         answer = check_log(run_log, cluster, options=options, in_place=in_place)

@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 from nccl_logs import log, table
 
-from trine.check.compare import Verdict, check_curve, check_log
+from trine.check.compare import check_log
 from trine.check.hypotheses import Expected, expect
 from trine.check.likelihood import weigh
 from trine.check.nccl_tests import NcclLog, read_log
 from trine.check.result import FAST, SLOW, CheckResult
+from trine.check.verdict import Verdict, check_curve
 from trine.cli.main import app
 from trine.cluster import Cluster, load_cluster
 from trine.collectives.nccl import Collectives
@@ -262,7 +263,7 @@ def test_a_range_in_the_middle_is_named(tmp_path: Path) -> None:
     times = [time * (8 if 1 << 14 <= size < 1 << 20 else 1) for size, time in zip(SIZES, times_us(dgx()), strict=True)]
     check = check_log(log_of(tmp_path, times), dgx())
     assert (check.suspicious_from, check.suspicious_to) == (1 << 14, 1 << 19)
-    assert "suspicious from 16K to 512K" in check.table()
+    assert "slow from 16K to 512K" in check.table()
 
 
 def test_a_prediction_that_is_too_slow_fits_another_machine(tmp_path: Path) -> None:
@@ -403,7 +404,17 @@ def test_given_gpus_overrule_an_uncertain_number_of_ranks(tmp_path: Path) -> Non
         code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", ranks)
         assert (code, f"of {ranks} ranks" in output) == (0, True), output
     code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", 8)
-    assert (code, "another number of ranks" in output) == (2, True)
+    assert (code, "--op or --gpus contradicts the log" in output) == (0, True)
+
+
+def test_given_options_overrule_the_log_with_a_note(tmp_path: Path) -> None:
+    path = log_of(tmp_path, times_us(dgx())).path
+    code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", 4, "--op", "alltoall")
+    text = " ".join(output.split())
+    assert (code, "all_to_all of 4 ranks" in text) == (0, True), output
+    assert "the log names all_reduce; --op all_to_all overrules it" in text
+    assert "the log shows 8 ranks (the device lines); --gpus 4 overrules it" in text
+    assert "busbw / algbw is 1.750 in the log, but 0.750 for all_to_all of 4 ranks" in text
 
 
 def test_command_draws(tmp_path: Path) -> None:
@@ -419,8 +430,7 @@ def test_command_draws(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([], "add a machine: "),
-        (["--cluster", "dgx-h100", "--gpus", 4], "give --gpus 8"),
-        (["--cluster", "dgx-h100", "--op", "alltoall"], "the log is of all_reduce"),
+        (["--cluster", "dgx-h100", "--op", "allreduces"], "unknown collective"),
         (["--cluster", "dgx-h100", "--launch", "twice"], "launch"),
     ],
 )

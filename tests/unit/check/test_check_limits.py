@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from trine.check import compare as check
-from trine.check.compare import check_curve
+from trine.check import compare
+from trine.check import verdict as check
 from trine.check.hypotheses import expect
 from trine.check.likelihood import Weights
+from trine.check.verdict import check_curve
 from trine.cluster import load_cluster
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
@@ -37,8 +38,9 @@ def test_a_lone_size_is_noise_from_fifteen_percent_above_its_band(expected, time
 def test_odds_of_fifty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
     weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
-    verdict = check_curve(expected, [2 * usual.high_ps for usual in expected.usual])
+    verdict = check_curve(expected, [round(1.2 * usual.high_ps) for usual in expected.usual])
     assert (verdict.suspicious_from is not None) == is_suspicious
+    assert verdict.state == ("slow" if is_suspicious else "cannot decide")
 
 
 @pytest.mark.parametrize(("probability", "unknown", "is_named"), [(0.45, 0.55, False), (0.55, 0.45, True)])
@@ -104,9 +106,10 @@ def test_a_prediction_fits_unless_a_range_or_most_sizes_are_too_fast(expected, m
     measured = [usual.time_ps for usual in expected.usual]
     for place in fast:
         measured[place] = round(expected.usual[place].low_ps / by)
-    misfit = check_curve(expected, measured).misfit
-    assert (misfit is not None) == is_misfit
-    if misfit is not None:
+    verdict = check_curve(expected, measured)
+    assert (verdict.state == check.MISFIT) == is_misfit
+    if is_misfit:
+        misfit = verdict.reason
         assert f"{len(fast)} of 21 sizes" in misfit
         assert misfit.endswith("the cluster's numbers may be too low")
 
@@ -122,9 +125,10 @@ def test_too_fast_and_too_slow_sizes_count_together_where_nothing_is_suspicious(
         measured[place] = round(expected.usual[place].low_ps / 1.2)
     for place in range(2, 2 + num_slow):
         measured[place] = round(expected.usual[place].high_ps * 1.1)
-    misfit = check_curve(expected, measured).misfit
-    assert (misfit is not None) == is_misfit
-    if misfit is not None:
+    verdict = check_curve(expected, measured)
+    assert (verdict.state == check.MISFIT) == is_misfit
+    if is_misfit:
+        misfit = verdict.reason
         assert f"and {num_slow} above it" in misfit
         assert misfit.endswith("may come from another machine")
 
@@ -146,7 +150,8 @@ def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, 
 def log_of(**facts):
     usual = {
         "path": "a.log", "op": "all_reduce", "launch": None, "library": None, "environment": {}, "num_ranks": None,
-        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "num_hosts": None, "bus_ratio": None,
+        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header",
+        "op_from": "its header", "num_hosts": None, "bus_ratio": None,
         "rows": (),
     }  # fmt: skip
     return SimpleNamespace(**usual | facts)
@@ -170,20 +175,22 @@ def log_of(**facts):
 def test_a_cluster_has_as_many_gpus_as_the_log_allows(ranks, fewest, most, says):
     log, cluster = log_of(num_ranks=ranks, fewest_ranks=fewest, most_ranks=most), load_cluster("dgx-h100")
     if says is None:
-        check._check_ranks(log, cluster)
+        compare._check_ranks(log, cluster)
         return
     with pytest.raises(InputError, match=says):
-        check._check_ranks(log, cluster)
+        compare._check_ranks(log, cluster)
 
 
 @pytest.mark.parametrize(("ratio", "is_right"), [(None, True), (1.75, True), (1.78, True), (1.8, False), (1.0, False)])
 def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
     """The ratio of an all-reduce over 8 ranks is 2 * 7 / 8, within 2 %."""
     if is_right:
-        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        compare._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
         return
     with pytest.raises(InputError, match=r"but 1.750 for all_reduce of 8 ranks"):
-        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        compare._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+    (note,) = compare._check_ratio(log_of(bus_ratio=ratio, op_from="as given"), "all_reduce", 8)
+    assert note.endswith("1.750 for all_reduce of 8 ranks: --op or --gpus contradicts the log")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +209,7 @@ def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
     ],
 )
 def test_settings_of_a_log_are_options(facts, options):
-    found, stated = check.options_of(log_of(**facts))
+    found, stated = compare.options_of(log_of(**facts))
     assert found == CollectiveOptions(**options)
     for name, value in facts.get("environment", {}).items():
         assert any(text.startswith(f"the log sets NCCL_{name}={value}") for text in stated)
@@ -212,6 +219,6 @@ def test_settings_of_a_log_are_options(facts, options):
 
 def test_a_log_without_a_collective_or_results_is_refused():
     with pytest.raises(InputError, match="give --op"):
-        check.check_log(log_of(op=None), load_cluster("dgx-h100"))
+        compare.check_log(log_of(op=None), load_cluster("dgx-h100"))
     with pytest.raises(InputError, match="has no out-of-place results"):
-        check.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
+        compare.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))

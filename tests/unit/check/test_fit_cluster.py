@@ -32,7 +32,7 @@ def changed(cluster, link_class, rate, latency):
     return replace(cluster, links=replace(table, numbers=numbers), cut_from=None, degraded_from=())
 
 
-def write_log(path, cluster, noise, seed=0, repeats=1, op="all_reduce"):
+def write_log(path, cluster, noise, seed=0, repeats=1, op="all_reduce", sizes=SIZES):
     """Write a log with trine's times for the cluster, times lognormal noise."""
     draws, model, ranks = random.Random(seed), Collectives(cluster), len(cluster.gpus)
     nodes = len({cluster.devices[gpu].node for gpu in cluster.gpus})
@@ -43,7 +43,7 @@ def write_log(path, cluster, noise, seed=0, repeats=1, op="all_reduce"):
     ]
     result = "   time   algbw   busbw #wrong"
     lines += [f"#  size  count  type  redop  root  {result}  {result}", "#  (B)  (elements)  (us)  (GB/s)  (GB/s)"]
-    for size in SIZES:
+    for size in sizes:
         for _ in range(repeats):
             us = model.predict(op, size).time_ps / 1e6 * math.exp(draws.gauss(0, noise))
             rate = size / us / 1e3
@@ -136,3 +136,27 @@ def test_a_misfit_widens_the_range_and_is_not_measured():
     assert fit.error_after > 0.3
     assert fit.spread == fit.error_after
     assert fit.cluster.evidence == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unchanged", "fitted"),
+    [(SIZES[-4:], "latency", "bandwidth"), ((8, 16, 32, 64, 128, 256), "bandwidth", "latency")],
+)
+def test_a_factor_that_the_logs_do_not_determine_is_unchanged(tmp_path, sizes, unchanged, fitted):
+    """Large sizes show no latency, a few bytes no bandwidth; the other factor is still fitted."""
+    base = load_cluster("dgx-h100")
+    log = write_log(tmp_path / "a.log", changed(base, SCALE_UP, 0.7, 4.0), 0.02, seed=1, sizes=sizes)
+    fit = fit_cluster(base, [log])
+    assert getattr(fit.links[0], unchanged) == 1
+    assert abs(math.log(getattr(fit.links[0], fitted))) > 0.1
+    assert f"the logs do not determine the {unchanged} of scale-up links: unchanged" in fit.notes
+
+
+def test_a_fitted_bandwidth_is_at_most_the_data_sheets(tmp_path):
+    base = load_cluster("dgx-h100")
+    log = write_log(tmp_path / "a.log", changed(base, SCALE_UP, 1.6, 1.0), 0.01)
+    fit = fit_cluster(base, [log])
+    for link in fit.cluster.links:
+        assert link.peak_bytes_per_s is None or link.bytes_per_s <= link.peak_bytes_per_s * (1 + 1e-9)
+    assert fit.links[0].bandwidth == pytest.approx(25 / 20.6, rel=1e-3)
+    assert any("is at its data sheet" in note for note in fit.notes)
