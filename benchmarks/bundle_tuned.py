@@ -169,6 +169,8 @@ def _with_model(facts: Facts, model: str, shape: str) -> Facts:
         # SQuAD (llama3/finetuning/llama3_finetune.py): a paragraph, a question and an answer, about 120 + 10 + 3 words
         facts |= {"documents": "180", "open": "lengths of the packed documents of SQuAD (180 tokens each assumed)"}
     facts["architecture"] = "gpt" if model.startswith("gpt") else "nemotron" if "nemotron" in model else "llama"
+    if facts["source"] == "torchtitan-2024":
+        facts["variant"] = "70B" if "70b" in model else "8B and 13B"
     if facts["source"] in ("dgxc", "nemo-launcher") and int(facts.get("tp") or 1) > 1:
         facts["sequence_parallel"] = "1"
     if facts["source"] == "dgxc":

@@ -27,8 +27,12 @@ class PassTables(NamedTuple):
 
 
 class PassState(NamedTuple):
-    """Times in ps and progress. durations: by kind and chunk; of kind 4, what follows the gradients of weights. ends: of forward and input-gradient passes by chunk and
-    micro-batch, -1 if open. free: end of each rank's last pass. place: each rank's next pass."""
+    """Times in ps and progress.
+
+    durations: by kind and chunk; of kind 4, what follows the gradients of weights. ends: of forward and input-gradient
+    passes by chunk and micro-batch, -1 if open. free: when each rank can begin its next pass. place: each rank's next
+    pass.
+    """
 
     durations: Int64
     ends: Int64

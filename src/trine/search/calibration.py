@@ -32,7 +32,7 @@ MOST_LAYERS = 4
 
 
 class FormSample(NamedTuple):
-    """Sizes of the small jobs of a form. chunks: layers of each chunk; micro_batches: of a replica; both least first."""
+    """Sizes of the small jobs of a form: layers of each chunk and micro-batches of a replica, both least first."""
 
     pp: int
     virtual_stages: int
@@ -90,7 +90,8 @@ def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> Sm
     from trine.training import simulate
 
     job, times, needed = packed.job(), [], []
-    assert plan.micro_batch is not None and plan.batch is not None
+    assert plan.micro_batch is not None
+    assert plan.batch is not None
     clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
     options = replace(job.options, clocks=clocks)
     try:

@@ -1,9 +1,9 @@
 """Step times under other common software profiles, estimated from a few layers.
 
-The estimate adds four differences to the simulated step: operator times of a micro-batch and of the optimizer, from
+The estimate adds five differences to the simulated step: operator times of a micro-batch and of the optimizer, from
 programs of two and three layers; exposed communication and contention of tensor parallelism, from simulations of these
-programs, if one profile has userbuffers; the launching thread's waits at pipeline messages; and gathers of parameters
-that one profile exposes. Other contention and the likely range stay those of the simulated profile.
+programs, if one profile has userbuffers; the launching thread's waits at pipeline messages; weight gradients of the
+head that one profile defers into the drain bubble; and gathers of parameters that one profile exposes. Other contention and the likely range stay those of the simulated profile.
 :func:`differences` is the only entry, so that a better estimate can replace this one.
 """
 
@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 
 from trine.common.observer import unobserved
 from trine.common.units import PS_PER_S, format_time
+from trine.compute.kinds import family_of, kind_of
 from trine.errors import InputError
 from trine.graph.program import COMPUTE_STREAM, Compute, Phase
+from trine.graph.workload import FORWARD
 from trine.parallel.plan import DEFAULT_BUCKETS
 from trine.software.profile import Software, load_software, usual_software
 
 if TYPE_CHECKING:
     from trine.graph.program import Job, RankProgram
     from trine.graph.workload import Workload
+    from trine.parallel.job import JobContext
     from trine.parallel.plan import Plan
     from trine.results import Result
     from trine.training.options import SimulateOptions
@@ -68,7 +71,7 @@ def differences(
         setup = setup_of(workload, plan, options)
         for other in _common(setup):
             try:
-                step_ps = _estimate(setup, plan.userbuffers, other, result)
+                step_ps = _estimate(setup, plan, other, result)
             except InputError:  # the other software does not run this layout
                 continue
             change = step_ps / result.step_time_ps - 1
@@ -90,19 +93,21 @@ def _common(setup: Setup) -> list[Software]:
     return [load_software(name) for name, alike in families.items() if own.name not in (name, *alike)]
 
 
-def _estimate(setup: Setup, userbuffers: bool | None, other: Software, result: Result) -> int:
+def _estimate(setup: Setup, asked: Plan, other: Software, result: Result) -> int:
     """Return the step time under ``other``. Raises InputError if it does not run the layout.
 
-    userbuffers: as the user asked for; None: each profile's own.
+    asked: the plan before the profile fills its open fields.
     """
     own = setup.software.profile
     assert own is not None
-    shorts = [[_short(setup, software, number, userbuffers) for number in _LAYERS] for software in (other, own)]
+    shorts = [[_short(setup, software, number, asked.userbuffers) for number in _LAYERS] for software in (other, own)]
     has_tensor = len({short.plan.userbuffers for pair in shorts for short in pair}) > 1
     other_ps, own_ps = (_operators_ps(setup, pair, has_tensor) for pair in shorts)
     more_ps = other_ps - own_ps
     more_ps += _waits_ps(setup, other, result) - _waits_ps(setup, own, result)
     more_ps += _gathers_ps(other, result) - _gathers_ps(own, result)
+    if asked.defer_head_gradient is None:
+        more_ps -= _deferred_ps(setup, other, shorts[0][0]) - _deferred_ps(setup, own, shorts[1][0])
     return max(result.step_time_ps + more_ps, 1)
 
 
@@ -134,12 +139,31 @@ def _short(setup: Setup, software: Software, layers: int, userbuffers: bool | No
         shard_ways=None, prefetch=None, reshard=True, batch=setup.plan.micro_batch, replica_batches=(), steps=1,
         sync_every=None, dp_overlap=None, sync="last", offload="none", overlap=None, recompute_layers=None,
         first_bucket_bytes=DEFAULT_BUCKETS[0], bucket_bytes=DEFAULT_BUCKETS[1], userbuffers=userbuffers,
+        defer_head_gradient=None,
     )  # fmt: skip
     options = replace(
         setup.options, software=software, loss=None, gradient_dtype=None, cluster=setup.machine, placement=None,
         stragglers=None,
     )  # fmt: skip
     return setup_of(workload, plan, options)
+
+
+def _deferred_ps(setup: Setup, software: Software, short: Setup) -> int:
+    """Return the time of the head's weight gradients that ``software`` moves into the drain bubble of the last stage.
+
+    Backward passes take two thirds of a micro-batch. short: a job of two layers under the profile.
+    """
+    plan, most = setup.plan, software.plan.get("defer_head_gradient", False)
+    if plan.pp == 1 or most is False:
+        return 0
+    count = -(-(plan.batch or setup.workload.batch) // (plan.micro_batch or plan.batch or setup.workload.batch))
+    head = max(op.id for op in short.workload.operators if op.phase == FORWARD and family_of(kind_of(op)) == "linear")
+    gradients = [op for op in short.workload.operators if op.forward_id == head and "weight" in op.name]
+    work, batch = _context(short).work, short.plan.batch or short.workload.batch
+    gradient_ps = sum(work.duration(op, batch)[0] for op in gradients)
+    layers, few = int(setup.workload.metadata["layers"]) / (plan.pp * plan.virtual_stages), _LAYERS[0]
+    drain_ps = (plan.pp - 1) * layers / few * 2 / 3 * _times_of(short, False)[0]
+    return round(min(gradient_ps * min(int(most) or count, count), drain_ps))
 
 
 def _times_of(short: Setup, has_tensor: bool) -> tuple[int, int]:
@@ -150,15 +174,19 @@ def _times_of(short: Setup, has_tensor: bool) -> tuple[int, int]:
     return sum(step.duration_ps for step in computes) - optimizer + more_ps, optimizer
 
 
-def _written(short: Setup) -> RankProgram:
-    """Return the program of a short model in one stage."""
+def _context(short: Setup) -> JobContext:
     from trine.parallel.job import JobContext
-    from trine.parallel.stage import StageBuilder
 
-    context = JobContext(
+    return JobContext(
         short.workload, short.plan, short.model, None, short.software.profile, tensor_times=short.tensor_times()
     )
-    return StageBuilder(context, 0, False).build()
+
+
+def _written(short: Setup) -> RankProgram:
+    """Return the program of a short model in one stage."""
+    from trine.parallel.stage import StageBuilder
+
+    return StageBuilder(_context(short), 0, False).build()
 
 
 def _simulated(short: Setup) -> tuple[RankProgram, int]:

@@ -56,18 +56,17 @@ class LayerCosts:
     """Costs of one layer, and of the rest of the model, on one rank for one micro-batch. Times in ps, sizes in bytes.
 
     forward, backward: the longest path from a layer's first operator to the next layer's. forward_within,
-    backward_within: the longest path to the end of the layer's last operator. forward_alone,
-    backward_alone: compute time of the layer without its communication. first, last: compute time of the embedding,
-    and of head and loss, both passes together; first_forward, last_forward: of the forward pass. weight, first_weight,
-    last_weight: the part of a backward pass that computes only gradients of weights. after, after_rest: compute time
-    after each backward pass, such as the sum of gradients, of a layer and of the rest. forward_chain, backward_chain: compute time of a layer that lies
-    between the arrival of a message and the next message. message: bytes that a stage sends per pass. weights: bytes
-    of a layer's weights on a rank. launch: launch
-    time of a pass's first operator, both passes together, if the launching thread waits for the GPU after each pass.
-    offload: time of the copies of a layer's activations to the host, if they are offloaded. kept: bytes that a layer
-    keeps between the passes. peak: further bytes at the peak of the last layer and head. rise: further bytes after the
-    start of a layer's backward pass. resident: bytes of a layer by category. rest: resident bytes of the rest of the
-    model by category.
+    backward_within: the longest path to the end of the layer's last operator. forward_alone, backward_alone: compute
+    time of the layer without its communication. first, last: compute time of the embedding, and of head and loss, both
+    passes together; first_forward, last_forward: of the forward pass. weight, first_weight, last_weight: the part of a
+    backward pass that computes only gradients of weights. after, after_rest: compute time after each backward pass,
+    such as the sum of gradients, of a layer and of the rest. forward_chain, backward_chain: compute time of a layer
+    that lies between the arrival of a message and the next message. message: bytes that a stage sends per pass.
+    weights: bytes of a layer's weights on a rank. launch: launch time of a pass's first operator, both passes together,
+    if the launching thread waits for the GPU after each pass. offload: time of the copies of a layer's activations to
+    the host, if they are offloaded. kept: bytes that a layer keeps between the passes. peak: further bytes at the peak
+    of the last layer and head. rise: further bytes after the start of a layer's backward pass. resident: bytes of a
+    layer by category. rest: resident bytes of the rest of the model by category.
     """
 
     forward: int
@@ -103,9 +102,11 @@ class LayerCosts:
 
 
 #: Times of a layer, and of the model's ends.
-_TIMES = ("forward", "backward", "forward_within", "backward_within", "forward_alone", "backward_alone", "first", "last",
-          "first_forward", "last_forward", "weight", "first_weight", "last_weight", "after", "after_rest",
-          "forward_chain", "backward_chain")  # fmt: skip
+_TIMES = (
+    "forward", "backward", "forward_within", "backward_within", "forward_alone", "backward_alone", "first", "last",
+    "first_forward", "last_forward", "weight", "first_weight", "last_weight", "after", "after_rest", "forward_chain",
+    "backward_chain",
+)  # fmt: skip
 
 
 class Probe:

@@ -74,8 +74,8 @@ class SimulateOptions:
         already describes how ranks differ), else 0.
     power_cap_w: power limit of each GPU in watts. Compute-bound operators take longer, by public measurements of power
         against clock (:mod:`trine.compute.power`); the GPUs' energy then rests on them too. None: the default limit.
-    clocks: the clock of the step by GPU, instead of the balance of the job's own step: for a short job that stands for a
-        part of a longer one (:mod:`trine.search.step_clocks`). An empty mapping keeps the times of the tables.
+    clocks: the clock of the step by GPU, instead of the power balance of the job's own step: for a short job that
+        stands for a longer one (:mod:`trine.search.step_clocks`). An empty mapping keeps the times of the tables.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence each time the
         classes of ranks are known. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).

@@ -75,7 +75,7 @@ def test_a_group_has_a_few_rows_on_machines_as_large_as_the_job() -> None:
 def test_releases_name_their_profile() -> None:
     rows = _rows()
     assert {name: rows[name].software for name in ("dg1", "dg6", "dg14", "tt1", "rx1")} == {
-        "dg1": "nemo-24", "dg6": "nemo-25", "dg14": "nemo-24", "tt1": "torchtitan-2025", "rx1": "megatron-core",
+        "dg1": "nemo-24", "dg6": "nemo-25", "dg14": "nemo-24", "tt1": "torchtitan-2024", "rx1": "megatron-core",
     }  # fmt: skip
     assert rows["dg7"].profile().operators.dropout
     assert rows["dg7"].profile().operators.attention_kernel == "flash-2"
