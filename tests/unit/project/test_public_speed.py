@@ -12,9 +12,9 @@ from trine.software import Software, load_software
 from trine.validation.memory import load_memory_rows
 from trine.workload.synthesis.spec import Transformer, load_model
 
-#: Preset, GPU, nodes, Gb/s of a node's network, model, GPUs that share a copy of the weights, tokens/s a GPU, tolerance.
-#: The 7B on H100 is 16 % too fast, inside its likely range. GEMMs of cuBLAS 12.1 explain at most 5 %: vidur's profiles of
-#: 2024 take 1.05 times the table's time at 2,048 tokens and more. The rest is open.
+#: Preset, GPU, nodes, Gb/s of a node's network, model, GPUs that share a copy of the weights, tokens/s a GPU, and the
+#: tolerance. The 7B on H100 is 16 % too fast, inside its likely range. GEMMs of cuBLAS 12.1 explain at most 5 %:
+#: vidur's profiles of 2024 take 1.05 times the table's time at 2,048 tokens and more. The rest is open.
 FMS = (
     ("dgx-a100", "a100-80gb", 16, 400, "llama-2-7b", 8, 3700, 0.1),
     ("dgx-a100", "a100-80gb", 16, 400, "llama-2-70b", None, 370, 0.1),
