@@ -23,7 +23,7 @@ from pathlib import Path
 from bundle_training import RENAMED, STEPS, TARGET
 
 Facts = dict[str, str]
-COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers", "documents", "open"]
+COLUMNS = [*STEPS, "group", "architecture", "operators", "recompute_layers", "documents", "defer_head_gradient", "open"]
 LEFT_OUT = ["group", "rows", "reason"]
 SHAPE = re.compile(r"(\d+)L h(\d+) (\d+)H (?:kv(\d+) )?ffn(\d+) (?:squared relu )?v(\d+)")
 #: Source family of the tables -> key in sources.yaml; families without an entry have no profile.
@@ -169,6 +169,9 @@ def _with_model(facts: Facts, model: str, shape: str) -> Facts:
         # SQuAD (llama3/finetuning/llama3_finetune.py): a paragraph, a question and an answer, about 120 + 10 + 3 words
         facts |= {"documents": "180", "open": "lengths of the packed documents of SQuAD (180 tokens each assumed)"}
     facts["architecture"] = "gpt" if model.startswith("gpt") else "nemotron" if "nemotron" in model else "llama"
+    if facts["source"] == "dgxc" and int(facts.get("pp") or 1) > 1 and facts["architecture"] != "gpt":
+        # wgrad_deferral_limit in llama3.1/*.yaml, nemotron/*.yaml of v24.11.1; NVIDIA/NeMo nemo/collections/llm/recipes
+        facts["defer_head_gradient"] = "50" if "405b" in model else "22"
     if facts["source"] == "torchtitan-2024":
         facts["variant"] = "70B" if "70b" in model else "8B and 13B"
     if facts["source"] in ("dgxc", "nemo-launcher") and int(facts.get("tp") or 1) > 1:

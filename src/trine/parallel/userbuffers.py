@@ -76,7 +76,9 @@ class UserbufferCollectives(SequenceCollectives):
             ends = [scattered_end_ps(piece_ps, transfer_ps, PIPELINE_PIECES, late) for late in self._lateness_ps()]
             return self._saves(op, ends, whole_ps, times.collective_ps(SCATTER, size), gathers=False)
         pieces = context.plan.tp
-        piece_ps = times.beside_ps(op, context.work.piece_ps(op, batch, pieces, part, STREAMS), userbuffer_channels(RING))
+        piece_ps = times.beside_ps(
+            op, context.work.piece_ps(op, batch, pieces, part, STREAMS), userbuffer_channels(RING)
+        )
         exchange_ps = times.collective_ps("shift", -(-size // pieces))
         ends = [
             gathered_end_ps(piece_ps, [0, *(late + i * exchange_ps for i in range(1, pieces))])

@@ -3,7 +3,8 @@
 The estimate adds five differences to the simulated step: operator times of a micro-batch and of the optimizer, from
 programs of two and three layers; exposed communication and contention of tensor parallelism, from simulations of these
 programs, if one profile has userbuffers; the launching thread's waits at pipeline messages; weight gradients of the
-head that one profile defers into the drain bubble; and gathers of parameters that one profile exposes. Other contention and the likely range stay those of the simulated profile.
+head that one profile defers into the drain bubble; and gathers of parameters that one profile exposes. Other contention
+and the likely range stay those of the simulated profile.
 :func:`differences` is the only entry, so that a better estimate can replace this one.
 """
 

@@ -425,9 +425,10 @@ def _read_profile(path: Path) -> Software:
     for file, layer in files:
         if isinstance(layer, dict) and "vboost" in layer:
             raise SpecError(
-                "the clock boost of nvidia-smi boost-slider is not modelled: no machine was measured with and without it",
-                file=file, field="vboost",
-            )  # fmt: skip
+                "nvidia-smi boost-slider is not modelled: no machine was measured with and without it",
+                file=file,
+                field="vboost",
+            )
     profile = check(Software, files[0][1] if len(files) == 1 else _merged_layers(files), path)
     profile = with_choices(profile, profile.choices.loss, profile.choices.gradient_dtype)
     style = profile.operators

@@ -197,6 +197,8 @@ class TrainingRow:
         options["recompute"] = self.facts.get("recompute") or "none"
         if self.facts.get("recompute_layers"):
             options["recompute_layers"] = self.whole("recompute_layers")
+        if self.facts.get("defer_head_gradient"):
+            options["defer_head_gradient"] = self.whole("defer_head_gradient")
         if sizes["dp"] > 1:
             options |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
             options["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
