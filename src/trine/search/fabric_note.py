@@ -12,6 +12,7 @@ from trine.common.units import format_time
 from trine.errors import InputError
 from trine.search.ranked import Ranked
 from trine.search.space import Layout
+from trine.search.ties import exposed_between
 
 #: A large message, for the likely range of a collective's time.
 _SIZE_BYTES = 2**28
@@ -38,8 +39,8 @@ def fabric_note(cluster: Cluster, ranked: Sequence[Ranked]) -> str:
         return ""
     domain = max(map(len, domains))
     first, second = ranked[0], ranked[1]
-    error = _likely_error(cluster, domains[:2])
-    exposed = [_exposed_between(each, domain) for each in (first, second)]
+    error = fabric_error(cluster)
+    exposed = [exposed_between(each, domain) for each in (first, second)]
     ops = [ops_between(each.layout, domain) for each in (first, second)]
     lead_ps = second.outcome.step_ps - first.outcome.step_ps
     doubt_ps = round(error * (abs(exposed[0] - exposed[1]) if ops[0] == ops[1] else max(exposed)))
@@ -68,19 +69,18 @@ def ops_between(layout: Layout, domain: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ops))
 
 
-def _exposed_between(ranked: Ranked, domain: int) -> float:
-    """Return the exposed time of collectives between nodes in ps: their share of the transfers' time."""
-    layout, outcome = ranked.layout, ranked.outcome
-    inner = layout.tp * layout.cp
-    sizes = {"cp": inner, "ep": inner * layout.ep, "dp": inner * layout.dp, "pp": inner * layout.dp * layout.pp}
-    crossing = {axis for axis, gpus in sizes.items() if gpus > domain}
-    total = sum(outcome.communication.values())
-    between = sum(ps for axes, ps in outcome.communication.items() if crossing & set(axes.split("+")))
-    return outcome.exposed_ps * between / total if total else 0.0
+def fabric_error(cluster: Cluster) -> float:
+    """Return by how much an all_gather between two nodes may exceed its prediction, as a share: its likely range.
 
-
-def _likely_error(cluster: Cluster, domains: Sequence[Sequence[int]]) -> float:
-    """Return by how much an all_gather between two nodes may exceed its prediction: the end of its likely range."""
+    0 inside one node, without a library, and with measured bandwidths per collective.
+    """
+    if cluster.library is None or cluster.collective_bandwidth is not None:
+        return 0.0
+    if not cluster.link_table.of_class(SCALE_OUT).any():
+        return 0.0
+    domains = domains_of(cluster, sorted(cluster.gpus))[:2]
+    if len(domains) < 2:
+        return 0.0
     rank_of = {gpu: rank for rank, gpu in enumerate(cluster.gpus)}
     group = [rank_of[gpu] for domain in domains for gpu in domain]
     try:

@@ -18,7 +18,7 @@ from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, resolve_layout
 from trine.parallel.plan import MAX_BATCH, Plan
-from trine.search.fabric_note import fabric_note
+from trine.search.fabric_note import fabric_error, fabric_note
 from trine.search.flags import check_dialect, has_name
 from trine.search.limits import check_weights
 from trine.search.ranked import Ranked
@@ -122,13 +122,13 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         model=name.removeprefix("model:"), gpus=gpus, gpu=target.name if target else machine.target or "GPU",
         cluster=cluster.name, software=software.name, global_batch=options.global_batch,
         sequence=space.facts.sequence, layers=space.facts.layers,
-        num_layouts=search.num_layouts, num_simulated=search.num_simulated,
+        num_layouts=search.num_layouts, num_screened=search.num_screened, num_simulated=search.num_simulated,
         ranked=tuple(search.ranked[: options.top]), simulated=tuple(search.ranked), given=given,
         rejected=dict(search.rejected), node_gpus=search.node_gpus, screen_errors=tuple(search.errors),
         frontier=pareto(search.ranked) if options.pareto else (),
         command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
                               space.fixed),
-        fabric=fabric_note(cluster, search.ranked),
+        fabric=fabric_note(cluster, search.ranked), fabric_error=fabric_error(cluster),
         plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
 

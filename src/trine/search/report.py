@@ -15,7 +15,7 @@ from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
 from trine.search.ranked import Ranked
 from trine.search.space import VARIED, Layout
-from trine.search.ties import RESOLUTION, difference_words, tied
+from trine.search.ties import RESOLUTION, difference_words, is_tie, tied
 from trine.search.worker import Outcome, per_second
 
 #: Layouts on one screen; the details have all.
@@ -32,7 +32,8 @@ class PlanSearch(Report):
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
     rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
     the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides. screen_errors: of
-    the screen, as shares of the simulated times, for the layouts that it chose. node_gpus: GPUs of a node.
+    the screen, as shares of the simulated times, for the layouts that it chose. num_screened: layouts with an estimate
+    of their own. node_gpus: GPUs of a node. fabric_error: likely error of collectives between nodes, as a share.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -46,6 +47,7 @@ class PlanSearch(Report):
     sequence: int | None
     layers: int | None
     num_layouts: int
+    num_screened: int = 0
     num_simulated: int
     ranked: tuple[Ranked, ...]
     simulated: tuple[Ranked, ...] = ()
@@ -57,6 +59,7 @@ class PlanSearch(Report):
     plan: Plan | None = None
     screen_errors: tuple[float, ...] = ()
     node_gpus: int = 0
+    fabric_error: float = 0.0
 
     @property
     def best(self) -> Ranked:
@@ -70,14 +73,23 @@ class PlanSearch(Report):
         return f"{words(self.best.layout)}: {format_time(first.step_ps)} a step{_rate_words(first)}, {_memory(first)}"
 
     @property
+    def tied(self) -> list[Ranked]:
+        """The layouts that are as fast as the fastest, as far as trine can tell."""
+        return tied(self.ranked, self.node_gpus, self.fabric_error)
+
+    @property
     def tie(self) -> str:
         """A note if several layouts are equally fast as far as trine can tell, else an empty string."""
-        count = len(tied(self.ranked))
-        if count < 2:
+        equal = self.tied
+        if len(equal) < 2:
             return ""
         fastest = min(self.ranked, key=lambda each: each.order)
-        numbers = [n for n, each in enumerate(self.ranked, start=1) if each in tied(self.ranked)]
-        text = f"layouts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} are a tie (within {RESOLUTION:.0%})"
+        numbers = [n for n, each in enumerate(self.ranked, start=1) if each in equal]
+        behind = max(each.outcome.step_ps for each in equal) / fastest.outcome.step_ps - 1
+        width = f"within {RESOLUTION:.0%}" if behind <= RESOLUTION else (
+            f"within {behind:.1%}, which the doubt about communication between nodes covers"
+        )  # fmt: skip
+        text = f"layouts {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} are a tie ({width})"
         if fastest is self.best:
             return text
         place = self.ranked.index(fastest) + 1
@@ -87,13 +99,13 @@ class PlanSearch(Report):
 
     @property
     def screen(self) -> str:
-        """The number of layouts that the screen ranked and its error; empty if the search did not use it."""
+        """The number of layouts that the screen estimated and its error; empty if the search did not use it."""
         if not self.screen_errors:
             return ""
         off = sorted(map(abs, self.screen_errors))[len(self.screen_errors) // 2]
         return (
-            f"screen: {self.num_layouts:,} layouts, off by {off:.1%} on the {len(self.screen_errors)} simulated "
-            f"(at most {max(map(abs, self.screen_errors)):.1%})"
+            f"screen: estimated {self.num_screened:,} of {self.num_layouts:,} layouts, off by {off:.1%} on the "
+            f"{len(self.screen_errors)} simulated (at most {max(map(abs, self.screen_errors)):.1%})"
         )
 
     @property
@@ -112,7 +124,9 @@ class PlanSearch(Report):
         pace = "slower" if ratio > 0 else "faster"
         why = f"mostly {name} ({_signed(yours - mine)})"
         verdict = "" if given.outcome.verdict in ("", "fits") else f"; its memory: {given.outcome.verdict}"
-        if abs(ratio) <= RESOLUTION:
+        fastest = min(given, self.best, key=lambda each: each.outcome.step_ps)
+        other = self.best if fastest is given else given
+        if is_tie(fastest, other, self.node_gpus, self.fabric_error):
             return f"your layout ties with the first: {abs(ratio):.1%} {pace}, {why}{verdict}"
         return f"your layout is {abs(ratio):.1%} {pace} than the first, {why}{verdict}"
 
@@ -223,7 +237,7 @@ class PlanSearch(Report):
             "num_gpus": self.gpus, "gpu": self.gpu, "cluster": self.cluster,
             "software": self.software, "global_batch": self.global_batch, "sequence": self.sequence,
             "num_layouts": self.num_layouts, "num_simulated": self.num_simulated, "ranges_overlap": bool(self.overlap),
-            "num_tied": len(tied(self.ranked)), "screen_errors": list(self.screen_errors),
+            "num_tied": len(self.tied), "num_screened": self.num_screened, "screen_errors": list(self.screen_errors),
             "train_command": self.command, "notes": list(self.notes), **self.tables(),
             "given": None if self.given is None else _row(0, self.given),
         }  # fmt: skip

@@ -71,6 +71,7 @@ class LayoutScreen:
         self._corrections: dict[tuple[object, ...], Correction] = {}
         self._rho: dict[int, float] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
+        self._scaled: dict[tuple[int, float], tuple[LayerCosts, LayerCosts]] = {}
 
     @property
     def num_forms(self) -> int:
@@ -160,7 +161,12 @@ class LayoutScreen:
     def _at_clock(self, layout: Layout, costs: LayerCosts) -> LayerCosts:
         """Return the costs at the clock of the layout's step."""
         slowdown = self._probe.clocks.slowdown(layout.micro_batch, self._micro_batches(layout))
-        return costs if slowdown == 1.0 else costs.scaled(slowdown)
+        if slowdown == 1.0:
+            return costs
+        key = (id(costs), slowdown)  # the costs are kept beside, so that no other object gets their id
+        if key not in self._scaled:
+            self._scaled[key] = costs, costs.scaled(slowdown)
+        return self._scaled[key][1]
 
     def needed_bytes(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely memory of the fullest rank in bytes, or 0 if no similar form is calibrated."""

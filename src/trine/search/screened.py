@@ -38,8 +38,9 @@ MOST_FORMS, FORMS_TOGETHER = 20, 2
 MOST, MOST_IF_FEW, MOST_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
 MOST_IN_TIE, LOOK_IN_TIE = 3, 200
-#: Layouts whose estimated memory exceeds the capacity by less are simulated.
-MEMORY_ERROR = 0.05
+#: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
+#: and of others. Later, a layout at its capacity would be tight, and no use.
+MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
 #: An entry whose estimate has grown by this share since it was queued goes back into the queue.
 GROWN = 0.001
 
@@ -47,8 +48,9 @@ GROWN = 0.001
 class ScreenedSearch(Search):
     """A search that orders layouts by the screen's estimates; its numbers ``bound`` are estimates.
 
-    errors: of the screen, one for each simulated layout, as a share of the simulated time. screen: None until a search
-    of a large space begins.
+    errors: of the screen, one for each simulated layout, as a share of the simulated time. num_screened: layouts with
+    an estimate of their own; the others are rejected by a rule, or belong to families that even their fastest pipeline
+    makes too slow. screen: None until a search of a large space begins.
     """
 
     screen: LayoutScreen | None = None
@@ -81,14 +83,14 @@ class ScreenedSearch(Search):
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
         """Return the likely step time in ps; a lower bound where the screen has no recurrence, 0 for an unknown one."""
         if self.screen is None:
-            return super()._time_bound(layout, costs)
+            return self._lower_bound(layout, costs)
         if costs is None:
             return 0
         stages = self.likely_stages(layout, costs)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
         if time_ps and (self._known_screen.is_known(layout) or not self._may_wait(layout)):
             return time_ps
-        return max(time_ps, super()._time_bound(layout, costs))
+        return max(time_ps, self._lower_bound(layout, costs))
 
     def likely_stages(self, layout: Layout, costs: LayerCosts) -> StageLayers | None:
         """Return the layers of each stage, by the likely cuts if they depend on operator times."""
@@ -109,12 +111,22 @@ class ScreenedSearch(Search):
         stages = self.likely_stages(layout, costs)
         return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
 
+    def _memory_error(self, layout: Layout) -> float:
+        if self.ranked:
+            return 0.0
+        return MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
+
     def _estimate_now(self, entry: Entry) -> int:
         """Return the estimate of an entry with the corrections known by now."""
         if entry.stage == FAMILY:
             return self._family_bound(entry.subject)
         costs = self.costs.get(form_of_layer(entry.subject))
         return entry.bound if costs is None else self._time_bound(entry.subject, costs)
+
+    def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
+        """Queue a layout, and count it as screened."""
+        self.num_screened += self.screen is not None
+        super()._push(layout, costs)
 
     # -- calibration ---------------------------------------------------------------------------------------------------
 
@@ -194,7 +206,9 @@ class ScreenedSearch(Search):
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
-            elif self.capacity and self._needed(entry.subject) > (1 + MEMORY_ERROR) * self.capacity:
+            elif (
+                self.capacity and self._needed(entry.subject) > (1 + self._memory_error(entry.subject)) * self.capacity
+            ):
                 self.reject_for_memory(entry.subject, MEMORY_LIKELY)
             else:
                 batch.append(entry._replace(bound=estimate))
@@ -225,7 +239,7 @@ class ScreenedSearch(Search):
         """Return a result with its lower bound and the screen's estimate."""
         if self.screen is None:
             return super().ranked_of(entry, outcome)
-        bound = super()._time_bound(entry.subject, self.cost(entry.subject))
+        bound = self._lower_bound(entry.subject, self.cost(entry.subject))
         return Ranked(entry.subject, outcome, bound, entry.bound)
 
     @property

@@ -94,10 +94,12 @@ class Search:
         self.layers = space.facts.layers or 1
         self.sizes = StageSizes(job.workload, self.layers)
         self.costs: dict[tuple[object, ...], LayerCosts | None] = {}
+        self._balances: dict[tuple[int, int], str] = {}
         self.queue: list[Entry] = []
         self.node_gpus = space.most_tp
         self.tight: list[Ranked] = []
         self.errors: list[float] = []
+        self.num_screened = 0
         self._given: Ranked | None = None
         self.least_needed: list[tuple[Layout, int]] = []
         self.rejected: Counter[str] = space.rejected
@@ -220,13 +222,20 @@ class Search:
 
     def balance_of(self, layout: Layout) -> str:
         """Return the rule that cuts a layout's pipeline."""
-        rule = default_balance(self.space.software, self.space.facts.layers, layout.pp, layout.virtual_stages)
-        return str(self.space.fixed.get("balance", rule))
+        key = (layout.pp, layout.virtual_stages)
+        if key not in self._balances:
+            rule = default_balance(self.space.software, self.space.facts.layers, *key)
+            self._balances[key] = str(self.space.fixed.get("balance", rule))
+        return self._balances[key]
 
     def micro_batches(self, layout: Layout) -> int:
         return self.space.global_batch // layout.dp // layout.micro_batch
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
+        """Return the time in ps by which the queue orders a layout: a lower bound, or 0 for an unknown one."""
+        return self._lower_bound(layout, costs)
+
+    def _lower_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
         """Return a lower bound of the step time in ps, or 0 for an unknown one."""
         if costs is None:
             return 0
@@ -332,7 +341,7 @@ class Search:
         for schedule, count in sorted(family.pipelines, key=lambda pair: pair[1]):
             layout = family.layout._replace(schedule=schedule, virtual_stages=count)
             if count > 1 and not self.space.reason(layout):
-                bound = self._time_bound(layout, costs)
+                bound = self._lower_bound(layout, costs)
                 spare |= {(schedule, count)} if bound > (1 - GAIN) * best else set()
                 best = min(best, bound)
         return spare

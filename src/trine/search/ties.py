@@ -29,7 +29,10 @@ def assumptions(layout: Layout, node_gpus: int) -> tuple[int, ...]:
 
 
 def with_first(ranked: Sequence[Ranked], node_gpus: int) -> list[Ranked]:
-    """Return layouts by time, but first the one with the fewest assumptions of those that tie with the fastest."""
+    """Return layouts by time, but first the one with the fewest assumptions of those within RESOLUTION of the fastest.
+
+    A tie that only the doubt about the fabric makes is named in the answer, but changes no order.
+    """
     ordered = sorted(ranked, key=lambda each: each.order)
     if not ordered:
         return []
@@ -37,10 +40,32 @@ def with_first(ranked: Sequence[Ranked], node_gpus: int) -> list[Ranked]:
     return [first, *(each for each in ordered if each is not first)]
 
 
-def tied(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """Return the layouts that tie with the fastest one."""
-    least = min(each.outcome.step_ps for each in ranked)
-    return [each for each in ranked if each.outcome.step_ps <= (1 + RESOLUTION) * least]
+def tied(ranked: Sequence[Ranked], node_gpus: int = 0, fabric_error: float = 0.0) -> list[Ranked]:
+    """Return the layouts that tie with the fastest one, see :func:`is_tie`."""
+    fastest = min(ranked, key=lambda each: each.order)
+    return [each for each in ranked if is_tie(fastest, each, node_gpus, fabric_error)]
+
+
+def is_tie(fastest: Ranked, other: Ranked, node_gpus: int = 0, fabric_error: float = 0.0) -> bool:
+    """Return whether trine cannot tell which of two layouts is faster.
+
+    fabric_error: the likely error of a collective between nodes of ``node_gpus`` GPUs, as a share. It moves both steps
+    alike, so that only the difference of their exposed communication between nodes is in doubt.
+    """
+    behind_ps = other.outcome.step_ps - fastest.outcome.step_ps
+    doubt_ps = fabric_error * abs(exposed_between(other, node_gpus) - exposed_between(fastest, node_gpus))
+    return behind_ps <= max(RESOLUTION * fastest.outcome.step_ps, doubt_ps)
+
+
+def exposed_between(ranked: Ranked, node_gpus: int) -> float:
+    """Return the exposed time of collectives between nodes in ps: their share of the transfers' time."""
+    layout, outcome = ranked.layout, ranked.outcome
+    inner = layout.tp * layout.cp
+    sizes = {"cp": inner, "ep": inner * layout.ep, "dp": inner * layout.dp, "pp": inner * layout.dp * layout.pp}
+    crossing = {axis for axis, gpus in sizes.items() if gpus > node_gpus}
+    total = sum(outcome.communication.values())
+    between = sum(ps for axes, ps in outcome.communication.items() if crossing & set(axes.split("+")))
+    return outcome.exposed_ps * between / total if total else 0.0
 
 
 def difference_words(first: Layout, second: Layout, node_gpus: int) -> str:

@@ -73,8 +73,8 @@ def test_a_given_layout_is_compared_in_words():
 
 
 def test_the_screen_prints_its_error():
-    text = answer(ranked(10, 60), screen_errors=(0.001, -0.002, 0.01)).screen
-    assert text == "screen: 90,000 layouts, off by 0.2% on the 3 simulated (at most 1.0%)"
+    text = answer(ranked(10, 60), screen_errors=(0.001, -0.002, 0.01), num_screened=8000).screen
+    assert text == "screen: estimated 8,000 of 90,000 layouts, off by 0.2% on the 3 simulated (at most 1.0%)"
 
 
 def test_overlapping_ranges_are_noted():

@@ -1,8 +1,10 @@
 """Ties: of layouts that are equally fast, the one that takes the least for granted comes first."""
 
+from dataclasses import replace
+
 from test_report import LAYOUT, ranked
 
-from trine.search.ties import assumptions, with_first
+from trine.search.ties import assumptions, is_tie, tied, with_first
 
 
 def test_the_plain_layout_of_a_tie_comes_first_and_others_by_time():
@@ -10,6 +12,23 @@ def test_the_plain_layout_of_a_tie_comes_first_and_others_by_time():
     assert with_first([slow, plain, offloaded], 8) == [plain, offloaded, slow]
     assert with_first([slow, offloaded], 8) == [offloaded, slow]
     assert with_first([], 8) == []
+
+
+def test_the_doubt_about_the_fabric_widens_a_tie():
+    # 8 replicas of tp 8 cross nodes of 8 GPUs. Exposed between nodes: 1 of 10 s and 3 of 10.4 s.
+    layout = LAYOUT._replace(dp=8, tp=8, pp=1)
+    fast, slow = (with_exposed(ranked(step, 60), layout, exposed) for step, exposed in ((10, 1), (10.4, 3)))
+    assert is_tie(fast, slow, 8, fabric_error=0.2)  # 0.2 x 2 s
+    assert not is_tie(fast, slow, 8, fabric_error=0.19)
+    assert not is_tie(fast, slow, 64, fabric_error=0.2)  # one node: nothing crosses
+    assert tied([slow, fast], 8, 0.2) == [slow, fast]
+    assert tied([slow, fast]) == [fast]
+
+
+def with_exposed(each, layout, exposed_s):
+    """Return a ranked layout that exposes communication of its replicas."""
+    ps = int(exposed_s * 1e12)
+    return each._replace(layout=layout, outcome=replace(each.outcome, exposed_ps=ps, communication={"dp": ps}))
 
 
 def test_assumptions_count_gathers_across_nodes_only():
