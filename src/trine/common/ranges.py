@@ -28,7 +28,8 @@ _UNIT = r"\s*([A-Za-zµμ%/]*)\s*"
 _DOTS = re.compile(rf"\s*({_NUMBER}){_UNIT}\.\.\s*({_NUMBER}){_UNIT}(?:([+*/])\s*({_NUMBER}){_UNIT})?", re.ASCII)
 _COLONS = re.compile(rf"\s*({_NUMBER}){_UNIT}:\s*({_NUMBER}){_UNIT}(?::\s*([xX*]?)\s*({_NUMBER}){_UNIT})?", re.ASCII)
 _POWER = {"K": 10, "M": 20, "G": 30, "T": 40}
-_MAX_DIGITS = 40
+#: Longest range, and longest number in it, in characters.
+_MAX_TEXT, _MAX_DIGITS = 160, 40
 
 
 def expand_range(text: str, *, has_colons: bool = True) -> list[int | float | str] | None:
@@ -39,6 +40,8 @@ def expand_range(text: str, *, has_colons: bool = True) -> list[int | float | st
     Raises InputError for a range that is empty, endless or too long, for numbers beyond any float, and for units that
     differ.
     """
+    if len(text) > _MAX_TEXT:
+        return None
     match, kind = _DOTS.fullmatch(text), "+"
     if match is None and has_colons:
         match, kind = _COLONS.fullmatch(text), "*"

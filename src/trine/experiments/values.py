@@ -24,6 +24,8 @@ Value = str | int | float | bool
 _WITH_COLONS = frozenset({"slow_by", "straggler"})
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?"
 _PLAIN = re.compile(_NUMBER, re.ASCII)
+#: Longest text that may be a number or a distribution.
+_MAX_TEXT = 160
 _RANDOM = re.compile(rf"(uniform|log)\(\s*({_NUMBER})\.\.({_NUMBER})\s*([A-Za-z%/]*)\s*\)", re.ASCII)
 
 
@@ -65,7 +67,7 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
         return given
     if isinstance(given, str):
         text = given.strip()
-        if match := _RANDOM.fullmatch(text):
+        if len(text) <= _MAX_TEXT and (match := _RANDOM.fullmatch(text)):
             return _distribution(field, *match.groups())
         given = [part.strip() for part in text.split(";" if ";" in text else ",")]
     values = [value for part in (given if isinstance(given, list | tuple) else [given]) for value in _part(field, part)]
@@ -86,16 +88,26 @@ def _part(field: str, part: object) -> list[Value]:
         except InputError as error:
             raise InputError(str(error), field=field) from None
         return [_literal(field, part)] if values is None else [*values]
-    if not isinstance(part, bool | int | float) or not abs(part) < math.inf:
+    if not is_number(part):
         raise InputError(f"takes finite numbers and text, got {part!r:.80}", field=field)
-    return [part]
+    return [part]  # type: ignore[list-item]
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a boolean, a whole number of 64 bits or a finite float."""
+    if isinstance(value, int):
+        return -MAX_INT64 <= value <= MAX_INT64
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _literal(field: str, text: str) -> Value:
     """Return a number, a boolean or the text itself. Raises InputError for a number that no float holds."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if not _PLAIN.fullmatch(text):
+    digits = text.replace(".", "").lstrip("+-") if len(text) > _MAX_TEXT else ""
+    if digits.isdecimal():
+        raise InputError(f"has a number of {len(digits):,} digits: {text:.20}...", field=field)
+    if len(text) > _MAX_TEXT or not _PLAIN.fullmatch(text):
         return text
     number = whole_number(text.removeprefix("+"), -MAX_INT64)
     if number is not None:

@@ -85,7 +85,11 @@ def test_a_long_command_line_is_not_cut_but_named_by_its_option() -> None:
         ("plan llama-3-8b --gpus 64 --tensor-parallel-size 2", "--fix tp=2", "--top"),
         ("serve model:llama-3-8b", "trine does not model inference and serving", "No such command"),
         ("infer", "trine does not model inference and serving", "did you mean"),
-        ("train model:llama-3-8b,dtype=fp8 --dp 8 --cluster dgx-h100", "trine does not model training in FP8", "did you mean"),
+        (
+            "train model:llama-3-8b,dtype=fp8 --dp 8 --cluster dgx-h100",
+            "trine does not model training in FP8",
+            "did you mean",
+        ),
         ("train model:deepseek-v9x --dp 8 --cluster dgx-h100", "'trine trace models' lists", "densenet"),
         ("train deepseek-v9x --dp 8 --cluster dgx-h100", "'trine trace models' lists", "densenet"),
         ("collective all_reduce --size 1M --cluster zzzz", "'trine cluster list' lists", "known:"),
