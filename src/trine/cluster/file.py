@@ -279,7 +279,7 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
             raise SpecError(f"a {spec.kind} fabric has no leaf switches", file=file, field=f"fabric.{name}")
     return Fabric(
         kind=spec.kind, link=spec.link, lanes=spec.lanes, oversubscription=spec.oversubscription or 1.0,
-        radix=spec.radix or 64, reduces=spec.reduces,
+        radix=spec.radix or 64, reduces=spec.reduces, latency_ps=spec.latency,
     )  # fmt: skip
 
 
