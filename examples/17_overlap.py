@@ -40,7 +40,7 @@ def offloads() -> None:
         result = trine.simulate(workload, replace(plan, offload=offload), cluster=cluster)
         print(
             f"{offload:12} {result.step_time_s * 1e3:7.0f} ms {format_bytes(result.memory_peak_bytes or 0):>12} "
-            f"{result.memory_verdict(0):>13} {format_energy(result.energy.joules):>9}"
+            f"{result.verdict_of_row(0):>13} {format_energy(result.energy.joules):>9}"
         )
 
 

@@ -129,4 +129,4 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *sorted(__all__)]

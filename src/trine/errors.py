@@ -31,6 +31,8 @@ _MAX_FILE, _MAX_FIELD = 160, 80
 _LEFT_OUT = " ... "
 #: Limits of the search for the nearest name: characters compared, names compared (about 10 us each), names shown.
 _MAX_COMPARED, _MOST_COMPARED, _MOST_SHOWN = 200, 10_000, 12
+#: Longest name that one letter more turns into another word: such names are near to words of their length only.
+_SHORT = 2
 
 
 class TrineError(Exception):
@@ -154,6 +156,23 @@ def one_line(text: str, limit: int = _MAX_TEXT) -> str:
     return text if text.isprintable() else _shortened(safe(text, ""), limit)
 
 
+def several_lines(text: str, limit: int = MAX_LINE) -> str:
+    """Return a text of several lines, of at most ``limit`` characters: lines before the last one are left out."""
+    first, *lines = text.split("\n")
+    first = one_line(first, limit if not lines else limit // 3)
+    if not lines:
+        return first
+    last = one_line(lines.pop(), limit // 2)
+    kept: list[str] = []
+    left = limit - len(first) - len(last) - len(f"\n  ... ({len(lines)} lines left out) ...\n")
+    while lines and len(lines[0]) < left:
+        left -= len(lines[0]) + 1
+        kept.append(lines.pop(0))
+    if lines:
+        kept.append(f"  ... ({len(lines)} lines left out) ...")
+    return "\n".join([first, *kept, last])
+
+
 def safe(text: str, allowed: str = "\n\t") -> str:
     """Escape characters that could control a terminal: control and bidirectional characters in names from files.
 
@@ -171,25 +190,25 @@ def _shortened(text: str, limit: int) -> str:
     return f"{text[: limit - len(_LEFT_OUT) - end]}{_LEFT_OUT}{text[len(text) - end :]}"
 
 
-def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> str:
-    """Return a hint for an unknown ``name``: "; did you mean 'x'?" or the list of known names.
+def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, command: str = "") -> str:
+    """Return a hint for an unknown ``name``: "; did you mean 'x'?", or else the list of known names.
 
-    is_listed: the message already has the list.
+    A name that is not near is not named: it would mislead.
+
+    is_listed: the message already has the list. command: prints the list, if it is long.
     """
     names = sorted(known)
-    text, by_lower = (
-        str(name)[:_MAX_COMPARED].lower(),
-        {word.lower(): word for word in reversed(names[:_MOST_COMPARED])},
-    )
+    text = str(name)[:_MAX_COMPARED].lower().lstrip("-")
+    by_lower = {word.lower().lstrip("-"): word for word in reversed(names[:_MOST_COMPARED])}
     longer = [word for word in by_lower if len(text) > 2 and word.startswith(text)]
-    close = difflib.get_close_matches(text, longer or by_lower, n=1, cutoff=0.6)
+    candidates = longer or (by_lower if len(text) > _SHORT else [word for word in by_lower if len(word) == len(text)])
+    close = difflib.get_close_matches(text, candidates, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {by_lower[close[0]]!r}?"
     if is_listed or not names:
         return ""
-    near = difflib.get_close_matches(text, by_lower, n=_MOST_SHOWN, cutoff=0.3) if len(names) > _MOST_SHOWN else []
-    if near:
-        return f"; nearest of {len(names)} known: {', '.join(by_lower[word] for word in near)}"
+    if command and len(names) > _MOST_SHOWN:
+        return f"; '{command}' lists all {len(names)}"
     return f"; known: {', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
 
 

@@ -151,7 +151,7 @@ def test_inputs_are_copied_at_the_start_of_a_step_or_during_the_one_before(input
 
 def test_a_job_that_does_not_fit_says_so_first():
     result = trine.simulate(VGG13, Plan(batch=2048))
-    assert result.memory_verdict(0) == "does not fit"
+    assert result.verdict_of_row(0) == "does not fit"
     assert result.warnings[0].startswith("out of memory: 1 of 1 ranks do not fit")
     assert trine.simulate(VGG13, cpu=False).warnings == ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -18,8 +19,11 @@ from trine.cli.commands import GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, varied_parameters, words_of
+from trine.common import not_modelled as absent
 from trine.common._version import __version__
-from trine.errors import nearest, one_line
+from trine.common.not_modelled import not_modelled
+from trine.common.units import MAX_INT64, finite_number, whole_number
+from trine.errors import MAX_LINE, InputError, nearest, one_line
 
 # Options of other tools, and the command line that says the same to trine.
 
@@ -42,8 +46,12 @@ OPTIONS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-#: An option of other commands, in a command without it.
-ELSEWHERE = {"gpus": "--workers {}"}
+_FIXED = ("tp", "pp", "dp", "cp", "ep", "sharding", "recompute", "micro-batch")
+#: An option of other commands, in a command without it: the first of its forms whose option the command has.
+ELSEWHERE = {
+    "gpus": ("--workers {}",), "plot": ("--timeline {}",), "timeline": ("--plot {}",),
+    **{name: (f"--fix {name}={{}}",) for name in _FIXED},
+}  # fmt: skip
 #: Values of options in other tools, and trine's.
 VALUES = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("--sharding", "zero"): "zero1"}
 #: Values of ``--recompute`` and ``--zero`` in other tools.
@@ -60,7 +68,7 @@ def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
         word = remaining.pop(0)
         name, equals, value = word.partition("=")
         is_foreign = name.startswith("--") and name not in valid
-        ours = (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if is_foreign else None
+        ours = _form(name.removeprefix("--"), valid) if is_foreign else None
         if not equals and remaining and not remaining[0].startswith("-"):
             value = remaining[0]
         if ours is None:
@@ -86,30 +94,89 @@ def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
             return None
         else:
             corrected += ours.split()
+    return _with_extras(corrected, extras) if is_changed else None
+
+
+def _form(name: str, valid: Collection[str]) -> str | None:
+    """Return trine's words for an option of other tools or commands, None without any."""
+    form = OPTIONS.get(name)
+    if form is None or (not form.startswith("workload") and form.split()[0] not in valid):
+        own = form.split()[0].removeprefix("--") if form is not None else name
+        form = next((each for each in ELSEWHERE.get(own, ()) if each.split()[0] in valid), form)
+    return form
+
+
+def _with_extras(corrected: list[str], extras: Sequence[str]) -> str | None:
+    """Return the command line with parts of ``model:NAME`` in place; None without such a workload."""
     for extra in extras:
         place = next((i for i, word in enumerate(corrected) if word.startswith("model:")), None)
         if place is None:
             return None
         corrected[place] += extra
-    return shlex.join(["trine", *corrected]) if is_changed else None
+    return shlex.join(["trine", *corrected])
+
+
+def suggestion(words: Sequence[str], valid: Collection[str]) -> str:
+    """Return "; try: " with the command line in trine's words, if it parses and fits into a message; else ""."""
+    better = correct(words, valid)
+    if better is None or len(better) > MAX_LINE // 2 or not parses(shlex.split(better)[1:]):
+        return ""
+    return f"; try: {better}"
+
+
+def parses(words: Sequence[str]) -> bool:
+    """Return whether a command line parses: its command, options, numbers, listed values and model."""
+    for count in (2, 1):
+        entry = find(" ".join(words[:count]))
+        if entry is not None:
+            break
+    else:
+        return False
+    function = entry.function()
+    try:
+        with single(function, entry.words).make_context(entry.words, list(words[count:])) as ctx:
+            typed = ctx.params
+    except (click.UsageError, click.exceptions.Exit):
+        return False
+    for parameter in all_parameters(function):
+        given = typed.get(parameter.name)
+        texts = [each for each in (given if isinstance(given, list | tuple) else [given]) if isinstance(each, str)]
+        has_list = re.fullmatch(r"[a-z0-9-]+(\|[a-z0-9-]+)+", parameter.option.metavar or "") is not None
+        if has_list and parameter.option.values is None and not set(texts) <= set(parameter.values()):
+            return False
+        if any(text.startswith("model:") and not _is_model(text) for text in texts):
+            return False
+    return True
+
+
+def _is_model(text: str) -> bool:
+    """Return whether trine can write ``model:NAME,key=value``."""
+    from trine.workload.synthesis.model import from_text
+
+    try:
+        from_text(text)
+    except InputError:
+        return False
+    return True
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class NumberText(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
-    """A number in Python's syntax."""
+    """A whole or decimal number that 64 bits hold."""
 
     def __init__(self, kind: type) -> None:
         self.kind, self.name = kind, "a whole number" if kind is int else "a number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number. Raises UsageError with the option and the text."""
-        try:
-            return self.kind(value)
-        except ValueError:
+        text = str(value).strip().removeprefix("+")
+        number = whole_number(text, -MAX_INT64) if self.kind is int else finite_number(text)
+        if number is None:
             option = "" if param is None else f"{'/'.join(param.opts)} "
-            raise click.UsageError(f"{option}must be {self.name}, got {value!r:.80}", ctx) from None
+            raise click.UsageError(f"{option}must be {self.name}, got {value!r:.80}", ctx)
+        return number
 
 
 class TrineGroup(click.Group):
@@ -134,7 +201,8 @@ class TrineGroup(click.Group):
         """Return the command that a line begins with. Raises UsageError with the nearest name."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
-            raise click.UsageError(f"No such command {args[0]!r}{nearest(args[0], names)}", ctx)
+            reason = not_modelled(absent.COMMANDS, args[0])
+            raise click.UsageError(reason or f"No such command {args[0]!r}{nearest(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -149,15 +217,14 @@ class TrineGroup(click.Group):
         spread = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
         wrong = next((pair for pair in pairwise(spread) if pair in VALUES), None)
         if wrong is not None:
-            message = f"{wrong[0]} has no value {wrong[1]!r}; try: {correct(words, words)}"
+            hint = suggestion(words, _named(spread)) or f"; trine writes it as {wrong[0]} {VALUES[wrong]}"
+            message = f"{wrong[0]} has no value {wrong[1]!r}{hint}"
             _refuse(click.UsageError(message), message)
         try:
             code = super().main(words, prog_name, **{**extra, "standalone_mode": False})
         except click.NoSuchOption as error:
             options = _options(error.ctx)
-            better = correct(words, options)
-            hint = nearest(error.option_name, options, is_listed=True) if better is None else f"; try: {better}"
-            _refuse(error, f"No such option: {error.option_name}{hint}")
+            _refuse(error, _unknown_option(error.option_name, words, options))
         except click.exceptions.NoArgsIsHelpError as error:
             print(error.format_message(), file=sys.stderr, flush=True)
             sys.exit(2)
@@ -172,11 +239,33 @@ def _options(ctx: click.Context | None) -> list[str]:
     return [] if ctx is None else [name for each in ctx.command.params for name in (*each.opts, *each.secondary_opts)]
 
 
+def _named(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.startswith("--")]
+
+
+def _unknown_option(name: str, words: Sequence[str], options: Sequence[str]) -> str:
+    """Return the message about an option that a command does not have, with the command line that works."""
+    value = next((after.partition("=")[2] for after in words if after.startswith(f"{name}=")), "")
+    value = value or next((after for word, after in pairwise(words) if word == name), "")
+    is_precision = "dtype" in (OPTIONS.get(name.removeprefix("--")) or "")
+    reason = not_modelled(absent.OPTIONS, name) or (not_modelled(absent.VALUES, value) if is_precision else None)
+    if reason is not None:
+        return f"No such option: {name}: {reason}"
+    hint = suggestion(words, options)
+    form = _form(name.removeprefix("--"), options) if not hint else None
+    if form is not None and (form.startswith("workload") or form.split()[0] in options):
+        form = form.replace("workload", "model:NAME").replace("{}", "VALUE")
+        hint = f"; trine writes it as {form}"
+    return f"No such option: {name}{hint or nearest(name, options, is_listed=True)}"
+
+
 def _refuse(error: click.UsageError, message: str) -> None:
     """Print the error in a command line and the command for help, then exit with code 2."""
     help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
-    limit = 400 + len(message.partition("; try: ")[2])  # a command to copy is not cut
-    print(f"error: {one_line(message.rstrip('.') + help_, limit)}", file=sys.stderr, flush=True)
+    text = message.rstrip(".") + help_
+    if len(text) > MAX_LINE - len("error: "):
+        text = message.partition("; try: ")[0].rstrip(".") + help_  # half a command is no help
+    print(f"error: {one_line(text)}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 

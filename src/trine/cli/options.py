@@ -179,11 +179,12 @@ def _calibration(path: str) -> Any:
 
 def _share(text: str) -> float:
     """Return ``1.5%`` or ``0.015`` as a fraction. Raises InputError for another form."""
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        message = f"takes a part of the average speed such as 1.5%, got {text[:80]!r}"
-        raise InputError(message, field="--gpu-spread") from None
+    from trine.common.units import finite_number
+
+    number = finite_number(text.removesuffix("%"))
+    if number is None:
+        raise InputError(f"takes a part of the average speed such as 1.5%, got {text[:80]!r}", field="--gpu-spread")
+    return number / (100 if text.endswith("%") else 1)
 
 
 def _tile(text: str) -> tuple[int, ...]:
@@ -359,8 +360,9 @@ Engine = Annotated[str, Option("Choose the engine, or its Python twin.", "compil
 
 def number_pair(text: str, option: str) -> tuple[float, float]:
     """Return ``LOW:HIGH`` as two numbers. Raises InputError for another form."""
-    low, _, high = text.partition(":")
-    try:
-        return float(low), float(high)
-    except ValueError:
-        raise InputError(f"{option} takes LOW:HIGH such as 1:10, got {text!r}") from None
+    from trine.common.units import finite_number
+
+    low, high = (finite_number(part) for part in text.partition(":")[::2])
+    if low is None or high is None:
+        raise InputError(f"{option} takes LOW:HIGH such as 1:10, got {text!r:.80}")
+    return low, high

@@ -16,7 +16,7 @@ from trine.cli.help import RED, has_colour, painted
 from trine.cli.streams import want_stdout
 from trine.common.inputs import can_be_named, forget_inputs, is_file, was_read
 from trine.common.units import MAX_GPUS
-from trine.errors import InputError, TrineError, one_line, safe
+from trine.errors import InputError, TrineError, one_line, safe, several_lines
 from trine.results.text import WIDE, fitted
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
             say(f"error: {error}")
             raise SystemExit(EXIT_INPUT) from None
         except TrineError as error:
-            say(f"error: {error}")
+            print(coloured(safe(several_lines(f"error: {error}")), sys.stderr), file=sys.stderr, flush=True)
             raise SystemExit(EXIT_FAILED) from None
         except OSError as error:
             say(_line(error))

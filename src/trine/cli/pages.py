@@ -1,4 +1,4 @@
-"""``trine help``: pages of the documentation, which the wheel carries."""
+"""``trine help``: pages of the documentation, which the wheel carries, and a search for other words."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 def help_page(
     topic: Annotated[
-        str | None, argument("Page, such as memory or formats/cluster; lists all if missing.", values=lambda: _pages())
+        str | None,
+        argument(
+            "Page, such as memory or formats/cluster, or a word; lists the pages if missing.", values=lambda: _pages()
+        ),
     ] = None,
 ) -> None:
-    """Print a page of the documentation.
+    """Print a page of the documentation, or the places that are about a word.
 
     Example: trine help answer
     """
@@ -37,6 +40,11 @@ def help_page(
     name = topic.lower().removeprefix("docs/").removesuffix(".md")
     page = pages.get(name) or next((path for key, path in pages.items() if key.endswith(f"/{name}")), None)
     if page is None:
+        from trine.cli.help_search import answer, find_word
+
+        if found := find_word(topic, pages):
+            show(answer(topic, found), None)
+            return
         raise InputError(f"no page {topic!r:.60}{nearest(name, (*pages, *(path.stem for path in pages.values())))}")
     text = _LINK.sub(_as_topic, _COMMENT.sub("", read_text(page))).rstrip()
     same_names = [key for key in pages if key.endswith(f"/{page.stem}") and pages[key] != page]

@@ -10,6 +10,7 @@ from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, wo
 from trine.cli.output import drawn, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine
+from trine.common.arguments import check_needed
 from trine.common.observer import observing
 from trine.errors import InputError
 from trine.search.plan import PlanOptions
@@ -41,8 +42,7 @@ def plan(
     from trine.search.flags import emit_flags, read_flags
     from trine.search.plan import plan as search_plan
 
-    if "global_batch" not in search:
-        raise InputError("a search needs the batch: --global-batch N")
+    check_needed(search.kind, search.values, "plan")
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])
     for name in ("software", "loss", "gradient_dtype"):

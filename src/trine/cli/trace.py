@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
 from trine.cli.options import models as known
 from trine.cli.output import say, show, show_table, write_json
-from trine.common.units import format_bytes, format_time
+from trine.common.units import finite_number, format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS
 
 if TYPE_CHECKING:
@@ -165,10 +165,9 @@ def _shares(texts: list[str]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            raise InputError(f"must be NAME=SHARE such as matmul=0.6, got {text[:80]!r}", field="--share") from None
+        number = finite_number(value)
+        if number is None:
+            raise InputError(f"must be NAME=SHARE such as matmul=0.6, got {text[:80]!r}", field="--share")
         if name in shares:
             raise InputError(f"{name} is given twice", field="--share")
         shares[name] = number

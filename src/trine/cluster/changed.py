@@ -13,6 +13,7 @@ from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link, check_host_memory
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing.router import UNNAMED, usual_routing
+from trine.cluster.serialize import exact_time
 from trine.common.units import format_bandwidth, format_time
 from trine.errors import SpecError, nearest
 
@@ -194,6 +195,10 @@ def _fabric(
         raise SpecError(hint, file=file, field="fabric")
     values = spec.fabric.model_dump(exclude_none=True)
     base_values = {} if base.fabric is None else asdict(base.fabric)
+    latency_ps = base_values.pop("latency_ps", None)
+    latency_ps = values.pop("latency", latency_ps)
+    if latency_ps is not None:
+        values["latency"] = exact_time(latency_ps)
     if values.get("kind", base_values.get("kind")) not in ("rail", "fat-tree", "clos"):
         base_values = {key: value for key, value in base_values.items() if key not in ("oversubscription", "radix")}
     log.append(f"fabric {', '.join(f'{key} {value}' for key, value in values.items())}")

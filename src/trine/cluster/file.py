@@ -77,7 +77,7 @@ def _base(base: object, path: Path) -> Path:
         return preset_path(base)
     if is_file_name(base) or (path.parent / base).is_file():
         return path.parent / base
-    hint = nearest(base[:80], known_clusters())
+    hint = nearest(base[:80], known_clusters(), command="trine cluster list")
     raise SpecError(f"no cluster {base[:80]!r}{hint} (or give the path of a file)", file=path, field="base")
 
 
@@ -280,7 +280,7 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
             raise SpecError(f"a {spec.kind} fabric has no leaf switches", file=file, field=f"fabric.{name}")
     return Fabric(
         kind=spec.kind, link=spec.link, lanes=spec.lanes, oversubscription=spec.oversubscription or 1.0,
-        radix=spec.radix or 64, reduces=spec.reduces,
+        radix=spec.radix or 64, reduces=spec.reduces, latency_ps=spec.latency,
     )  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def _node(entry: NodeSpec, file: str, field: str) -> Cluster:
     if (entry.preset is None) == (entry.file is None):
         raise SpecError("give 'preset' or 'file'", file=file, field=field)
     if entry.preset is not None and entry.preset not in known_clusters():
-        hint = f"unknown preset {entry.preset!r}{nearest(entry.preset, known_clusters())}"
+        hint = f"unknown preset {entry.preset!r}{nearest(entry.preset, known_clusters(), command='trine cluster list')}"
         raise SpecError(hint, file=file, field=f"{field}.preset")
     path = preset_path(entry.preset) if entry.preset is not None else Path(file).parent / str(entry.file)
     node = _read(path, is_node=True)

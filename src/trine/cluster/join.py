@@ -128,7 +128,8 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
         raise SpecError(f"fabric: {fabric.link!r} is a {kind.link_class} link; nodes are joined by {SCALE_OUT} links")
     share = kind.share_on(len(np.unique(devices.node[nics])))
     end = Link(
-        bytes_per_s=round(kind.bytes_per_s * share) * fabric.lanes, latency_ps=kind.latency_ps, link_class=SCALE_OUT,
+        bytes_per_s=round(kind.bytes_per_s * share) * fabric.lanes,
+        latency_ps=kind.latency_ps if fabric.latency_ps is None else fabric.latency_ps, link_class=SCALE_OUT,
         medium=kind.name, peak_bytes_per_s=kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
     builder = FabricBuilder(
@@ -195,7 +196,8 @@ def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, st
         kind = link_named(fabric.link)
         merged["fabric"] = (
             f"{kind.name}: {format_bandwidth(kind.bytes_per_s)} a lane and direction, "
-            f"{kind.evidence['bandwidth']} ({kind.sources['bandwidth']}); latency {kind.evidence['latency']}"
+            f"{kind.evidence['bandwidth']} ({kind.sources['bandwidth']}); latency "
+            f"{kind.evidence['latency'] if fabric.latency_ps is None else 'set in the cluster file'}"
         )
     return merged
 

@@ -341,7 +341,8 @@ def _load(name_or_path: str | os.PathLike[str]) -> Cluster:
     if is_file_name(name) or is_file(name):
         cluster: Cluster = FILES.get("read_any")(name)
         return cluster
-    raise SpecError(f"unknown cluster {name!r}{nearest(name, known_clusters())} (or give the path of a file)")
+    hint = nearest(name, known_clusters(), command="trine cluster list")
+    raise SpecError(f"unknown cluster {name!r}{hint} (or give the path of a file)")
 
 
 @cache

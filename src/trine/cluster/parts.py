@@ -91,7 +91,7 @@ class Fabric:
 
     ``lanes``: lanes of each NIC. ``reduces``: whether its switches reduce traffic (SHARP). For fabrics with leaves:
     ``oversubscription``: ratio of a leaf switch's downlink bandwidth to its uplink bandwidth; ``radix``: ports of a
-    switch.
+    switch. ``latency_ps``: of the link between a NIC and its switch; None: the catalogue's.
 
     Raises SpecError for an unknown kind, or for ``oversubscription`` or ``radix`` on a fabric without leaves.
     """
@@ -102,6 +102,7 @@ class Fabric:
     oversubscription: float = 1.0
     radix: int = 64
     reduces: bool = False
+    latency_ps: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in FABRICS:

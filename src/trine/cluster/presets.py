@@ -88,7 +88,9 @@ def load_gpu(name: str) -> GpuSpec:
             return _read_gpu(preset)
     by_alias = {_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases}
     hint = nearest(plain, by_alias.union(known_gpus()))
-    raise SpecError(f"unknown GPU {name!r}{nearest(plain, known_gpus()) if 'did you mean' not in hint else hint}")
+    if "did you mean" not in hint:
+        hint = nearest(plain, known_gpus(), command="trine support")
+    raise SpecError(f"unknown GPU {name!r}{hint}")
 
 
 def _plain(name: str) -> str:

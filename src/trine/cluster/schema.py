@@ -101,6 +101,7 @@ class FabricSpec(Spec):
     oversubscription: float | None = Field(default=None, ge=1, le=1000, strict=False)
     radix: int | None = Field(default=None, ge=4, le=1 << 12)
     reduces: bool = False
+    latency: Duration | None = None
 
 
 class CircuitsSpec(Spec):
@@ -224,6 +225,7 @@ class FabricChange(Spec):
     oversubscription: float | None = Field(default=None, strict=False)
     radix: int | None = None
     reduces: bool | None = None
+    latency: Duration | None = None
 
 
 class ChangedFile(Spec):

@@ -71,7 +71,10 @@ def header(cluster: ClusterData) -> dict[str, object]:
 
 def _fabric_mapping(fabric: Fabric) -> dict[str, object]:
     leaves = {"oversubscription": fabric.oversubscription, "radix": fabric.radix} if fabric.kind in LEAVED else {}
-    return {"kind": fabric.kind, "link": fabric.link, "lanes": fabric.lanes, **leaves, "reduces": fabric.reduces}
+    latency = {} if fabric.latency_ps is None else {"latency": exact_time(fabric.latency_ps)}
+    return {
+        "kind": fabric.kind, "link": fabric.link, "lanes": fabric.lanes, **leaves, "reduces": fabric.reduces, **latency,
+    }  # fmt: skip
 
 
 def _bandwidth_mapping(given: CollectiveBandwidth) -> dict[str, object]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
 from trine.common.inputs import read_text
+from trine.common.ranges import expand_range
 from trine.common.units import parse_bytes, whole_number
 from trine.errors import InputError, UnitError
 
@@ -33,14 +34,30 @@ def parse_size(text: str, label: str = "--size") -> int:
 def parse_sizes(text: str, label: str = "--size") -> list[int]:
     """Parse ``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (steps), ascending.
 
+    The ranges of :mod:`trine.common.ranges` have the same meaning: ``1K..1G``, ``1K..1G*4``, ``16M..128M+16M``.
+
     Raises UnitError for invalid text, an empty or endless range, or more than MAX_SIZES sizes.
     """
     sizes: list[int] = []
     for item in text.split(","):
-        sizes.extend(_range(item, label) if ":" in item else [parse_size(item, label)])
+        sizes.extend(_dotted(item, label) if ".." in item else _range(item, label) if ":" in item
+                     else [parse_size(item, label)])  # fmt: skip
         if len(sizes) > MAX_SIZES:
             raise UnitError(f"{label} {text!r} has more than {MAX_SIZES} sizes")
     return sorted(set(sizes))
+
+
+def _dotted(text: str, label: str) -> list[int]:
+    """Return the sizes of ``FIRST..LAST``, with ``+STEP``, ``*FACTOR`` or ``/COUNT``. Raises UnitError for others."""
+    try:
+        values = expand_range(text if re.search(r"[A-Za-z+*/]", text) else f"{text}*2")
+    except InputError as error:
+        raise UnitError(f"{label}: {error}") from None
+    if values is None:
+        raise UnitError(f"{label} takes FIRST..LAST, FIRST..LAST*FACTOR or FIRST..LAST+STEP, got {text!r:.80}")
+    if len(values) > MAX_SIZES:
+        raise UnitError(f"{label} {text!r:.80} has more than {MAX_SIZES} sizes")
+    return [parse_size(str(value), label) for value in values]
 
 
 def _range(text: str, label: str) -> list[int]:

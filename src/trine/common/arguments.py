@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any, TypeVar, cast
 
@@ -31,11 +31,22 @@ class ArgumentError(InputError, TypeError):
     """An unknown or missing argument of a function."""
 
 
-def option(default: Any = MISSING, help: str = "", *, factory: Any = MISSING) -> Any:
-    """Return a dataclass field with the help sentence that Python and the command line show."""
+def option(default: Any = MISSING, help: str = "", *, factory: Any = MISSING, needed: str = "") -> Any:
+    """Return a dataclass field with the help sentence that Python and the command line show.
+
+    needed: the message if a field without a default is missing; it names the field.
+    """
     if factory is not MISSING:
         return field(default_factory=factory, metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+    return field(default=default, metadata={"help": help, "needed": needed})
+
+
+def check_needed(kind: type, names: Collection[str], function: str) -> None:
+    """Raise ArgumentError if ``names`` leave out a field of a dataclass that has no default."""
+    for each in fields(kind):
+        if each.default is MISSING and each.default_factory is MISSING and each.name not in names:
+            usual = f"{function}: missing a required argument: {each.name!r}"
+            raise ArgumentError(each.metadata.get("needed") or usual)
 
 
 def options_of(kind: type) -> dict[str, Field[Any]]:
@@ -127,6 +138,9 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
             for word in values:
                 if word not in defaults:
                     raise _unknown(function.__name__, word, [*(each.name for each in own_parameters), *defaults])
+            if options is None:
+                _check_own(signature, own_parameters, args, own_values, function.__name__)
+                check_needed(kind, values, function.__name__)
             filled = kind(**values) if options is None else replace(options, **values)
             return cast(R, checked(*args, **own_values, options=filled))
 
@@ -135,6 +149,17 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
         return called
 
     return decorate
+
+
+def _check_own(
+    signature: inspect.Signature, own: list[inspect.Parameter], args: tuple[Any, ...], values: Mapping[str, Any],
+    name: str,
+) -> None:  # fmt: skip
+    """Check the arguments that are no fields, which come first. Raises ArgumentError for missing or surplus ones."""
+    try:
+        signature.replace(parameters=own).bind(*args, **values)
+    except TypeError as error:
+        raise ArgumentError(f"{name}: {error}") from None
 
 
 def _default_of(field: Field[Any]) -> Any:

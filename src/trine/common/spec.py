@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,6 +88,16 @@ class _Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _finite(loader: Any, node: Any) -> float:
+    number: float = loader.construct_yaml_float(node)
+    if not math.isfinite(number):
+        raise _fault(f"{node.value[:40]} is no finite number", node.start_mark)
+    return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _finite)
+
+
 def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
@@ -137,11 +148,14 @@ def parse_json(text: str, file: object) -> object:
             raise SpecError(f"the key {show(twice)} is given twice", file=file)
         return data
 
-    def refuse(constant: str) -> object:
-        raise SpecError(f"not valid JSON: {constant} is not a number", file=file)
+    def refuse(constant: str) -> float:
+        raise SpecError(f"not valid JSON: {show(constant)} is not a number", file=file)
+
+    def finite(number: str) -> float:
+        return value if math.isfinite(value := float(number)) else refuse(number)
 
     try:
-        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
         raise SpecError(f"not valid JSON: {error.msg}", file=f"{file}:{error.lineno}") from None
     except RecursionError:

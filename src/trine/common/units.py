@@ -6,6 +6,7 @@ not a whole number of picoseconds is always rounded *up*.
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
@@ -54,6 +55,22 @@ def whole_number(text: str, least: int = 0, most: int = MAX_INT64) -> int | None
         return None
     number = int(text)
     return number if least <= number <= most else None
+
+
+#: A decimal number, and its longest text.
+_DECIMAL_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?\s*", re.ASCII)
+_MAX_NUMBER = 64
+
+
+def finite_number(text: str, least: float = -math.inf, most: float = math.inf) -> float | None:
+    """Return the decimal number from ``least`` to ``most`` that a text holds, or None.
+
+    Not ``inf``, ``nan``, ``1e309`` (no float holds it), ``1_000``, ``0x10``, nor a text of more than 64 characters.
+    """
+    if len(text) > _MAX_NUMBER or _DECIMAL_NUMBER.fullmatch(text) is None:
+        return None
+    number = float(text)
+    return number if math.isfinite(number) and least <= number <= most else None
 
 
 def _parse(value: object, units: dict[str, Fraction], subject: str, example: str, base: bool) -> Fraction:

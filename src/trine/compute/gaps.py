@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trine.common.units import whole_number
 from trine.compute.resize import Split
 from trine.compute.roofline import Duration
 from trine.compute.spread import WrappedModel
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def kernel_gap_ps(workload: Workload) -> int:
     """Return the trace's idle time after each kernel, 0 if the trace does not show it."""
     text = workload.metadata.get(KERNEL_GAP, "")
-    return int(text) if text.isdecimal() else 0
+    return whole_number(text) or 0
 
 
 def busy_and_gaps_ps(operator: Operator, gap_ps: int) -> int:

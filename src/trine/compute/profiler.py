@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.common.units import format_time
+from trine.common.units import format_time, whole_number
 from trine.compute.gaps import busy_and_gaps_ps, kernel_gap_ps
 from trine.graph.workload import LAUNCH_CALL, Workload
 
@@ -62,7 +62,7 @@ def _speed_of_cpu(workload: Workload, recorded: Sequence[int], unprofiled_ps: in
 def launch_call_ps(workload: Workload) -> int:
     """Return the median duration of the trace's kernel launch calls, 0 if it does not list them."""
     text = workload.metadata.get(LAUNCH_CALL, "")
-    return int(text) if text.isdecimal() else 0
+    return whole_number(text) or 0
 
 
 def _share_of(workload: Workload, costs: Sequence[float], step_ps: int) -> float:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
 from trine.common.kept import keep
-from trine.common.units import PS_PER_S
+from trine.common.units import PS_PER_S, finite_number
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.law import FitReport
@@ -229,7 +229,7 @@ class Shares:
         """Return a workload's shares, with defaults for missing ones. Raises InputError for invalid values."""
         texts = {key.removeprefix(_PREFIX): text for key, text in metadata.items() if key.startswith(_PREFIX)}
         try:
-            return Shares.of({name: float(text) for name, text in texts.items()})
+            return Shares.of({name: _number(text) for name, text in texts.items()})
         except ValueError as error:
             raise InputError(f"the trace's metadata names no shares: {error}", field="roofline") from None
 
@@ -288,3 +288,10 @@ class Roofline:
         if key not in self._rates:
             self._rates[key] = peak(self._gpu, precision) * float(getattr(self._shares, share))
         return self._rates[key]
+
+
+def _number(text: str) -> float:
+    number = finite_number(text)
+    if number is None:
+        raise InputError(f"{text!r:.80} is no number")
+    return number

@@ -19,7 +19,7 @@ from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MODELLED, Evidence
 from trine.common.schema import Spec
 from trine.common.spec import read_spec
-from trine.common.units import PS_PER_S
+from trine.common.units import PS_PER_S, finite_number
 from trine.decide.failures import Failures
 from trine.decide.goodput import Goodput, goodput_of
 from trine.errors import InputError, SpecError, nearest
@@ -267,11 +267,11 @@ def read_price(price: float | str | os.PathLike[str]) -> Price:
     text = os.fspath(price) if isinstance(price, str | os.PathLike) else repr(price)
     if text.endswith(_ENDINGS):
         return _read_file(text)
-    try:
-        usd = float(text.strip().removeprefix("$").removesuffix("$"))
-    except ValueError:
-        raise InputError(f"must be dollars per GPU-hour such as 2.5, or a file (.yaml), got {text!r:.60}",
-                         field="price") from None  # fmt: skip
+    usd = finite_number(text.strip().removeprefix("$").removesuffix("$"))
+    if usd is None:
+        raise InputError(
+            f"must be dollars per GPU-hour such as 2.5, or a file (.yaml), got {text!r:.60}", field="price"
+        )
     return Price(f"${_checked(usd, None, 'price'):g} per GPU-hour, as given", usd)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trine.cluster import load_cluster
 from trine.common.observer import unobserved
+from trine.common.units import whole_number
 from trine.compute.origin import known_gpu
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
@@ -52,8 +53,8 @@ class ModelShape:
         names = ("parameters", "layers", "hidden", "sequence")
         if workload.format != SYNTHESISED or any(name not in metadata for name in names):
             raise InputError(f"{text!r:.80} has no layers and tokens: name a model, such as model:llama-3-8b")
-        parameters, layers, hidden, sequence = (int(str(metadata[name])) for name in names)
-        return ModelShape(text, parameters, layers, hidden, sequence, int(str(metadata.get("num_experts", 0))))
+        sizes = [whole_number(str(metadata.get(name, 0))) or 0 for name in (*names, "num_experts")]
+        return ModelShape(text, *sizes)
 
 
 @dataclass(frozen=True, slots=True)

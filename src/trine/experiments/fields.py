@@ -18,6 +18,7 @@ from trine.common.inputs import PRESETS, is_file, read_bytes
 from trine.common.outputs import write_text
 from trine.common.plugins import load_target
 from trine.common.spec import load_mapping
+from trine.common.units import whole_number
 from trine.errors import InputError, StorageError, nearest
 from trine.experiments.places import make_folder
 from trine.experiments.spec import Settings, canonical, digest
@@ -113,8 +114,8 @@ def _below(node: Any, part: str, field: str) -> list[Any]:
         return [node.setdefault(part, {})]
     if not isinstance(node, list):
         raise InputError(f"has nothing called {part!r:.80}", field=field)
-    if part.isdecimal() and int(part) < len(node):
-        return [node[int(part)]]
+    if (number := whole_number(part, 0, len(node) - 1)) is not None:
+        return [node[number]]
     names = [str(item.get("name", item.get("link", ""))) if isinstance(item, dict) else "" for item in node]
     wanted = {part} if part in names else {name for name in names if name.startswith(part)}
     if not wanted:

@@ -18,7 +18,7 @@ from trine.common.inputs import is_file, read_bytes
 from trine.common.schema import Field, Spec
 from trine.common.spec import check, load_mapping
 from trine.errors import InputError, about
-from trine.experiments.values import RandomValues, Value, parse_values
+from trine.experiments.values import RandomValues, Value, is_number, parse_values
 
 #: Function that answers a point: (command, settings) -> flat record.
 CLI_QUESTION = "trine.cli.record:answer_point"
@@ -113,6 +113,10 @@ class ExperimentSpec:
     def __post_init__(self) -> None:
         axes = {name: parse_values(name, values) for name, values in self.vary.items()}
         object.__setattr__(self, "vary", axes)
+        for name, value in self.settings.items():
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if not isinstance(item, str) and item is not None and not is_number(item):
+                    raise InputError(f"takes numbers, texts and lists of them, got {item!r:.80}", field=name)
         for name in axes.keys() & self.settings.keys():
             raise InputError("is both set and varied: keep one", field=name)
         drawn = "search" if self.samples is None else "samples"

@@ -3,8 +3,7 @@
 ::
 
     1,2,4              a list; separate with ; if a value holds commas
-    8..64              whole numbers, or 8..64+8 (step), 8..64*2 (factor), 1..2/5 (five values, equally spaced)
-    200..400+100 GB/s  a range with a unit
+    8..64, 8:64:x2     ranges, as in :mod:`trine.common.ranges`
     uniform(0.1..0.9)  random, log(1..1000) random on a logarithmic scale; whole numbers between whole numbers
 """
 
@@ -14,16 +13,19 @@ import math
 import random
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
+from trine.common.ranges import expand_range
+from trine.common.units import MAX_INT64, finite_number, whole_number
 from trine.errors import InputError
 
 #: A value of a setting, as in JSON.
 Value = str | int | float | bool
-#: Maximum number of values of one field.
-MAX_VALUES = 1_000_000
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
-_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([+*/])({_NUMBER}))?\s*([A-Za-zµ%/]*)", re.ASCII)
+#: Options whose own values have a colon between numbers.
+_WITH_COLONS = frozenset({"slow_by", "straggler"})
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?"
+_PLAIN = re.compile(_NUMBER, re.ASCII)
+#: Longest text that may be a number or a distribution.
+_MAX_TEXT = 160
 _RANDOM = re.compile(rf"(uniform|log)\(\s*({_NUMBER})\.\.({_NUMBER})\s*([A-Za-z%/]*)\s*\)", re.ASCII)
 
 
@@ -65,7 +67,7 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
         return given
     if isinstance(given, str):
         text = given.strip()
-        if match := _RANDOM.fullmatch(text):
+        if len(text) <= _MAX_TEXT and (match := _RANDOM.fullmatch(text)):
             return _distribution(field, *match.groups())
         given = [part.strip() for part in text.split(";" if ";" in text else ",")]
     values = [value for part in (given if isinstance(given, list | tuple) else [given]) for value in _part(field, part)]
@@ -81,43 +83,45 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
 
 def _part(field: str, part: object) -> list[Value]:
     if isinstance(part, str):
-        match = _RANGE.fullmatch(part)
-        return [_literal(part)] if match is None else _range(field, part, *match.groups())
-    if not isinstance(part, bool | int | float) or not math.isfinite(part):
+        try:
+            values = expand_range(part, has_colons=field not in _WITH_COLONS)
+        except InputError as error:
+            raise InputError(str(error), field=field) from None
+        return [_literal(field, part)] if values is None else [*values]
+    if not is_number(part):
         raise InputError(f"takes finite numbers and text, got {part!r:.80}", field=field)
-    return [part]
+    return [part]  # type: ignore[list-item]
 
 
-def _literal(text: str) -> Value:
-    """Return a number, a boolean or the text itself."""
+def is_number(value: object) -> bool:
+    """Return whether a value is a boolean, a whole number of 64 bits or a finite float."""
+    if isinstance(value, int):
+        return -MAX_INT64 <= value <= MAX_INT64
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _literal(field: str, text: str) -> Value:
+    """Return a number, a boolean or the text itself. Raises InputError for a number that no float holds."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if not re.fullmatch(_NUMBER, text, re.ASCII):
+    digits = text.replace(".", "").lstrip("+-") if len(text) > _MAX_TEXT else ""
+    if digits.isdecimal():
+        raise InputError(f"has a number of {len(digits):,} digits: {text:.20}...", field=field)
+    if len(text) > _MAX_TEXT or not _PLAIN.fullmatch(text):
         return text
-    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+    number = whole_number(text.removeprefix("+"), -MAX_INT64)
+    if number is not None:
+        return number
+    decimal = finite_number(text)
+    if decimal is None:
+        raise InputError(f"has a number that is too large or too long: {text:.40}", field=field)
+    return decimal
 
 
 def _distribution(field: str, kind: str, low: str, high: str, unit: str) -> RandomValues:
-    is_whole = isinstance(_literal(low), int) and isinstance(_literal(high), int)
-    made = RandomValues(low=float(low), high=float(high), is_log=kind == "log", is_whole=is_whole, unit=unit)
+    ends = [_literal(field, low), _literal(field, high)]
+    is_whole = all(isinstance(end, int) for end in ends)
+    made = RandomValues(low=float(ends[0]), high=float(ends[1]), is_log=kind == "log", is_whole=is_whole, unit=unit)
     if not made.low < made.high < math.inf or (made.is_log and made.low <= 0):
         raise InputError(f"{kind}({low}..{high}) is empty, or its logarithm is", field=field)
     return made
-
-
-def _range(field: str, text: str, low: str, high: str, kind: str | None, by: str | None, unit: str) -> list[Value]:
-    """Return the values of a range, exact in the decimals as typed."""
-    start, end, step = Fraction(low), Fraction(high), Fraction(by or 1)
-    if kind == "/":
-        kind, step = "+", (end - start) / (int(step) - 1) if step >= 2 else Fraction(0)
-    if start > end or step <= 0 or (kind == "*" and (step <= 1 or start <= 0)):
-        raise InputError(f"the range {text!r:.80} is empty or endless", field=field)
-    if kind != "*" and (end - start) / step >= MAX_VALUES:
-        raise InputError(f"has more than {MAX_VALUES} values", field=field)
-    values: list[Value] = []
-    number = start
-    while number <= end:
-        plain: int | float = int(number) if number.denominator == 1 else float(number)
-        values.append(f"{plain} {unit}" if unit else plain)
-        number = number * step if kind == "*" else number + step
-    return values

@@ -12,7 +12,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
 from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.common.schema import show
-from trine.common.units import whole_number
+from trine.common.units import finite_number, whole_number
 from trine.errors import SpecError
 from trine.formats.media import (
     REDUCING,
@@ -230,11 +230,8 @@ class _MachineReader:
         if choice is not None:
             return choice.rates("host")
         text = item.get("pci_link_speed", "0") or "0"
-        try:
-            speed = float(text)
-        except ValueError:
-            speed = -1.0
-        if not 0 <= speed <= 1000:
+        speed = finite_number(text, 0, 1000)
+        if speed is None:
             raise SpecError(f"cannot read pci_link_speed {show(text)}", file=f"{self.file}:{item.line}")
         if speed == 0:
             self.media.missing["pcie"] = f"line {item.line}: lstopo could not see the speed, run it as root"

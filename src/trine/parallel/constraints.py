@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from trine.common.units import whole_number
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_length
@@ -71,8 +72,7 @@ class LayoutFacts:
     @cached_property
     def layers(self) -> int | None:
         """Blocks of a synthesised model; None for a trace."""
-        text = self._workload.metadata.get("layers", "")
-        return int(text) if text.isdigit() else None
+        return whole_number(self._workload.metadata.get("layers", ""))
 
     @cached_property
     def tied(self) -> bool:

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
-from trine.common.units import MAX_GPUS
+from trine.common.units import MAX_GPUS, finite_number
 from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
@@ -531,11 +531,8 @@ def form_facts(plan: Plan) -> dict[str, object]:
 def exponent(imbalance: str) -> float:
     """Return the exponent of ``zipf:S``. Raises PlanError for any other text."""
     text = imbalance.removeprefix(ZIPF) if isinstance(imbalance, str) and imbalance.startswith(ZIPF) else ""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 10:
+    value = finite_number(text)
+    if value is None or not 0 < value <= 10:
         raise PlanError(
             f"expert_imbalance must be {BALANCED!r} or 'zipf:S' with an exponent S above 0 and at most 10; got "
             f"{imbalance!r}{nearest(str(imbalance), (BALANCED,))}"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from trine.common.arguments import named_arguments
 from trine.common.arrays import Float64
 from trine.common.shown import OneLine
+from trine.common.units import finite_number
 from trine.errors import InputError, nearest
 from trine.parallel import draws
 
@@ -189,7 +190,7 @@ def parse_slow(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
     factors: list[tuple[int, float]] = []
     for text in texts:
         match = re.fullmatch(r"\s*rank\s*=\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*:\s*([0-9.eE+-]+)\s*", text)
-        factor = _number(match[3]) if match else None
+        factor = finite_number(match[3]) if match else None
         if match is None or factor is None:
             raise InputError(f"takes rank=17:1.3 or rank=8-15:1.3, got {text!r}", field="--slow")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -209,16 +210,9 @@ def parse_jitter(text: str) -> Jitter:
     name, colon, amount = (part.strip() for part in text.partition(":"))
     if not colon:
         raise InputError(f"takes DISTRIBUTION:SPREAD such as normal:5%, got {text!r}", field="--jitter")
-    spread = _number(amount.removesuffix("%"))
+    spread = finite_number(amount.removesuffix("%"))
     if spread is None:
         raise InputError(f"{text!r}: {amount!r} is no number", field="--jitter")
     if amount.endswith("%") and name == "pareto":
         raise InputError("pareto takes a tail index such as pareto:20, not a percentage", field="--jitter")
     return Jitter(distribution=name, spread=spread / 100 if amount.endswith("%") else spread)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

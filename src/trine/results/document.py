@@ -59,7 +59,7 @@ def _step_numbers(result: TaskRun) -> Row:
         **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
         "memory_peak_bytes": result.memory_peak_bytes,
         "memory_rank": result.fullest_rank if result.memory_uses else None,
-        "memory_verdict": result.fit_verdict,
+        "memory_verdict": result.memory_verdict,
     }
 
 

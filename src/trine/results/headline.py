@@ -310,9 +310,15 @@ def _rate(work: StepWork | None, step_ps: int, field: str, is_per_gpu: bool, is_
     return per_second(float(amount), step_ps) / (work.num_gpus if is_per_gpu else 1) / peak
 
 
+def rate(result: TimedStep, key: str) -> float | None:
+    """Return the rate with this JSON key of RATES, or None if an input is unknown."""
+    amount, is_per_gpu, is_of_peak = next(row[3:] for row in RATES if row[0] == key)
+    return _rate(result.work, result.step_time_ps, amount, is_per_gpu, is_of_peak)
+
+
 def mfu(result: TimedStep) -> float | None:
     """Return model FLOP/s of a GPU over its dense peak, or None if either is unknown."""
-    return _rate(result.work, result.step_time_ps, "model_flops", True, True)
+    return rate(result, "mfu")
 
 
 def mfu_words(share: float, likely: str = "", definition: str = "full attention") -> str:

@@ -16,7 +16,7 @@ from trine.errors import InputError
 from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import TRANSFER, TaskGraph
-from trine.results import details, document, frames, plot, summary, timeline
+from trine.results import details, document, frames, headline, plot, summary, timeline
 from trine.results.records import Ends, record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import Part, TaskRun
@@ -66,6 +66,16 @@ class Result(TaskRun, Report):
             + "".join(f", {words}" for words in summary.rates_in_brief(self))
             + (f", memory needed {needed}" if needed else "")
         )
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s of a GPU as a share of its dense peak; None if either is unknown."""
+        return headline.mfu(self)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of the whole job per second; None for a workload without tokens."""
+        return headline.rate(self, "tokens_per_s")
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -442,12 +442,12 @@ class TaskRun:
         """The rank with the least headroom on its GPU."""
         return self.shown_ranks[self.fullest_row]
 
-    def memory_verdict(self, rank: int) -> str:
-        """Return the verdict of row ``rank``: "fits", "tight", "does not fit" or "capacity unknown"."""
-        return self.memory_uses[rank].verdict
+    def verdict_of_row(self, row: int) -> str:
+        """Return the verdict of a row: "fits", "tight", "does not fit" or "capacity unknown"."""
+        return self.memory_uses[row].verdict
 
     @property
-    def fit_verdict(self) -> str | None:
+    def memory_verdict(self) -> str | None:
         """The worst verdict of GPU and host memory; None if memory was not modelled."""
         verdicts = [self.memory_uses[self.fullest_row].verdict] if self.memory_uses else []
         verdicts += [] if self.host_memory is None else [self.host_memory.verdict]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trine.common.inputs import read_text
 from trine.common.schema import Field, Spec
 from trine.common.spec import dump_yaml, parse_json, parse_yaml, read_spec
+from trine.common.units import whole_number
 from trine.errors import InputError, nearest
 from trine.search.space import Layout
 from trine.search.stage_layout import placement_fields, placement_of
@@ -263,8 +264,8 @@ def _read(row: FlagRow, value: Any, path: str) -> Any:
             return {"True": True, "False": False}.get(ours, ours)
     if row.field == "shard" and value == _THE_REST:
         return value
-    if str(value).isdecimal() and (not row.values or row.values == {"1": None}):
-        return int(value)
+    if (number := whole_number(str(value))) is not None and (not row.values or row.values == {"1": None}):
+        return number
     if value is False and True in row.values.values():
         return None
     if row.field == "pipeline_layout":

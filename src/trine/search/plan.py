@@ -56,7 +56,9 @@ class PlanOptions:
     (``megatron``): the space has only layouts that it can express, and without ``software`` its profile's rules hold.
     """
 
-    global_batch: int = option(help="Set the samples per step of all replicas.")
+    global_batch: int = option(
+        help="Set the samples per step of all replicas.", needed="a search needs the batch: global_batch N"
+    )
     gpus: int | None = option(None, "Use N GPUs, filling nodes in order [the cluster's].")
     cluster: Cluster | str | os.PathLike[str] | None = None
     fix: Mapping[str, Any] = option(factory=dict, help="Fix a field of all layouts, such as tp=8; repeatable.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, NamedTuple
 
+from trine.common.units import whole_number
 from trine.errors import InputError, PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER
 from trine.parallel.constraints import LayoutChecker, LayoutFacts, virtual_stage_counts
@@ -250,9 +251,10 @@ def _value(name: str, kind: str, text: str) -> Any:
             raise InputError(f"--fix {name} is on or off, got {text[:40]!r}")
         return text.lower() in ("true", "on", "yes")
     if "int" in kind:
-        if not text.isdecimal():
+        number = whole_number(text)
+        if number is None:
             raise InputError(f"--fix {name} is a whole number, got {text[:40]!r}")
-        return int(text)
+        return number
     return text.lower()
 
 

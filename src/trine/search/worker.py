@@ -159,7 +159,7 @@ def outcome_of(result: Result) -> Outcome:
         compute_ps=int(times.compute[row]), exposed_ps=int(times.exposed[row]), bubble_ps=int(times.bubble[row]),
         idle_ps=int(times.idle[row]), communication=communication,
         memory_bytes=None if use is None else use.needed_bytes, capacity_bytes=0 if use is None else use.capacity_bytes,
-        verdict=result.fit_verdict or "", mean_w=None if result.energy is None else result.energy.mean_w,
+        verdict=result.memory_verdict or "", mean_w=None if result.energy is None else result.energy.mean_w,
     )  # fmt: skip
 
 

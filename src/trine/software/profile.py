@@ -382,7 +382,7 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
         )
     text = as_known(text, known_software())
     if text not in known_software():
-        hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE))
+        hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE), command="trine software list")
         raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", field="software")
     return _preset(text)
 
@@ -415,7 +415,7 @@ def _find_base(base: object, path: Path) -> Path:
     if text.endswith(_SUFFIXES):
         return path.parent / text
     if text not in known_software():
-        hint = nearest(text[:80], known_software())
+        hint = nearest(text[:80], known_software(), command="trine software list")
         raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", file=path, field="base")
     return software_file(text)
 

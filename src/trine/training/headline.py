@@ -13,7 +13,7 @@ from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
 from trine.common.evidence import ASSUMED, MEASURED
-from trine.common.units import PS_PER_S, format_bandwidth
+from trine.common.units import PS_PER_S, format_bandwidth, whole_number
 from trine.compute import uses_recorded_times
 from trine.compute.cost import work
 from trine.compute.kinds import is_compute_bound, kind_of
@@ -71,7 +71,7 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
     return StepWork(
-        samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
+        samples=samples, tokens=None if (length := whole_number(str(sequence))) is None else samples * length,
         num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + extra) * samples,
         gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
     )  # fmt: skip

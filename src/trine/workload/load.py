@@ -55,7 +55,7 @@ def load(
     if not exists(place) and str(path) in bundled():
         return load_bundled(str(path), batch)
     if not exists(place):
-        hint = nearest(str(path), [*bundled(), *_models()])
+        hint = nearest(str(path), [*bundled(), *_models()], command="trine trace models")
         raise TraceError(f"no such file, folder, bundled trace or model{hint}", file=path)
     return read_trace(place, batch)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from command_tree import built
 
 import trine
-from trine.cli.application import OPTIONS, VALUES
+from trine.cli.application import OPTIONS, VALUES, parses
+from trine.cli.commands import COMMANDS
 from trine.cli.main import app
 from trine.common.plugins import Registry
 from trine.errors import as_known, nearest
+from trine.workload.synthesis.model import DTYPES
 
 JOB = "train model:llama-3-8b,layers=2 --gpus 8 --cluster dgx-h100"
 
@@ -60,10 +64,63 @@ def test_a_command_without_the_option_gets_no_command_line() -> None:
     assert "try:" not in done.stderr
 
 
-def test_a_long_command_line_is_shown_whole() -> None:
-    slow = " ".join(f"--slow rank={rank}:1.{rank}1111111" for rank in range(8)) * 3
+def test_a_long_command_line_is_not_cut_but_named_by_its_option() -> None:
+    slow = " ".join([f"--slow rank={rank}:1.{rank}1111111" for rank in range(8)] * 3)
     done = ask(f"{JOB} {slow} --fsdp")
-    assert f"try: trine {JOB} {slow} --sharding fsdp (" in done.stderr
+    assert "try:" not in done.stderr
+    assert "trine writes it as --sharding fsdp" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "absent"),
+    [
+        (f"{JOB} --fsdp 8", "trine writes it as --sharding fsdp", "try:"),
+        (f"{JOB} --parallel ddp --precision fp8", "trine does not model training in FP8", "try:"),
+        (f"{JOB} --parallel ddp --precision int3", "trine writes it as model:NAME,dtype=VALUE", "try:"),
+        (f"{JOB} --parallel ddp --precision amp", "trine writes it as model:NAME,dtype=VALUE", "try:"),
+        (f"{JOB} --parallel ddp --fp8", "trine does not model training in FP8", "did you mean"),
+        (f"{JOB} --dp 8 --zero 7", "trine writes it as --sharding zeroVALUE", "try:"),
+        (f"{JOB} --parallel ddp --plot x.png", "--timeline x.png", "--slow"),
+        ("plan llama-3-8b --gpus 64 --tp 2", "try: trine plan llama-3-8b --gpus 64 --fix tp=2", "--top"),
+        ("plan llama-3-8b --gpus 64 --tensor-parallel-size 2", "--fix tp=2", "--top"),
+        ("serve model:llama-3-8b", "trine does not model inference and serving", "No such command"),
+        ("infer", "trine does not model inference and serving", "did you mean"),
+        (
+            "train model:llama-3-8b,dtype=fp8 --dp 8 --cluster dgx-h100",
+            "trine does not model training in FP8",
+            "did you mean",
+        ),
+        ("train model:deepseek-v9x --dp 8 --cluster dgx-h100", "'trine trace models' lists", "densenet"),
+        ("train deepseek-v9x --dp 8 --cluster dgx-h100", "'trine trace models' lists", "densenet"),
+        ("collective all_reduce --size 1M --cluster zzzz", "'trine cluster list' lists", "known:"),
+        ("train model:llama-3-8b --gpu zzzz", "'trine support' lists", "known:"),
+    ],
+)
+def test_help_is_near_and_works_or_is_absent(line: str, words: str, absent: str) -> None:
+    done = ask(line)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert absent not in done.stderr
+    assert len(done.stderr.rstrip("\n")) <= 400
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+@pytest.mark.parametrize("value", ["", "8", "fp8", "full", "bf16"])
+def test_every_command_line_that_is_shown_parses(name: str, value: str) -> None:
+    done = ask(f"train model:gpt-2,layers=1 --gpus 8 --{name} {value}")
+    shown = done.stderr.partition("try: ")[2].partition(" (trine")[0]
+    assert not shown or parses(shlex.split(shown)[1:])
+
+
+def test_what_is_not_modelled_is_no_part_of_trine() -> None:
+    """A row must go with the change that models its subject."""
+    rows = yaml.safe_load((Path(trine.__file__).parent / "presets" / "not_modelled.yaml").read_text())
+    commands = {word for each in COMMANDS for word in each.words.split()}
+    options = {name for each in COMMANDS for part in built(each.words).params for name in part.opts}
+    for row in rows:
+        assert not set(row["commands"]) & commands
+        assert not {f"--{name}" for name in row["options"]} & options
+        assert not set(row["values"]) & set(DTYPES)
 
 
 @pytest.mark.parametrize("text", ["0.5", ".5", "5e-1", "+0.5", "5E-1"])
@@ -147,9 +204,10 @@ def test_names_registered_at_run_time_ignore_case_too() -> None:
 def test_suggestions_are_the_nearest_names() -> None:
     assert nearest("DGX_H100", ("a40-pcie", "dgx-h100")) == "; did you mean 'dgx-h100'?"
     names = [f"{letter}{letter}{letter}-{number}" for letter in "abcdefg" for number in range(10)]
-    far = nearest("gxxgxx-", names)
-    assert far.startswith("; nearest of 70 known: ggg-")
-    assert far.count("ggg-") == far.count(",") + 1 == 10
+    assert nearest("gxxgxx-", names, command="trine list") == "; 'trine list' lists all 70"
+    assert nearest("--tp", ("--top", "--fix")) == "; known: --fix, --top"
+    assert nearest("--plot", ("--slow",), is_listed=True) == ""
+    assert nearest("--plo", ("--plot",)) == "; did you mean '--plot'?"
     assert nearest("zzz", names).startswith("; known: aaa-0, aaa-1, ")
     assert nearest("zzz", ("a", "b")) == "; known: a, b"
 

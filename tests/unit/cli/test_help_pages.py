@@ -57,6 +57,23 @@ def test_topics_that_texts_name_exist():
     assert not [topic for topic in NAMED if ask(topic).exit_code]
 
 
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("fsdp", ["Glossary", "--sharding of train", "trine help"]), ("mfu", ["Glossary", "trine help"]),
+        ("sharp", ["SHARP"]),
+        ("latency", ["--latency of", "Options", "trine help"]), ("Micro-Batch", ["Glossary", "--micro-batch of"]),
+        ("--recompute", ["--recompute of train"]), ("bubble", ["Glossary"]),
+    ],
+)  # fmt: skip
+def test_a_word_without_a_page_is_searched(word, texts):
+    done = ask("--", word)
+    assert done.exit_code == 0, done.output
+    assert all(text in done.output for text in texts), done.output
+    for topic in re.findall(r"^next: trine help (\S+)$", done.output, re.M):
+        assert ask(topic).exit_code == 0
+
+
 def test_another_word_leads_to_the_nearest_page():
     answer = ask("memry")
     assert answer.exit_code == 2

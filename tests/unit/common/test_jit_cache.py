@@ -171,11 +171,11 @@ from trine.common import _jit_files
 _jit_files.LOCK_S = 60.0  # a busy machine lets the one that writes wait for seconds
 if sys.argv[2] == "killed":
     whole = _jit_files.open_whole
-    def open_whole(path, mode):
+    def open_whole(path, mode, follow):
         if path.endswith(".nbc"):
             open(os.path.join(sys.argv[1], ".trine-0.part"), "wb").write(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
-        return whole(path, mode)
+        return whole(path, mode, follow=follow)
     _jit_files.open_whole = open_whole
 folder = Path(sys.argv[1])
 for number in range(100):

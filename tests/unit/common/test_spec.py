@@ -63,7 +63,7 @@ def test_faults_in_yaml_are_named(tmp_path: Path, text: str, message: str) -> No
     ("text", "message"),
     [
         ('{"name": "a", "name": "b"}', "the key 'name' is given twice"),
-        ('{"name": NaN}', "NaN is not a number"),
+        ('{"name": NaN}', "'NaN' is not a number"),
         ('{"name":\n oops}', "cart.json:2: not valid JSON"),
         ("[" * 100_000, "nested too deeply|not valid JSON"),
         ("1" * 5000, "not valid JSON"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+import trine
 from trine.cluster import load_cluster
 from trine.errors import InputError
 from trine.experiments.fields import check_files, with_changed_files
@@ -92,3 +95,33 @@ def test_a_field_without_its_file_is_refused(tmp_path):
         check_files({"software.launch.cpu_us_per_kernel": 7}, tmp_path)
     with pytest.raises(InputError, match="cluster: 'no-such' is neither a preset nor a file"):
         check_files({"cluster": "no-such", "cluster.fabric.link": "ib-xdr"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "per_step_us"),
+    [
+        ("cluster.fabric.latency", "600 ns,1600 ns,2600 ns", 4.0),
+        ("cluster.links.nvlink.latency", "350 ns,1350 ns", 28.0),
+    ],
+)
+def test_latencies_of_the_fabric_and_of_links_vary(tmp_path, field, values, per_step_us):
+    """The catalogue gives the preset's answer. A tree's message crosses 4 ends of the fabric and 28 NVLinks, up and down."""
+    settings = {"op": "all_reduce", "cluster": "dgx-h100", "nodes": 2, "size": "64K"}
+    spec = trine.ExperimentSpec(command="collective", settings=settings, vary={field: values})
+    times = trine.sweep(spec, tmp_path / "e", processes=1).to_frame("points")["time_us"].tolist()
+    usual = trine.collective("all_reduce", "64K", trine.load_cluster("dgx-h100", nodes=2)).document()["rows"][0]
+    assert times[0] == pytest.approx(usual["time_us"])
+    steps = [after - before for before, after in itertools.pairwise(times)]
+    assert steps == pytest.approx([per_step_us] * len(steps), rel=1e-3)
+
+
+def test_the_latency_of_a_fabric_is_part_of_its_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: dgx-h100\nname: mine\nfabric: {latency: 3 us}\n")
+    cluster = trine.load_cluster(path)
+    assert cluster.fabric.latency_ps == 3_000_000
+    (tmp_path / "again.yaml").write_text(cluster.to_yaml())
+    assert trine.load_cluster(tmp_path / "again.yaml") == cluster
+    joined = trine.load_cluster(path, nodes=2)
+    ends = [link for link in joined.links if link.link_class == "scale-out" and "nic" in link.name]
+    assert {link.latency_ps for link in ends} == {3_000_000}

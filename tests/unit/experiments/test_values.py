@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trine.collectives.sizes import parse_size, parse_sizes
 from trine.errors import InputError
 from trine.experiments.values import RandomValues, parse_values
 
@@ -26,6 +29,20 @@ from trine.experiments.values import RandomValues, parse_values
         ([1, "1..2", 0.5], None),
         ([True, "x"], (True, "x")),
         (7, (7,)),
+        ("8:64", (8, 16, 32, 64)),
+        ("8:64:x4", (8, 32)),
+        ("8:64:*2", (8, 16, 32, 64)),
+        ("8:40:16", (8, 24, 40)),
+        ("1K..1M*32", ("1K", "32K", "1M")),
+        ("1K:1M:x32", ("1K", "32K", "1M")),
+        ("1M..4M", ("1M", "2M", "4M")),
+        ("16M:64M:16M", ("16M", "32M", "48M", "64M")),
+        ("1K..3K+512", ("1K", "1536", "2K", "2560", "3K")),
+        ("1M..3M/3", ("1M", "2M", "3M")),
+        ("1 us..3 us+1 us", ("1 us", "2 us", "3 us")),
+        ("200 GB/s..400 GB/s+100", ("200 GB/s", "300 GB/s", "400 GB/s")),
+        ("fat-tree:2", ("fat-tree:2",)),
+        ("rank=3:1.5", ("rank=3:1.5",)),
     ],
 )  # fmt: skip
 def test_values_of_a_text_or_list(text, values):
@@ -41,12 +58,35 @@ def test_values_of_a_text_or_list(text, values):
     "text",
     [
         "", "1,,2", "4..1", "0..8*2", "1..8*1", "1..2+0", "1..2/1", "1,1", "uniform(2..1)", "log(0..1)", [[1]], [None],
-        "0..1e9",
+        "0..1e9", "1e309", "1..1e309", "1e309..2", "9" * 5000, "9" * 5000 + "..2",
+        f"1..{'9' * 5000}", "1..2*1.0000000001",
+        "1e-300..1e300*1.0001", "8:4", "0:8", "8:64:x1", "1M..2K", "1 us..2 ms", "1.5..3K", "uniform(0..1e309)",
+        "log(1..1e99999)", [float("inf")], [float("nan")], [10**30], [{}], {"a": 1},
     ],
 )  # fmt: skip
 def test_empty_endless_and_repeated_values_are_refused_with_the_field(text):
     with pytest.raises(InputError, match=r"^tp: "):
         parse_values("tp", text)
+
+
+def test_slow_by_keeps_its_own_colon():
+    assert parse_values("slow_by", "1:10") == ("1:10",)
+
+
+@pytest.mark.parametrize(
+    "text", ["1K:1M", "1K:1M:x4", "16M:128M:16M", "8:64", "4,1K:8K", "1K..1M", "1K..1M*4", "16M..128M+16M"]
+)
+def test_a_range_of_sizes_means_the_same_as_on_the_option(text):
+    values = [parse_size(str(value)) for value in parse_values("size", text)]
+    assert sorted(values) == parse_sizes(text)
+
+
+@given(st.text("0123456789.:+*/xKMG eE-", max_size=20))
+def test_no_text_is_a_traceback(text):
+    with contextlib.suppress(InputError):
+        parse_values("f", text)
+    with contextlib.suppress(InputError):
+        parse_sizes(text)
 
 
 @given(st.integers(1, 50), st.integers(0, 60), st.integers(1, 9))

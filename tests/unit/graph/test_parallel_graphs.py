@@ -297,7 +297,7 @@ def test_each_rank_is_held_against_its_own_gpu():
     cluster = Cluster(name="mixed", devices=devices, links=pair.links)
     assert isinstance(devices[0], Device)
     result = trine.simulate("resnet50-h100-b128", Plan(dp=2, batch=256), cluster=cluster)
-    assert [result.memory_verdict(rank) for rank in (0, 1)] == ["fits", "does not fit"]
+    assert [result.verdict_of_row(rank) for rank in (0, 1)] == ["fits", "does not fit"]
     assert any("times of the h100-sxm alone: times of the t4 are predicted" in text for text in result.warnings)
     assert result.rank_times.compute[1] > 2 * result.rank_times.compute[0]
 

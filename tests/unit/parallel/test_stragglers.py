@@ -134,7 +134,7 @@ def test_jitter_is_read(text, expected):
         ("normal", "DISTRIBUTION:SPREAD"),
         ("norml:5%", "did you mean 'normal'"),
         ("normal:x", "is no number"),
-        ("normal:nan", "positive number"),
+        ("normal:nan", "is no number"),
         ("normal:0", "positive number"),
         ("normal:0.3", "at most 0.25"),
         ("pareto:5%", "tail index"),

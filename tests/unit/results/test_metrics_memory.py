@@ -13,7 +13,7 @@ def test_peak_and_what_it_consists_of():
     }  # fmt: skip
     assert found.memory_peaks[1].total_bytes == 1050
     assert found.memory_peak_bytes == 2000
-    assert [found.memory_verdict(rank) for rank in (0, 1)] == ["does not fit", "fits"]
+    assert [found.verdict_of_row(rank) for rank in (0, 1)] == ["does not fit", "fits"]
 
 
 def test_timeline_holds_one_entry_an_instant():

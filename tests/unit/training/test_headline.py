@@ -260,7 +260,7 @@ def test_a_band_of_other_models_or_gpus_says_so(model: str, gpu: str, said: tupl
 def test_one_line_says_throughput_and_whether_it_fits() -> None:
     """``--brief`` must not show the step's time without saying that the job runs out of memory."""
     step = _step(trine.Plan(dp=8, batch=4), layers=16)
-    assert step.memory_verdict(0) == "does not fit"
+    assert step.verdict_of_row(0) == "does not fit"
     needed = step.memory_uses[0].needed_bytes / 2**30
     assert f"memory needed {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.headline
     assert f"memory needed  {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.details()

@@ -184,6 +184,7 @@ class OwnFabric(Spec):
     oversubscription: Number
     radix: int
     reduces: bool
+    latency_ps: int | None = Field(default=None, ge=0)
 
 
 class OwnFile(Spec):

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
+from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Fabric, Link
 from trine.cluster.serialize import refuse_circuits
 from trine.errors import SpecError
 from trine.formats.infragraph.parts import MARK
@@ -53,7 +53,7 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         "routing": cluster.routing,
         "grid": list(cluster.grid),
         "peer_access": None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access],
-        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
+        "fabric": None if cluster.fabric is None else _fields(cluster.fabric),
     }
     _put_order(data, extra, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
@@ -94,6 +94,11 @@ class _Group:
     members: list[int]
     wires: list[Cable] = field(default_factory=list)
     type: _DeviceType | None = None
+
+
+def _fields(fabric: Fabric) -> dict[str, Any]:
+    """Return the fields of a fabric that are set."""
+    return {name: value for name, value in asdict(fabric).items() if value is not None}
 
 
 class _Export:

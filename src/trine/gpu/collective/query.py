@@ -155,6 +155,7 @@ def compare_fidelity(
     cluster = as_cluster(cluster)
     operator_options = CollectiveOptions() if operator is None else operator
     runs = LoadStoreRuns(op, cluster, group, options)
+    reasons: dict[str, None] = {}
 
     def ask(sizes: Sequence[int], choices: CollectiveOptions) -> CollectiveResult:
         with observing(progress=ignore):  # it would count tasks, not requests
@@ -167,7 +168,9 @@ def compare_fidelity(
             for size, operator_time in zip(sizes, answer.rows, strict=True):
                 min_bytes = min(size, runs.programs.plan_bytes() or 16 * len(runs.ranks))
                 parts = _operator_parts(operator_time, min_bytes, answer.network is not None, operator_options, ask)
-                rows.append(_row(runs, size, operator_time, parts))
+                row, reason = _compared(runs, size, operator_time, parts)
+                reasons |= dict.fromkeys([reason] if reason else [])
+                rows.append(row)
                 if not rows[-1].parts:
                     break
         except KeyboardInterrupt:
@@ -176,8 +179,27 @@ def compare_fidelity(
     stopped = len(rows) < len(sizes) or not rows[-1].parts
     return FidelityResult(
         op=op, cluster=cluster, group=runs.ranks, model=runs.model, rows=tuple(rows), answer=answer,
-        notes=answer.notes, stopped=stopped,
+        notes=(*reasons, *answer.notes), stopped=stopped,
     )  # fmt: skip
+
+
+def _compared(
+    runs: LoadStoreRuns, size: int, time: CollectiveTime, operator: dict[str, tuple[int, str]]
+) -> tuple[ComparedRow, str | None]:
+    """Return the row of a size with the operator level's algorithm at both levels, or the reason for another one."""
+    own, wanted = runs.options.algorithm, time.algorithm
+    reason = None
+    if own == AUTO and has_kernel(runs.op, wanted):
+        try:
+            same = LoadStoreRuns(runs.op, runs.cluster, runs.ranks, replace(runs.options, algorithm=wanted))
+            return _row(same, size, time, operator), None
+        except InputError as error:
+            reason = f"the load-store level takes the fastest of its kernels, since {wanted} is impossible: {error}"
+    elif own == AUTO:
+        reason = f"the load-store level has no {wanted}, the library's choice: it takes the fastest of its kernels"
+    elif not is_plan(own) and own.partition(":")[0] != wanted.partition(":")[0]:
+        reason = f"the operator level has no {own}: it takes {wanted}, the library's choice"
+    return _row(runs, size, time, operator), reason
 
 
 def shared_algorithm(op: str, algorithm: str) -> str:

@@ -14,7 +14,7 @@ from trine.collectives.options import AUTO
 from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64
 from trine.common.shown import OneLine
-from trine.common.units import format_bytes
+from trine.common.units import format_bytes, whole_number
 from trine.errors import InputError, nearest
 from trine.gpu.kernels.build import known_kernels
 from trine.gpu.model.options import SYNCS
@@ -252,15 +252,16 @@ def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
     """Return layers by number or name; ``3`` matches the layers with 3 as the first number in their name."""
     text = str(layer)
     exact = {number for number, name in enumerate(names) if name == text or name.startswith(f"{text}.")}
-    if exact or not text.isdecimal():
+    wanted = whole_number(text)
+    if exact or wanted is None:
         return exact
-    return {number for number, name in enumerate(names) if _number(name) == int(text)}
+    return {number for number, name in enumerate(names) if _number(name) == wanted}
 
 
 def _number(layer: str) -> int | None:
     """Return the first number in a layer's name, such as 3 for ``layers.3.mlp.down``."""
     match = re.search(r"(?:^|\.)(\d+)(?:\.|$)", layer)
-    return int(match[1]) if match else None
+    return whole_number(match[1]) if match else None
 
 
 def _narrowed(collectives: list[StepCollective], options: DetailOptions, num_steps: int) -> list[StepCollective]:

@@ -109,7 +109,7 @@ def _nearest(name: str) -> str:
     close = (
         get_close_matches(plain, models, n=1, cutoff=0.8) or contained[:1] or get_close_matches(plain, names, n=1)
     )  # fmt: skip
-    return f"; did you mean {close[0]!r}?" if close else nearest(name, models)
+    return f"; did you mean {close[0]!r}?" if close else nearest(name, models, command="trine gpu list")
 
 
 @cache

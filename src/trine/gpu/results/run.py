@@ -175,6 +175,12 @@ class KernelRun:
         """The parts of the program that the records cover."""
         return shown(self.program, self.records)
 
+    @property
+    def kernel_ps(self) -> int:
+        """Time from the first workgroup's start to the last one's end, of which texts give shares; else of the run."""
+        start, end = self.window_ps
+        return end - start or self.time_ps
+
     @cached_property
     def window_ps(self) -> tuple[int, int]:
         """Start of the first workgroup and end of the last; (0, 0) if no workgroup ran."""

@@ -37,7 +37,7 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
     program, stopped = result.program, _stopped(result)
     size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
     busy = [
-        (KIND_NAMES[use.kind], _percent(use.busiest_ps, result.time_ps), use.busiest)
+        (KIND_NAMES[use.kind], _percent(use.busiest_ps, result.kernel_ps), use.busiest)
         for use in sorted(result.kinds, key=lambda use: -use.busiest_ps)
         if use.used
     ]
@@ -162,7 +162,7 @@ def _flags(result: ResourceUses) -> list[str]:
 
 
 def _resources(result: ResourceUses) -> list[str]:
-    time = result.time_ps
+    time = result.kernel_ps  # as in the sentence about the bottleneck
     rows = [("utilisation", "used", "mean", "busiest", "which")]
     for use in result.kinds:
         owner = f" of rank {use.busiest_rank}" if use.busiest_rank >= 0 and len(result.gpus) > 1 else ""
@@ -185,7 +185,7 @@ def _links(result: ResourceUses) -> list[str]:
         rows.append(
             (
                 use.name,
-                _percent(use.busy_ps, use.lanes * result.time_ps),
+                _percent(use.busy_ps, use.lanes * result.kernel_ps),
                 f"{use.used} of {use.lanes}",
                 format_bytes(use.data_bytes + use.control_bytes),
                 format_bandwidth(use.bytes_per_s),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arguments import check_whole, named_arguments
+from trine.common.not_modelled import VALUES, not_modelled
 from trine.common.units import whole_number
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
@@ -198,7 +199,8 @@ class Synthesis:
                 check_whole(name, getattr(self, name), 1, _MAX[name])
         dtypes = DTYPES | CONV_DTYPES
         if self.dtype is not None and self.dtype not in dtypes:
-            raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), dtypes)}", field="dtype")
+            hint = f"; {reason}" if (reason := not_modelled(VALUES, str(self.dtype))) else nearest(self.dtype, dtypes)
+            raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
 
 
 @named_arguments

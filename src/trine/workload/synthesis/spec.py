@@ -306,7 +306,7 @@ def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> No
 
 def check_family(family: object, file: str) -> str:
     """Return ``family`` if trine knows it; raises SpecError with the nearest name."""
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise SpecError(f"must be one of {', '.join(FAMILIES)}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
@@ -332,7 +332,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
         return _read(Path(text))
     text = as_known(text, known_models())
     if text not in known_models():
-        hint = nearest(text.lower(), known_models())
+        hint = nearest(text.lower(), known_models(), is_listed=True)
         raise SpecError(f"unknown model {text[:80]!r} (a file ends in .yaml){hint}; 'trine trace models' lists all")
     return _preset(text)
 

@@ -1,0 +1,53 @@
+"""Are the numbers that people ask for first one attribute away, and the public names the ones that dir() lists?"""
+
+from __future__ import annotations
+
+import pytest
+
+import trine
+from trine.common.arguments import ArgumentError
+
+STEP = trine.simulate("model:gpt-2,layers=2", trine.Plan(dp=8, batch=4), cluster=trine.load_cluster("dgx-h100"))
+
+
+def test_the_first_numbers_are_those_of_the_json():
+    document = STEP.document()
+    assert STEP.mfu == pytest.approx(document["mfu"])
+    assert 0 < STEP.mfu < 1
+    assert STEP.tokens_per_s == pytest.approx(document["tokens_per_s"])
+    assert STEP.tokens_per_s == pytest.approx(8 * 4 * 1024 / STEP.step_time_s)
+    assert STEP.memory_verdict == document["memory_verdict"] == "fits"
+    assert [STEP.verdict_of_row(row) for row in range(len(STEP.memory_uses))] == ["fits"] * len(STEP.memory_uses)
+
+
+def test_a_trace_has_no_tokens():
+    step = trine.simulate("vgg13-h100-b128", trine.Plan())
+    assert step.tokens_per_s is None
+    assert step.memory_verdict is not None
+
+
+def test_dir_lists_the_public_names():
+    assert set(dir(trine)) == {*trine.__all__, "__version__"}
+    assert all(hasattr(trine, name) for name in dir(trine))
+
+
+def test_a_cell_shows_the_headline():
+    html = STEP._repr_html_()
+    assert STEP.headline.partition(":")[0] in html.partition("</b>")[0]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"gpus": 8}, {"cluster": "dgx-h100", "gpus": 8}])
+def test_a_missing_batch_has_the_sentence_of_the_command_line(arguments):
+    from click.testing import CliRunner
+
+    from trine.cli.main import app
+
+    with pytest.raises(ArgumentError) as caught:
+        trine.plan("llama-3-8b", **arguments)
+    done = CliRunner().invoke(app, ["plan", "llama-3-8b"])
+    assert done.stderr == f"error: {str(caught.value).replace('global_batch', '--global-batch')}\n"
+
+
+def test_a_missing_model_is_named():
+    with pytest.raises(ArgumentError, match="plan: missing a required argument: 'model'"):
+        trine.plan(gpus=8, global_batch=8)
