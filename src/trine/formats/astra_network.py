@@ -1,15 +1,15 @@
 """Network files of ASTRA-sim's analytical backends: dimensions of rings, switches and full meshes, as clusters.
 
 The form of ASTRA-sim 2 has ``topology``, ``npus_count``, ``bandwidth`` and ``latency``; that of ASTRA-sim 1 is JSON
-with ``topologies-per-dim``, ``units-count``, ``links-count``, ``link-bandwidth`` and ``link-latency``. NPUs are numbered
-with the first dimension fastest; each list has an entry per dimension.
+with ``topologies-per-dim``, ``units-count``, ``links-count``, ``link-bandwidth`` and ``link-latency``. Each list has an
+entry per dimension, and NPUs are numbered with the first dimension fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def _network(kinds: list[str], counts: list[int], rates: list[Link], gpu: str | 
 def _pairs(kind: str, members: list[int], file: str) -> list[tuple[int, int]]:
     """Return the joined pairs of a ring or a full mesh; a ring of two has one link."""
     if kind == RING:
-        return list(zip(members, members[1:], strict=False)) + [(members[-1], members[0])] * (len(members) > 2)
+        return list(pairwise(members)) + [(members[-1], members[0])] * (len(members) > 2)
     if len(members) ** 2 > 2 * MAX_WIRES:
         raise SpecError(f"a full mesh of {len(members)} has more than {MAX_WIRES} links", file=file)
     return list(combinations(members, 2))

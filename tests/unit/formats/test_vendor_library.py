@@ -50,7 +50,13 @@ def test_a_list_of_links_takes_the_library_of_its_gpus(gpu: str, library: str | 
 
 
 def test_every_model_of_a_vendor_is_known() -> None:
-    for model, library in (("mi100", "rccl"), ("MI355X", "rccl"), ("t4", "nccl"), ("rtx4090", "nccl"), ("gb10", "nccl")):
+    for model, library in (
+        ("mi100", "rccl"),
+        ("MI355X", "rccl"),
+        ("t4", "nccl"),
+        ("rtx4090", "nccl"),
+        ("gb10", "nccl"),
+    ):
         assert library_of_gpu(model) == library
     assert library_of_gpu("astra3-generic") is library_of_gpu("no such GPU") is library_of_gpu(None) is None
 
@@ -64,7 +70,16 @@ def test_a_topology_by_name_runs_the_library_of_its_gpus() -> None:
 def test_the_vendors_library_is_accepted_whatever_an_older_file_says(library: str, code: int, tmp_path: Path) -> None:
     node = load_cluster("mi300x-node")
     write_cluster(replace(node, library="nccl"), tmp_path / "old.yaml", "yaml")
-    command = ["collective", "all_reduce", "--cluster", str(tmp_path / "old.yaml"), "--size", "1M", "--library", library]
+    command = [
+        "collective",
+        "all_reduce",
+        "--cluster",
+        str(tmp_path / "old.yaml"),
+        "--size",
+        "1M",
+        "--library",
+        library,
+    ]
     answer = CliRunner().invoke(app, command)
     assert (answer.exit_code, f"; {library} " in answer.output) == (code, True), answer.output
 

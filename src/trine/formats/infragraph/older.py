@@ -1,10 +1,9 @@
 """Older forms of InfraGraph, brought into the current one.
 
 - Releases before 1.0 call accelerators ``npu`` instead of ``xpu``.
-- ``infra.proto`` of Keysight's ``chakra`` repository, from before InfraGraph's first release: ``inventory`` holds maps of
-  devices and links, ``device_instances`` (in JSON also ``deviceInstances``) a map of instances, and connections are text:
-  ``component.index.link.component.index`` within a device, ``instance.index.component.index.link.instance.index.component.index``
-  between devices.
+- ``infra.proto`` of Keysight's ``chakra`` repository, from before InfraGraph's first release: ``inventory`` holds maps
+  of devices and links, ``device_instances`` (or ``deviceInstances``) a map of instances. Connections are text:
+  ``component.0.link.component.0`` in a device, ``instance.0.component.0.link.instance.0.component.0`` between devices.
 """
 
 from __future__ import annotations
