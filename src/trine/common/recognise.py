@@ -45,6 +45,8 @@ _ROWS = (
          "trine check FILE --cluster NAME"),
     _Row(OTHER, (r'"(?:all-reduce|all-gather|reduce-scatter)-implementation(?:-custom)?"|"preferred-dataset-splits"',),
          "ASTRA-sim's system file, which describes no network", "give its network file (topology, npus_count)"),
+    _Row(OTHER, (r'"topologies-per-dim"\s*:',), "a network file of ASTRA-sim 1, which trine does not read",
+         "write topology, npus_count, bandwidth and latency, as ASTRA-sim 2 takes them"),
     _Row(OTHER, (r'^\s*\{\s*"logical-dims"',), "ASTRA-sim's logical topology for ns-3, without bandwidths",
          "give its physical topology file, or --topology torus:AxB --bandwidth B --latency L"),
     _Row(OTHER, (r"^Nodes \d+\s*\nTiers \d+",), "a topology file of htsim, which trine does not read",

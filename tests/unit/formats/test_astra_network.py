@@ -58,16 +58,6 @@ def test_rings_in_all_dimensions_are_a_torus(tmp_path: Path) -> None:
     assert rates(cluster) == rates(build_topology("torus:3x4", "50 GB/s", "500 ns", 12))
 
 
-def test_the_form_of_the_first_generation(tmp_path: Path) -> None:
-    (tmp_path / "net.json").write_text(
-        '{"topology-name": "Hierarchical", "topologies-per-dim": ["Ring", "Switch"], "dimension-type": ["N", "N"],'
-        ' "units-count": [2, 2], "links-count": [2, 1], "link-latency": [10, 20], "link-bandwidth": [25, 12.5]}'
-    )
-    cluster = read_any(tmp_path / "net.json")
-    assert rates(cluster)["gpu0", "gpu1"] == (50 * 10**9, 10_000)
-    assert rates(cluster)["gpu0", "switch"] == (12_500_000_000, 20_000)
-
-
 def test_the_unit_is_noted_and_the_gpu_chosen(tmp_path: Path) -> None:
     network(tmp_path, "Switch", "8", "400.0", "936.25")
     out = tmp_path / "out.yaml"

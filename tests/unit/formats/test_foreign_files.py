@@ -48,6 +48,7 @@ FOREIGN = {
     "astra system": ('{"scheduling-policy": "LIFO", "preferred-dataset-splits": 4}', "ASTRA-sim's system file"),
     "astra logical": ('{\n "logical-dims": ["8","2"]\n}', "logical topology for ns-3"),
     "astra memory": ('{"memory-type": "NO_MEMORY_EXPANSION"}', "ASTRA-sim's memory file"),
+    "astra 1": ('{"topology-name": "Hierarchical", "topologies-per-dim": ["Ring"]}', "of ASTRA-sim 1"),
     "htsim": ("Nodes 8\nTiers 3\nPodsize 4\n", "htsim"),
     "chakra": ('{"workload_graph": []}', "a Chakra trace in JSON: trine chakra inspect"),
     "kineto": ('{"schemaVersion": 1, "traceEvents": []}', "a profiler trace of PyTorch: trine trace inspect"),
