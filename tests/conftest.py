@@ -2,10 +2,12 @@
 
 Also select the work that ``make test`` leaves to ``make test-slow``: most cases of the tests in ``slow.yaml``, and
 fifteen sixteenths of the examples of every property test. ``TRINE_TESTS=full`` runs all of both.
+``TRINE_REQUIRE=torch`` refuses to run without torch, whose tests would be skipped.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections import defaultdict
@@ -22,6 +24,8 @@ THINNED = yaml.safe_load((TESTS / "slow.yaml").read_text(encoding="utf-8"))
 #: ``make test`` tries one in ONE_IN of a property test's examples, and at least AT_LEAST.
 ONE_IN, AT_LEAST = 16, 2
 IS_FULL = os.environ.get("TRINE_TESTS") == "full"
+#: Packages whose tests must not be skipped (CI: torch), separated by commas.
+REQUIRED = [name for name in os.environ.get("TRINE_REQUIRE", "").split(",") if name]
 
 # Background jobs ignore Ctrl-C, and so would the commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -34,6 +38,17 @@ import_module("trine.engine.run").MOST_TASKS = 0
 # --hypothesis-profile=default tries new ones.
 settings.register_profile("trine", deadline=None, derandomize=True, database=None)
 settings.load_profile("trine")
+
+
+def pytest_configure(config):
+    check_required(REQUIRED)
+
+
+def check_required(names):
+    """Raise UsageError for a required package that cannot be imported: its tests would be skipped without notice."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise pytest.UsageError(f"TRINE_REQUIRE names {name}, which is not installed: its tests would be skipped")
 
 
 @pytest.hookimpl(tryfirst=True)

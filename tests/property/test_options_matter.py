@@ -105,6 +105,7 @@ def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gpu_programs(folder)
     annotations(folder)
     replays(folder)
+    racy_plan(folder)
     return folder
 
 
@@ -186,6 +187,12 @@ def logs_and_tables(folder: Path) -> None:
     (folder / "both.log").write_text(log(rows) + log(rows, "all_gather"))
     (folder / "even.csv").write_text("0,1048576\n1048576,0\n")
     (folder / "skewed.csv").write_text("0,1048576\n8388608,0\n")
+
+
+def racy_plan(folder: Path) -> None:
+    plan = json.loads((DATA / "mscclpp" / "v2_HEAD_allreduce_allpairs_4gpu.json").read_text())
+    del plan["gpus"][0]["threadblocks"][0]["ops"][3]  # a wait
+    (folder / "racy.json").write_text(json.dumps(plan))
 
 
 def annotations(folder: Path) -> None:

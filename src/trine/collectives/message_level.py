@@ -48,6 +48,8 @@ class PlanFile(Protocol):
     def num_ranks(self) -> int: ...
     @property
     def protocol(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
 
 class ScheduleRunner(Protocol):
@@ -213,7 +215,8 @@ class MessageLevelRuns:
     def _load(self, path: str) -> PlanFile:
         """Load the plan and prove it correct before its first use."""
         if self._plan is None:
-            self._plan = load_target(_LOAD_PLAN)(path)
+            self._plan = load_target(_LOAD_PLAN)(path, self.options.no_proof)
+            self.notes = (*self.notes, *self._plan.notes) if self.options.no_proof else self.notes
         return self._plan
 
     def _protocol_of(self, plan: PlanFile, path: str) -> str:

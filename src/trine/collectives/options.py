@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
+from trine.errors import InputError
 
 AUTO = "auto"
 #: Kernel launch: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
@@ -21,6 +22,12 @@ def is_plan(algorithm: str) -> bool:
     return algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in algorithm
 
 
+def refuse_unneeded_proof(algorithm: str, no_proof: bool) -> None:
+    """Raise InputError for a request about the proof of an algorithm that is no plan and needs none."""
+    if no_proof and not is_plan(algorithm):
+        raise InputError(f"is about plans (JSON, XML), not about the algorithm {algorithm!r:.80}", field="no_proof")
+
+
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveOptions(OneLine):
@@ -29,7 +36,10 @@ class CollectiveOptions(OneLine):
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
     ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
     ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands it
-    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose.
+    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose. ``no_proof``: a plan that cannot be proven correct runs,
+    with a warning.
+
+    Raises InputError for ``no_proof`` with an algorithm that is no plan.
     """
 
     library: str = option(AUTO, "Choose the collective library.")
@@ -39,6 +49,10 @@ class CollectiveOptions(OneLine):
     nvls: bool | None = option(None, "Require or forbid NVLS.")
     min_channels: int | None = option(None, "Set the minimum of channels (NCCL_MIN_NCHANNELS).")
     max_channels: int | None = option(None, "Set the maximum of channels (NCCL_MAX_NCHANNELS).")
+    no_proof: bool = option(False, "Run a plan that trine cannot prove correct.")
+
+    def __post_init__(self) -> None:
+        refuse_unneeded_proof(self.algorithm, self.no_proof)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

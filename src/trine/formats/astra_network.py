@@ -1,15 +1,14 @@
 """Network files of ASTRA-sim's analytical backends: dimensions of rings, switches and full meshes, as clusters.
 
-The form of ASTRA-sim 2 has ``topology``, ``npus_count``, ``bandwidth`` and ``latency``; that of ASTRA-sim 1 is JSON
-with ``topologies-per-dim``, ``units-count``, ``links-count``, ``link-bandwidth`` and ``link-latency``. NPUs are numbered
-with the first dimension fastest; each list has an entry per dimension.
+The file has ``topology``, ``npus_count``, ``bandwidth`` (GB/s) and ``latency`` (ns), each a list with an entry per
+dimension. NPUs are numbered with the first dimension fastest (ASTRA-sim 2, examples/network/analytical).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
 from pathlib import Path
 
@@ -22,13 +21,7 @@ from trine.formats.media import check_links_from
 from trine.formats.reader import MAX_DEVICES, MAX_WIRES, TopologyBuilder, assemble, gpu_named
 
 RING, SWITCHED, FULL = "Ring", "Switch", "FullyConnected"
-#: Names of the fields in both forms.
-_NEW = {"topology": "topology", "count": "npus_count", "bandwidth": "bandwidth", "latency": "latency"}
-_OLD = {"topology": "topologies-per-dim", "count": "units-count", "bandwidth": "link-bandwidth",
-        "latency": "link-latency", "lanes": "links-count"}  # fmt: skip
-#: Other fields of the old form, which describe no links.
-_UNUSED = ("topology-name", "dimensions-count", "dimension-type", "nic-latency", "router-latency", "hbm-latency",
-           "hbm-bandwidth", "hbm-scale")  # fmt: skip
+_KEYS = ("topology", "npus_count", "bandwidth", "latency")
 MAX_DIMENSIONS = 8
 #: Bounds of a bandwidth in GB/s and of a latency in ns.
 _MAX_GBPS, _MAX_NS = 10.0**6, 10.0**9
@@ -50,26 +43,20 @@ def astra_cluster(
         raise SpecError("a network file of ASTRA-sim has its own numbers: leave --link out", file=file)
     if not isinstance(data, dict):
         raise SpecError(f"must be a mapping, got {show(data)}", file=file)
-    names = _OLD if _OLD["topology"] in data else _NEW
     for key in data:
-        if key not in (*names.values(), *(_UNUSED if names is _OLD else ())):
-            raise SpecError(f"unknown key {show(key)}{nearest(str(key), names.values())}", file=file)
-    kinds = [_kind(entry, file, names["topology"]) for entry in _entries(data, names["topology"], file)]
-    counts = [_count(entry, file, names["count"]) for entry in _entries(data, names["count"], file, len(kinds))]
-    gb_per_s = _numbers(data, names["bandwidth"], file, len(kinds), _MAX_GBPS)
-    ns = _numbers(data, names["latency"], file, len(kinds), _MAX_NS, least=0)
-    lanes = [1] * len(kinds)
-    if "lanes" in names and names["lanes"] in data:
-        lanes = [_count(entry, file, names["lanes"]) for entry in _entries(data, names["lanes"], file, len(kinds))]
+        if key not in _KEYS:
+            raise SpecError(f"unknown key {show(key)}{nearest(str(key), _KEYS)}", file=file)
+    kinds = [_kind(entry, file) for entry in _entries(data, "topology", file)]
+    counts = [_count(entry, file) for entry in _entries(data, "npus_count", file, len(kinds))]
+    gb_per_s = _numbers(data, "bandwidth", file, len(kinds), 1e-6, _MAX_GBPS)
+    ns = _numbers(data, "latency", file, len(kinds), 0, _MAX_NS)
     if prod(counts) > MAX_DEVICES:
-        raise SpecError(f"has {prod(counts)} NPUs, the most are {MAX_DEVICES}", file=file, field=names["count"])
+        raise SpecError(f"has {prod(counts)} NPUs, the most are {MAX_DEVICES}", file=file, field="npus_count")
+    classes = [SCALE_UP] + [SCALE_OUT] * (len(kinds) - 1)
     rates = [
-        Link(
-            bytes_per_s=round(bandwidth * 1e9) * lane, latency_ps=round(latency * 1000),
-            link_class=SCALE_OUT if dimension else SCALE_UP,
-        )
-        for dimension, (bandwidth, latency, lane) in enumerate(zip(gb_per_s, ns, lanes, strict=True))
-    ]  # fmt: skip
+        Link(bytes_per_s=round(bandwidth * 1e9), latency_ps=round(latency * 1000), link_class=link_class)
+        for bandwidth, latency, link_class in zip(gb_per_s, ns, classes, strict=True)
+    ]
     return _network(kinds, counts, rates, gpu_named(gpu), file)
 
 
@@ -81,18 +68,17 @@ def _network(kinds: list[str], counts: list[int], rates: list[Link], gpu: str | 
         draft.add(Device(name=f"gpu{number}", kind=GPU, gpu=gpu, node=node))
     for dimension, (kind, count, link) in enumerate(zip(kinds, counts, rates, strict=True)):
         stride = prod(counts[:dimension])
-        for first in range(prod(counts)):
-            if count > 1 and first // stride % count == 0:
-                members = [first + i * stride for i in range(count)]
-                if kind == SWITCHED:
-                    node = draft.devices[first].node if dimension == 0 else None
-                    name = f"switch{len(draft.devices) - prod(counts)}"
-                    switch = draft.add(Device(name=name, kind=SWITCH, node=node, forwards=True))
-                    pairs = [(member, switch) for member in members]
-                else:
-                    pairs = _pairs(kind, members, file)
-                for a, b in pairs:
-                    draft.join(a, b, link)
+        for first in range(prod(counts) if count > 1 else 0):
+            if first // stride % count:
+                continue
+            members = [first + i * stride for i in range(count)]
+            if kind == SWITCHED:
+                inside = draft.devices[first].node if dimension == 0 else None
+                name = f"switch{len(draft.devices) - prod(counts)}"
+                switch = draft.add(Device(name=name, kind=SWITCH, node=inside, forwards=True))
+            pairs = [(member, switch) for member in members] if kind == SWITCHED else _pairs(kind, members, file)
+            for a, b in pairs:
+                draft.join(a, b, link)
     shape = " x ".join(f"{kind} of {count}" for kind, count in zip(kinds, counts, strict=True))
     seen = ", ".join(format_bandwidth(round(link.bytes_per_s * 2**30 / 1e9)) for link in rates)
     notes = [f"ASTRA-sim reads its GB/s as GiB/s, and so simulates links of {seen}"]
@@ -108,7 +94,7 @@ def _network(kinds: list[str], counts: list[int], rates: list[Link], gpu: str | 
 def _pairs(kind: str, members: list[int], file: str) -> list[tuple[int, int]]:
     """Return the joined pairs of a ring or a full mesh; a ring of two has one link."""
     if kind == RING:
-        return list(zip(members, members[1:], strict=False)) + [(members[-1], members[0])] * (len(members) > 2)
+        return list(pairwise(members)) + [(members[-1], members[0])] * (len(members) > 2)
     if len(members) ** 2 > 2 * MAX_WIRES:
         raise SpecError(f"a full mesh of {len(members)} has more than {MAX_WIRES} links", file=file)
     return list(combinations(members, 2))
@@ -127,27 +113,25 @@ def _entries(data: Mapping[str, object], key: str, file: str, length: int | None
     return entries
 
 
-def _kind(entry: object, file: str, field: str) -> str:
+def _kind(entry: object, file: str) -> str:
     kinds = {"ring": RING, "switch": SWITCHED, "fullyconnected": FULL}
     if str(entry).lower() not in kinds:
         hint = nearest(str(entry)[:40], (RING, SWITCHED, FULL))
-        raise SpecError(f"unknown topology {show(entry)}{hint}", file=file, field=field)
+        raise SpecError(f"unknown topology {show(entry)}{hint}", file=file, field="topology")
     return kinds[str(entry).lower()]
 
 
-def _count(entry: object, file: str, field: str) -> int:
+def _count(entry: object, file: str) -> int:
     if not isinstance(entry, int) or isinstance(entry, bool) or not 1 <= entry <= MAX_DEVICES:
-        raise SpecError(f"must be a whole number from 1 to {MAX_DEVICES}, got {show(entry)}", file=file, field=field)
+        message = f"must be a whole number from 1 to {MAX_DEVICES}, got {show(entry)}"
+        raise SpecError(message, file=file, field="npus_count")
     return entry
 
 
-def _numbers(
-    data: Mapping[str, object], key: str, file: str, length: int, most: float, least: float = 1e-6
-) -> list[float]:
+def _numbers(data: Mapping[str, object], key: str, file: str, length: int, least: float, most: float) -> list[float]:
     numbers = []
     for entry in _entries(data, key, file, length):
-        is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
-        if not is_number or not least <= entry <= most:  # type: ignore[operator]
+        if not isinstance(entry, int | float) or isinstance(entry, bool) or not least <= entry <= most:
             raise SpecError(f"must be a number from {least:g} to {most:g}, got {show(entry)}", file=file, field=key)
-        numbers.append(float(entry))  # type: ignore[arg-type]
+        numbers.append(float(entry))
     return numbers

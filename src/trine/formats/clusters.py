@@ -344,7 +344,7 @@ def _by_keys(data: object, file: str) -> str:
     keys = set(data)
     if keys & {"infrastructure", "instances", "components", "inventory"}:
         return "infragraph"
-    if {"topology", "npus_count"} <= keys or "topologies-per-dim" in keys:
+    if {"topology", "npus_count"} <= keys:
         return "astra-sim"
     nodes = data.get("nodes")
     if keys & {"edges", "links"} and isinstance(nodes, list) and any(isinstance(n, dict) and "id" in n for n in nodes):

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trine.common.inputs import PRESETS
+from trine.common.inputs import PRESETS, head
 from trine.common.plugins import Registry
+from trine.common.recognise import TRACE, foreign_file
 from trine.errors import TraceError
 from trine.graph.workload import Workload
 
@@ -59,5 +60,9 @@ def read_trace(place: Path, batch: int | None) -> Workload:
         files_found = reader.find(place)
         if files_found is not None:
             return reader.read(files_found, batch)
+    start = head(place / "config.json" if place.is_dir() else place, 1 << 18)
+    foreign = foreign_file(start.decode("utf-8", "replace"), TRACE) if start else None
+    if foreign is not None:
+        raise TraceError(foreign, file=place)
     formats = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
     raise TraceError(f"is no trace that trine knows. It looks for: {formats}", file=place)

@@ -18,6 +18,7 @@ def test_the_promised_presets_are_there() -> None:
     assert {"b300", "gb200", "gb300", "gh200", "gb10", "h20", "mi325x", "mi350x", "mi355x"} <= set(known_gpus())
     assert {"a100-pcie-40gb", "a100-pcie-80gb", "a800-sxm", "h800-sxm", "p100", "p100-pcie"} <= set(known_gpus())
     assert {"v100-pcie", "rtx3090", "rtx-pro-6000", "mi100", "mi210"} <= set(known_gpus())
+    assert {"rtx5090", "a10", "a10g", "a6000", "l4"} <= set(known_gpus())
 
 
 @pytest.mark.parametrize("name", known_gpus())
@@ -43,6 +44,8 @@ def test_gpus_are_found_by_what_drivers_call_them() -> None:
     assert load_gpu("nvidia a100-sxm4-80gb").name == "a100-80gb"
     assert load_gpu("NVIDIA A100-PCIE-40GB").name == "a100-pcie-40gb"
     assert load_gpu("NVIDIA A100 80GB PCIe").name == "a100-pcie-80gb"
+    assert load_gpu("NVIDIA RTX A6000").name == "a6000"
+    assert [load_gpu(f"NVIDIA {name}").name for name in ("A10", "A10G", "L4")] == ["a10", "a10g", "l4"]
     with pytest.raises(SpecError, match="unknown GPU 'h100-sxn'; did you mean 'h100-sxm'"):
         load_gpu("h100-sxn")
 
@@ -69,7 +72,12 @@ MACHINES = [
     ("l40s-pcie", 8, "l40s", (24.5, 2), (24.5, 5)),
     ("rtx3090-pcie", 4, "rtx3090", (24.5, 2), (24.5, 2)),
     ("rtx4090-pcie", 8, "rtx4090", (24.5, 2), (24.5, 3)),
+    ("rtx5090-pcie", 8, "rtx5090", (53, 2), (53, 3)),
     ("rtx-pro-6000-pcie", 8, "rtx-pro-6000", (53, 2), (53, 5)),
+    ("a10-pcie", 8, "a10", (24.5, 2), (24.5, 3)),
+    ("a10g-pcie", 8, "a10g", (24.5, 2), (24.5, 3)),
+    ("l4-pcie", 8, "l4", (24.5, 2), (24.5, 3)),
+    ("a6000-pairs", 8, "a6000", (48, 1), (24.5, 3)),
     ("gh200-node", 4, "gh200", (123.6, 1), (123.6, 1)),
     ("dgx-spark", 1, "gb10", None, None),
 ]
@@ -118,6 +126,13 @@ def test_clusters_say_where_their_numbers_come_from(name: str) -> None:
     assert ("NVSwitches that reduce" in cluster.notes) == any(device.reduces for device in cluster.devices)
 
 
+#: Machines with a NIC on the first CPU only, or under every second switch: most links from a GPU to it.
+FAR_NICS = {
+    "rtx-pro-6000-pcie": 4,
+    **dict.fromkeys(("rtx4090-pcie", "rtx5090-pcie", "a10-pcie", "a10g-pcie", "l4-pcie", "a6000-pairs"), 3),
+}
+
+
 @pytest.mark.parametrize("name", [name for name in known_clusters() if load_cluster(name).fabric is not None])
 def test_every_gpu_has_a_nic_near_it(name: str) -> None:
     """One NIC per GPU if there are enough NICs; otherwise GPUs share them evenly."""
@@ -129,7 +144,7 @@ def test_every_gpu_has_a_nic_near_it(name: str) -> None:
     for gpu, nic in zip(cluster.gpus, nics, strict=True):
         assert nic is not None
         assert cluster.devices[nic].node == cluster.devices[gpu].node
-        assert len(cluster.route(gpu, nic)) <= {"rtx4090-pcie": 3, "rtx-pro-6000-pcie": 4}.get(name, 2)
+        assert len(cluster.route(gpu, nic)) <= FAR_NICS.get(name, 2)
 
 
 def test_only_hopper_and_later_nvswitches_reduce() -> None:

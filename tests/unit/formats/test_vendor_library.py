@@ -15,6 +15,7 @@ from trine.cluster.presets import library_of_gpu
 from trine.collectives.nccl.rings import is_staged, ring_rates
 from trine.collectives.nccl.topology import comm_topology
 from trine.formats.clusters import read_any, write_cluster
+from trine.training.collective import collective
 
 #: Two GPUs on PCIe, without links of their own; the GPU is of the given vendor and class.
 XML = """<system version="2"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
@@ -50,7 +51,13 @@ def test_a_list_of_links_takes_the_library_of_its_gpus(gpu: str, library: str | 
 
 
 def test_every_model_of_a_vendor_is_known() -> None:
-    for model, library in (("mi100", "rccl"), ("MI355X", "rccl"), ("t4", "nccl"), ("rtx4090", "nccl"), ("gb10", "nccl")):
+    for model, library in (
+        ("mi100", "rccl"),
+        ("MI355X", "rccl"),
+        ("t4", "nccl"),
+        ("rtx4090", "nccl"),
+        ("gb10", "nccl"),
+    ):
         assert library_of_gpu(model) == library
     assert library_of_gpu("astra3-generic") is library_of_gpu("no such GPU") is library_of_gpu(None) is None
 
@@ -64,7 +71,16 @@ def test_a_topology_by_name_runs_the_library_of_its_gpus() -> None:
 def test_the_vendors_library_is_accepted_whatever_an_older_file_says(library: str, code: int, tmp_path: Path) -> None:
     node = load_cluster("mi300x-node")
     write_cluster(replace(node, library="nccl"), tmp_path / "old.yaml", "yaml")
-    command = ["collective", "all_reduce", "--cluster", str(tmp_path / "old.yaml"), "--size", "1M", "--library", library]
+    command = [
+        "collective",
+        "all_reduce",
+        "--cluster",
+        str(tmp_path / "old.yaml"),
+        "--size",
+        "1M",
+        "--library",
+        library,
+    ]
     answer = CliRunner().invoke(app, command)
     assert (answer.exit_code, f"; {library} " in answer.output) == (code, True), answer.output
 
@@ -100,3 +116,10 @@ def test_without_peer_access_every_byte_crosses_the_host_twice() -> None:
     assert is_staged(game, game.gpus)
     assert not is_staged(replace(game, peer_access=True), game.gpus)
     assert not is_staged(usual, usual.gpus)
+
+
+@pytest.mark.parametrize(("gpus", "measured_gb_per_s"), [(8, 28.0), (4, 35.0)])
+def test_staged_messages_do_not_pass_the_root_complex(gpus: int, measured_gb_per_s: float) -> None:
+    """RTX 5090 of two Xeon 8480+, from 1 GiB on (github.com/NVIDIA/nccl/issues/1639); within 35 %."""
+    answer = collective("all_reduce", [1 << 30], load_cluster("rtx5090-pcie", gpus=gpus))
+    assert 0.65 <= answer.rows[0].busbw_bytes_per_s / 1e9 / measured_gb_per_s <= 1.35

@@ -1,5 +1,11 @@
-"""Does make test try fewer examples, and make test-slow all; and is no case of a thinned test asked by neither?"""
+"""Does make test try fewer examples, and make test-slow all; and is no case of a thinned test asked by neither?
 
+Does it state why it skips a test, and does CI run the tests that need torch?
+"""
+
+import ast
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import conftest
@@ -45,3 +51,58 @@ def test_a_name_that_is_gone_is_an_error(monkeypatch):
     monkeypatch.setattr(conftest, "THINNED", {"unit/test_gone.py": 0})
     with pytest.raises(pytest.UsageError, match="test_gone"):
         conftest.check_names({})
+
+
+ROOT = Path(__file__).parents[3]
+#: Calls that leave a test out, and the number of arguments that precede the reason.
+LEAVE_OUT = {
+    "pytest.skip": 0,
+    "pytest.xfail": 0,
+    "pytest.mark.skip": 0,
+    "pytest.mark.skipif": 1,
+    "pytest.mark.xfail": 1,
+}
+
+
+def without_reason(text):
+    """Return the lines of skips and xfails in a file that state no reason."""
+    tree = ast.parse(text)
+    calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    lines = []
+    for node in ast.walk(tree):
+        place = LEAVE_OUT.get(ast.unparse(node)) if isinstance(node, ast.Attribute) else None
+        if place is None:
+            continue
+        call = calls.get(id(node))
+        has_name = call is not None and any(keyword.arg == "reason" for keyword in call.keywords)
+        if not has_name and (call is None or len(call.args) <= place):
+            lines.append(node.lineno)
+    return sorted(lines)
+
+
+def test_a_skip_without_a_reason_is_noticed():
+    text = "import pytest\npytest.skip()\n@pytest.mark.skip\ndef test(): pytest.skip('no g++')\n"
+    assert without_reason(text) == [2, 3]
+    assert without_reason("pytest.mark.skipif(True)\npytest.mark.xfail(strict=True)\n") == [1, 2]
+    assert without_reason("pytest.mark.skipif(True, reason='x')\npytest.xfail(f'{1}')\n") == []
+
+
+def test_every_skip_and_xfail_states_its_reason_and_make_test_prints_it():
+    silent = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "tests").rglob("*.py")
+        if (lines := without_reason(path.read_text(encoding="utf-8")))
+    }
+    assert silent == {}
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    assert "-rsx" in options.split()
+
+
+def test_ci_does_not_run_without_torch():
+    conftest.check_required(["pytest"])
+    with pytest.raises(pytest.UsageError, match="no_such_package, which is not installed"):
+        conftest.check_required(["pytest", "no_such_package"])
+    commands = (ROOT / ".ci/run").read_text().splitlines()
+    required = next(i for i, line in enumerate(commands) if line.startswith("export TRINE_REQUIRE=torch"))
+    assert any("pip install" in line and "torch==" in line for line in commands[:required])
+    assert [line for line in commands[required:] if line.startswith("make")] == ["make test", "make test-slow"]

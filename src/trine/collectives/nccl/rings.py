@@ -25,7 +25,8 @@ MAX_PAIRS = 4096
 #: Maximum number of links counted per pair, so that the search stays short.
 MAX_LANES = 32
 #: GPUs without peer access in the driver: every message is written to host memory and read again. STAGED_PART, the
-#: remaining fraction of a link's bandwidth, is assumed.
+#: remaining fraction of a link's bandwidth, is assumed; eight RTX 5090 reach 28 GB/s of PCIe 5.0's 53, four of them 35
+#: (github.com/NVIDIA/nccl/issues/1639). Their messages end in memory, so that the root complex forwards none.
 NO_PEER_ACCESS = ("rtx4090", "rtx5090")
 STAGED_PART = 0.5
 
@@ -309,7 +310,8 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     """Return one ring in domain order over the cluster's routes; hops that cross a link share its rate."""
     gpus = np.asarray(domain, np.int64)
     size = len(gpus)
-    staging = STAGED_PART if is_staged(cluster, domain) else 1.0
+    staged = is_staged(cluster, domain)
+    staging = STAGED_PART if staged else 1.0
 
     def use_of(pairs: Iterable[tuple[int, int]]) -> Use:
         sources, targets = np.array(list(pairs)).T
@@ -318,7 +320,7 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
 
     load, latencies = crossings(cluster, gpus, np.roll(gpus, -1))
     worst, rate = load.worst(cluster)
-    if cluster.device_table.where(HOST)[cluster.link_table.target[load.links]].any():
+    if not staged and cluster.device_table.where(HOST)[cluster.link_table.target[load.links]].any():
         rate = min(rate, ROOT_COMPLEX_BYTES_PER_S)
     rate *= staging
     exchange = _exchange_rate(size, use_of)

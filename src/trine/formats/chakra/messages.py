@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from trine.errors import TraceError, nearest
+from trine.formats.chakra.read_json import is_json_trace, read_json_trace
 from trine.formats.chakra.schema import NODE_TYPES, classes
 from trine.workload.files import read_bytes, read_json, short
 
@@ -106,28 +107,37 @@ class Attributes(Mapping[str, Any]):
 
 
 class TraceFile(NamedTuple):
-    """Attributes of a file, and its nodes in the order of the file."""
+    """Attributes of a file, its nodes in the order of the file, and notes on the conversion of JSON."""
 
     path: Path
     attributes: Attributes
     nodes: list[RawNode]
+    notes: tuple[str, ...] = ()
 
 
 def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNode] | None = None) -> TraceFile:
-    """Read one trace, plain or gzip (``content``: the result of :func:`read_bytes` for it, if already read).
+    """Read one trace, binary or JSON, plain or gzip.
+
+    ``content``: the result of :func:`read_bytes` for it, if already read.
 
     ``known`` caches nodes by their bytes across files: identical ranks share most nodes.
 
     Raises TraceError: names the file and the node.
     """
-    parts = _messages(read_bytes(path) if content is None else content, path)
+    content = read_bytes(path) if content is None else content
+    notes: tuple[str, ...] = ()
+    if is_json_trace(path):
+        messages, notes = read_json_trace(content, path)
+        parts = iter(messages)
+    else:
+        parts = _messages(content, path)
     head = classes().metadata()
     first = next(parts, None)
     if first is None:
         raise TraceError("is empty: a Chakra trace begins with its metadata", file=path)
     _parse(head, first, path, "the metadata")
     nodes = _nodes(parts, path, {} if known is None else known)
-    return TraceFile(path, Attributes(head.attr, path, "the metadata"), nodes)
+    return TraceFile(path, Attributes(head.attr, path, "the metadata"), nodes, notes)
 
 
 def _nodes(parts: Iterator[bytes], path: Path, known: dict[bytes, RawNode]) -> list[RawNode]:

@@ -147,7 +147,8 @@ def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own
     for node in file.nodes:
         if node.type == schema.METADATA:
             known = messages.merged(known, messages.node_groups(node, tables.num_ranks, file.path), file.path)
-    return _StepWriter(file.path, known, tables, own).program(in_order(file))
+    program = _StepWriter(file.path, known, tables, own).program(in_order(file))
+    return program._replace(notes=(*file.notes, *program.notes)) if file.notes else program
 
 
 class _StepWriter:

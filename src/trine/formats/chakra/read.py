@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from trine.common.inputs import is_file, read_text
+from trine.common.inputs import head, is_file, read_text
 from trine.common.outputs import MANIFEST
+from trine.common.recognise import CHAKRA, foreign_file
 from trine.errors import InputError, TraceError, nearest
 from trine.formats.chakra.messages import Groups, RawNode, TraceFile, read_file, read_groups
 from trine.formats.chakra.programs import NodeRoofline, Program, Tables, make_program
+from trine.formats.chakra.read_json import is_json_trace
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.program import Collective, Recv, Send
 from trine.workload.files import read_bytes, short
@@ -28,6 +30,8 @@ WRITER = "trine"
 MAX_BYTES = 16 * 2**30
 MAX_RANKS = 1 << 20
 _RANK = r"\.(\d{1,7})\.et(\.gz)?"
+#: Traces in JSON, if there are none in the binary form.
+_JSON_RANK = r"\.(\d{1,7})\.json(\.gz)?"
 
 
 def groups_file(prefix: str) -> Path:
@@ -46,7 +50,8 @@ def read_chakra(
 ) -> ChakraTrace:  # fmt: skip
     """Read the Chakra execution traces of all ranks, plain or gzip.
 
-    prefix: path up to ``.<rank>.et``; ranks are numbered from 0 without a gap.
+    prefix: path up to ``.<rank>.et``, or up to ``.<rank>.json`` for traces in JSON; also one of the JSON files. Ranks
+        are numbered from 0 without a gap.
     comm_groups: JSON of process groups, ``{"1": [0, 1]}``; default: ``<prefix>.groups.json`` if it exists.
     roofline: time compute nodes by their ``num_ops`` and ``tensor_size`` instead of their durations.
     algorithms: collective -> the algorithm to simulate; default: the first one registered for it.
@@ -78,10 +83,10 @@ def _check_used(trace: ChakraTrace, tables: Tables) -> None:
         raise InputError("no trace has a GPU's compute node with a tensor_size to time by it", field="roofline")
 
 
-def _numbered(prefix: str) -> dict[int, Path]:
+def _numbered(prefix: str, ending: str = _RANK) -> dict[int, Path]:
     """Return the trace file of each rank."""
     place = Path(prefix)
-    pattern = re.compile(re.escape(place.name) + _RANK)
+    pattern = re.compile(re.escape(place.name) + ending)
     if not place.name or not place.parent.is_dir():
         return {}
     files: dict[int, Path] = {}
@@ -110,8 +115,23 @@ def _check_list(place: Path, files: Mapping[int, Path]) -> None:
             raise TraceError(problem_text, file=place)
 
 
+def _json_files(prefix: str) -> dict[int, Path]:
+    """Return the traces in JSON at a prefix, or those of the job that a single file belongs to.
+
+    Raises TraceError for a file of another program, with the command that reads it.
+    """
+    if not is_file(prefix):
+        return _numbered(prefix, _JSON_RANK)
+    if (foreign := foreign_file(head(prefix, 1 << 18).decode("utf-8", "replace"), CHAKRA)) is not None:
+        raise TraceError(foreign, file=prefix)
+    if not is_json_trace(Path(prefix)):
+        return {}
+    match = re.fullmatch(rf"(.+?){_JSON_RANK}", prefix)
+    return {0: Path(prefix)} if match is None else _numbered(match[1], _JSON_RANK)
+
+
 def _files(prefix: str) -> tuple[Path, ...]:
-    files = _numbered(prefix)
+    files = _numbered(prefix) or _json_files(prefix)
     if not files:
         place = Path(prefix)
         names = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []

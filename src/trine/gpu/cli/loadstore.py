@@ -124,7 +124,7 @@ class LoadStoreQuestion:
         return self.kernel_options.make(
             algorithm=self.operator.algorithm, protocol="auto" if without_protocol else self.operator.protocol,
             fold="off" if self.inside.no_fold else "auto", verify=self.inside.verify_fold, matrix=self.matrix,
-            moe=self.moe,
+            moe=self.moe, no_proof=self.operator.no_proof,
         )  # fmt: skip
 
     def _run(self, cluster: Cluster, options: LoadStoreOptions) -> LoadStoreCollectiveResult:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trine.collectives.options import AUTO, is_plan
+from trine.collectives.options import AUTO, is_plan, refuse_unneeded_proof
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
 from trine.errors import InputError, nearest
@@ -43,6 +43,7 @@ class LoadStoreOptions(OneLine):
     fold: ``auto`` or ``off``. verify: run folded and unfolded, and compare everything.
     matrix: for all_to_all_v, bytes from each rank (row) to each; None: the same for all. moe: for moe_dispatch and
         moe_combine, tokens and experts; their kernels define workgroups and wavefronts.
+    no_proof: run a plan that cannot be proven correct, with a warning.
 
     Raises
     ------
@@ -63,6 +64,7 @@ class LoadStoreOptions(OneLine):
     verify: bool = False
     matrix: Sequence[Sequence[int]] | None = None
     moe: MoeOptions | None = None
+    no_proof: bool = False
 
     def __post_init__(self) -> None:
         if self.protocol not in (AUTO, *PROTOCOLS):
@@ -84,6 +86,7 @@ class LoadStoreOptions(OneLine):
             raise InputError(f"{self.algorithm} sets its own bookkeeping", field="bookkeeping")
         if self.is_plan and self.workgroups is not None:
             raise InputError(f"{self.algorithm} says its thread blocks itself", field="workgroups")
+        refuse_unneeded_proof(self.algorithm, self.no_proof)
         if self.verify and self.fold == "off":
             raise InputError("runs folded and unfolded, and folding is off", field="verify")
 

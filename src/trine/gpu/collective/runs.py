@@ -218,7 +218,7 @@ class Programs:
                 raise InputError(f"cannot matter: kernels of {self.op} say it themselves", field=field)
 
     def _load_plan(self) -> KernelPlan:
-        from trine.gpu.plans import check_plan, load_plan
+        from trine.gpu.plans import load_checked, load_plan
 
         path = self.options.algorithm
         plan = load_plan(path)
@@ -226,8 +226,7 @@ class Programs:
             raise InputError(f"is a plan for {plan.collective}, not for {self.op}", file=path)
         if plan.num_ranks != self.num_ranks:
             raise InputError(f"is a plan for {plan.num_ranks} ranks, the group has {self.num_ranks}", file=path)
-        check_plan(plan)
-        return plan
+        return load_checked(path, self.options.no_proof)
 
 
 #: No likely range: too few machines have been compared with programs of this level.

@@ -166,7 +166,8 @@ class PlanMachine:
             waiting = [block for block in waiting if not block.done]
             if waiting and not advanced:
                 raise self._deadlock(waiting)
-        self._check_left_over()
+        if self.plan.is_proven:
+            self._check_left_over()
 
     # -- one step ------------------------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class KernelPlan:
     in the file (``Simple``, ``LL``, ``LL128``). ``max_bytes`` None: no limit. ``alignment``: of ranges, in bytes.
     ``chunks_of_size``: chunks in the message whose size nccl-tests prints. ``reuse_scratch``: scratch has a fixed size
     and is used in turns. ``double_scratch``: two halves, so that a run does not meet the packets of the run before.
-    ``notes``: remarks on the file for the reader, one a line.
+    ``notes``: remarks on the file for the reader, one a line. ``is_proven``: False if it runs despite a failed proof.
     """
 
     name: str
@@ -162,6 +162,7 @@ class KernelPlan:
     chunks_of_size: int = 0
     notes: tuple[str, ...] = ()
     file: str = ""
+    is_proven: bool = True
 
     @property
     def num_ranks(self) -> int:

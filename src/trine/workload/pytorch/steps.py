@@ -299,7 +299,7 @@ def _collective(
     known_names = (each for each in operations if each != communication.UNNAMED)
     sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
-    groups = [size for each in args if isinstance(size := each.get("Group size"), int) and size > 0]
+    groups = [group for each in args if isinstance(group := each.get("Group size"), int)]
     return CollectiveRow(
         next(known_names, communication.UNNAMED), next(sizes, None), time or cpu_ps,
         group_size=max(groups, default=None),

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from trine.common.inputs import PRESETS, preset_names
+from trine.common.inputs import PRESETS, preset_names, read_text
+from trine.common.recognise import foreign_file
 from trine.common.schema import Field, OrNone
 from trine.errors import SpecError, as_known, nearest
 
@@ -347,6 +348,8 @@ def _read(path: Path) -> ModelSpec:
 
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}
+    if "family" not in shapes and (foreign := foreign_file(read_text(path), "")) is not None:
+        raise SpecError(foreign, file=path)
     family = check_family(shapes.pop("family", None), str(path))
     spec = check(FAMILIES[family], shapes, path, {"name": path.stem, "file": str(path)})
     if isinstance(spec, Transformer):

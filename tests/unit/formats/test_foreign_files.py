@@ -1,0 +1,259 @@
+"""Is a file of another program recognised before it is parsed, with its name and what to give instead?
+
+We wrote the samples; they have the form of the programs' outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trine.cli.main import app
+from trine.cluster import load_cluster
+from trine.common.recognise import CHAKRA, CLUSTER, TRACE, foreign_file
+from trine.errors import InputError, SpecError
+from trine.formats.clusters import read_any
+from trine.formats.gpu_names import gpu_of_text, named_gpus
+from trine.training.collective import collective
+
+P2P = """[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
+Device: 0, NVIDIA A40, pciBusID: 4, pciDeviceID: 0, pciDomainID:0
+Device: 1, NVIDIA A40, pciBusID: 5, pciDeviceID: 0, pciDomainID:0
+Device=0 CAN Access Peer Device=1
+
+P2P Connectivity Matrix
+     D\\D     0     1
+     0	     1     1
+     1	     1     1
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1
+     0 639.61  52.75
+     1  52.75 639.52
+"""
+CONFIG = json.dumps({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024})
+FOREIGN = {
+    "p2p": (P2P, "p2pBandwidthLatencyTest"),
+    "quoted p2p": ("```\n" + P2P[P2P.index("P2P Conn") :] + "```\n", "p2pBandwidthLatencyTest"),
+    "nvbandwidth": ("nvbandwidth Version: v0.8\nRunning host_to_device_memcpy_ce.\n", "nvbandwidth"),
+    "transferbench": ("TransferBench v1.50.00\n===\n[Common]\n", "AMD's bandwidth test"),
+    "perftest": ("  RDMA_Write BW Test\n Dual-port : OFF\n", "perftest"),
+    "smi": ("+---+\n| NVIDIA-SMI 550.54.15   Driver Version: 550.54.15 |\n", "nvidia-smi without its matrix"),
+    "nvlink": ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n", "nvidia-smi nvlink"),
+    "nccl log": ("n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n", "debug log of NCCL"),
+    "nccl-tests": ("# nThread 1 nGpus 8 minBytes 8\n#   out-of-place\n", "a log of nccl-tests"),
+    "bare rows": ("  1048576  262144  float  sum  -1  60.1  17.4  30.5  0\n", "a log of nccl-tests"),
+    "astra system": ('{"scheduling-policy": "LIFO", "preferred-dataset-splits": 4}', "ASTRA-sim's system file"),
+    "astra logical": ('{\n "logical-dims": ["8","2"]\n}', "logical topology for ns-3"),
+    "astra memory": ('{"memory-type": "NO_MEMORY_EXPANSION"}', "ASTRA-sim's memory file"),
+    "astra 1": ('{"topology-name": "Hierarchical", "topologies-per-dim": ["Ring"]}', "of ASTRA-sim 1"),
+    "htsim": ("Nodes 8\nTiers 3\nPodsize 4\n", "htsim"),
+    "chakra": ('{"workload_graph": []}', "a Chakra trace in JSON: trine chakra inspect"),
+    "kineto": ('{"schemaVersion": 1, "traceEvents": []}', "a profiler trace of PyTorch: trine trace inspect"),
+    "execution": ('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "an execution trace of PyTorch"),
+    "config": (CONFIG, "a Hugging Face config.json, which trine does not read yet: write its sizes into a model file"),
+}
+
+
+def refusal(text: str, name: str, folder: Path) -> str:
+    (folder / name).write_text(text)
+    with pytest.raises(SpecError) as found:
+        read_any(folder / name)
+    message = str(found.value)
+    assert "\n" not in message
+    assert len(message) <= 400
+    return message
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("ending", [".txt", ".yaml", ".json"])
+def test_files_of_other_programs_are_named(name: str, ending: str, tmp_path: Path) -> None:
+    text, words = FOREIGN[name]
+    message = refusal(text, f"file{ending}", tmp_path)
+    assert words in message
+    with pytest.raises(SpecError, match=words.partition(":")[0].replace("(", ".")):
+        load_cluster(str(tmp_path / f"file{ending}"))
+
+
+def test_a_bandwidth_test_names_its_gpu(tmp_path: Path) -> None:
+    message = refusal(P2P, "p2p.txt", tmp_path)
+    assert "give `nvidia-smi topo -m` (its 2 x NVIDIA A40: --gpu a40)" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Device: 0, fine\n\tindented by a tab\nlinks of the machine\nand {more\n",
+        "name of the machine\nlinks: all of them\nnotes follow here\n} and so on\n",
+        "devices are listed below\n%YAML oddities\n* and stars\n",
+    ],
+)
+def test_no_parser_of_yaml_complains_about_other_text(text: str, tmp_path: Path) -> None:
+    assert "is in no format that trine recognises" in refusal(text, "notes.txt", tmp_path)
+
+
+def test_a_faulty_yaml_file_still_names_the_line(tmp_path: Path) -> None:
+    text = "name: mine\ndevices:\n- {name: gpu, count: 8\nlinks: []\n"
+    for name in ("mine.yaml", "mine.txt"):
+        assert f"{name}:4: " in refusal(text, name, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, TRACE, CHAKRA])
+def test_a_reader_never_turns_away_its_own_files(kind: str) -> None:
+    own = {
+        CLUSTER: "topology: [ Ring ]\nnpus_count: [ 4 ]\n",
+        TRACE: '{"traceEvents": []}',
+        CHAKRA: '{"workload_graph": []}',
+    }
+    assert foreign_file(own[kind], kind) is None
+    assert all(foreign_file(text, kind) for other, text in own.items() if other != kind)
+    assert foreign_file("", kind) is foreign_file("name: x\n", kind) is None
+
+
+def test_traces_and_models_name_foreign_files_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    for command in (
+        ["trace", "inspect", str(tmp_path / "config.json")],
+        ["trace", "inspect", str(tmp_path)],
+        ["trace", "inspect", f"model:{tmp_path / 'config.json'}"],
+        ["chakra", "inspect", str(tmp_path / "config.json")],
+    ):
+        answer = CliRunner().invoke(app, command)
+        assert answer.exit_code == 2
+        assert "Hugging Face config.json, which trine does not read yet" in answer.output
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    answer = CliRunner().invoke(app, ["trace", "inspect", str(tmp_path / "topo.txt")])
+    assert "the matrix of `nvidia-smi topo -m`: trine cluster import FILE" in answer.output
+
+
+# -- environment dumps -------------------------------------------------------------------------------------------------
+
+TORCH = """Collecting environment information...
+PyTorch version: 2.5.1+cu124
+Is debug build: False
+
+OS: Ubuntu 22.04.3 LTS (x86_64)
+Is CUDA available: True
+GPU models and configuration: {gpus}
+Nvidia driver version: 535.104.05
+
+Versions of relevant libraries:
+[pip3] numpy==1.26.4
+"""
+TWO = "\nGPU 0: NVIDIA H100 80GB HBM3\nGPU 1: NVIDIA H100 80GB HBM3\n"
+MATRIX = """GPU Topology:
+\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \tNV18\tPIX\t0-31\t0
+GPU1\tNV18\t X \tNODE\t0-31\t0
+NIC0\tPIX\tNODE\t X \t\t
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+VLLM = TORCH.format(gpus=TWO) + "vLLM Version: 0.9.2\nvLLM Build Flags:\nCUDA Archs: Not Set; ROCm: Disabled\n"
+
+
+def test_a_dump_without_links_names_its_gpus_and_presets(tmp_path: Path) -> None:
+    message = refusal(TORCH.format(gpus=TWO), "env.txt", tmp_path)
+    assert "PyTorch's environment dump (2 x NVIDIA H100 80GB HBM3), without links" in message
+    assert "--gpu h100-sxm, or take the preset dgx-h100" in message
+    one = TORCH.format(gpus="GPU 0: Some GPU 9000\n").replace("\n", "\n> ")
+    assert "(1 x Some GPU 9000), without links: give `nvidia-smi topo -m` with --gpu MODEL" in refusal(
+        one, "one.txt", tmp_path
+    )
+    assert "vLLM's environment dump" in refusal(VLLM, "vllm.txt", tmp_path)
+
+
+def test_the_matrix_in_a_dump_is_read_with_its_gpu(tmp_path: Path) -> None:
+    (tmp_path / "env.txt").write_text(VLLM + MATRIX + "CUDA_VISIBLE_DEVICES=0,1\n")
+    cluster = read_any(tmp_path / "env.txt")
+    assert [device.gpu for device in cluster.devices if device.kind == "gpu"] == ["h100-sxm"] * 2
+    assert {link.medium for link in cluster.links} == {"nvlink4", "pcie5"}
+    assert "2 x NVIDIA H100 80GB HBM3" in cluster.sources["GPU model"]
+    other = read_any(tmp_path / "env.txt", gpu="h200")
+    assert "GPU model" not in other.sources
+    assert {device.gpu for device in other.devices if device.kind == "gpu"} == {"h200"}
+
+
+def test_names_of_gpus_in_text() -> None:
+    table = "|   0  NVIDIA A100-SXM4-40GB          On  |   00000000:07:00.0 Off |\n"
+    listed = "GPU 0: Tesla T4 (UUID: GPU-1)\nGPU 1: NVIDIA A40 (UUID: GPU-2)\n"
+    assert named_gpus(table) == {0: "NVIDIA A100-SXM4-40GB"}
+    assert gpu_of_text(table) == "a100-40gb"
+    assert named_gpus(listed) == {0: "Tesla T4", 1: "NVIDIA A40"}
+    assert gpu_of_text(listed) is gpu_of_text("GPU 0: no such model\n") is gpu_of_text("") is None
+
+
+# -- topo -m with topo -p2p --------------------------------------------------------------------------------------------
+
+TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-31\nGPU1\tPHB\t X \t0-31\n"
+ACCESS = " \tGPU0\tGPU1\t\n GPU0\tX\t{a}\t\n GPU1\t{a}\tX\t\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"
+LEGEND = "\nLegend:\n\n  X    = Self\n  PHB  = a bridge\n  NV#  = NVLinks\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "access", "words"),
+    [
+        ("GNS", False, "2 x GNS (GPU not supported): no peer access"),
+        ("CNS", False, "2 x CNS (chipset not supported): no peer access"),
+        ("OK", True, "2 x OK (peer access): GPUs have peer access"),
+    ],
+)
+@pytest.mark.parametrize("order", [0, 1])
+def test_peer_access_comes_from_the_second_matrix(
+    code: str, access: bool, words: str, order: int, tmp_path: Path
+) -> None:
+    parts = [TOPO + LEGEND, ACCESS.format(a=code)]
+    (tmp_path / "both.txt").write_text("".join(parts[::-1] if order else parts))
+    cluster = read_any(tmp_path / "both.txt", gpu="rtx4090")
+    (tmp_path / "topo.txt").write_text(parts[0])
+    alone = read_any(tmp_path / "topo.txt", gpu="rtx4090")
+    assert cluster.peer_access is access
+    assert words in cluster.notes
+    assert (alone.peer_access, alone.links == cluster.links) == (None, True)
+
+
+def test_only_some_pairs_or_another_query_leave_peer_access_open(tmp_path: Path) -> None:
+    header = " \tGPU0\tGPU1\tGPU2\n"
+    some = header + " GPU0\tX\tOK\tTNS\n GPU1\tOK\tX\tTNS\n GPU2\tTNS\tTNS\tX\n"
+    topo = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tSYS\nGPU2\tSYS\tSYS\tX\n"
+    (tmp_path / "some.txt").write_text(topo + some)
+    cluster = read_any(tmp_path / "some.txt", gpu="a40")
+    assert cluster.peer_access is None
+    assert "4 x TNS (topology not supported), 2 x OK" in cluster.notes
+    nvlink = "$ nvidia-smi topo -p2p n\n" + ACCESS.format(a="NS")
+    (tmp_path / "n.txt").write_text(TOPO + nvlink)
+    assert read_any(tmp_path / "n.txt", gpu="a40").peer_access is None
+    (tmp_path / "nr.txt").write_text(TOPO + nvlink + "$ nvidia-smi topo -p2p r\n" + ACCESS.format(a="OK"))
+    assert read_any(tmp_path / "nr.txt", gpu="a40").peer_access is True
+
+
+def test_other_repeated_matrices_are_still_refused(tmp_path: Path) -> None:
+    assert "has two rows" in refusal(TOPO + TOPO, "two.txt", tmp_path)
+    assert "shows no links: give `topo -m`" in refusal(ACCESS.format(a="OK"), "p2p.txt", tmp_path)
+
+
+def test_a_matrix_without_peer_access_halves_what_reaches_the_other_gpu(tmp_path: Path) -> None:
+    times = []
+    for code in ("OK", "GNS"):
+        (tmp_path / "m.txt").write_text(TOPO + LEGEND + ACCESS.format(a=code))
+        cluster = read_any(tmp_path / "m.txt", gpu="a40")
+        times.append(collective("all_reduce", [1 << 30], cluster).rows[0].time_ps)
+    assert 1.9 < times[1] / times[0] < 2.1
+
+
+def test_errors_of_every_reader_stay_one_line(tmp_path: Path) -> None:
+    for number, text in enumerate(("\x00" * 50, "GPU 0: " * 5000, "Device: 0, " * 5000, "{" * 50_000, "- " * 50_000)):
+        path = tmp_path / f"odd{number}.txt"
+        path.write_text(text)
+        with pytest.raises(InputError) as found:
+            read_any(path)
+        assert len(str(found.value)) <= 400
