@@ -65,6 +65,31 @@ def odds_of(monkeypatch, odds):
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
 
 
+@pytest.mark.parametrize(("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (51, "slow")])
+@pytest.mark.parametrize(("places", "by"), [(range(5, 12), 1.2), (range(1, 21), 1.16)])
+def test_a_range_above_the_band_is_a_misfit_unless_a_fault_is_more_likely(
+    expected, monkeypatch, odds, state, places, by
+):
+    odds_of(monkeypatch, odds)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in places:
+        measured[place] = round(expected.usual[place].high_ps * by)
+    verdict = check_curve(expected, measured)
+    assert (verdict.state, verdict.noise) == (state, ())
+    if state != "slow":
+        assert verdict.reason.startswith(f"{len(places)} of 21 sizes lie above the band in a row, up to ")
+        assert (verdict.suspicious_from, verdict.cause) == (None, None)
+
+
+@pytest.mark.parametrize(("places", "by"), [((5, 6), 1.1), ((5,), 3.0), ((5, 7, 9), 1.3)])
+def test_isolated_sizes_and_narrow_excesses_are_healthy(expected, monkeypatch, places, by):
+    odds_of(monkeypatch, 40)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in places:
+        measured[place] = round(expected.usual[place].high_ps * by)
+    assert check_curve(expected, measured).state == "healthy"
+
+
 @pytest.mark.parametrize(
     ("slow", "first", "last", "alone"),
     [
