@@ -187,7 +187,7 @@ def log_text(op: str, ranks: int, nodes: int, sizes: Sequence[int], times_ps: Se
         f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step_of(sizes)}(factor) warmup iters: 5",
         *(f"#  Rank {rank:2} Group  0 Pid {100 + rank} on  host{rank * nodes // ranks} device {rank} [0x00] Device"
           for rank in range(ranks)),
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+        "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong",
     ]  # fmt: skip
     for size, time in zip(sizes[:kept], times_ps, strict=False):
         us, rate = time / 1e6, size / time * 1e3
@@ -292,7 +292,8 @@ def main() -> None:
         tally = run(arguments.logs, arguments.seed, Path(folder))
     print("\n".join(lines(tally)))
     print(
-        f"\nfalse alarms {tally.false_alarms:.1%} of healthy logs; faults found with the right cause {tally.found:.1%}; "
+        f"\nfalse alarms {tally.false_alarms:.1%} of healthy logs; "
+        f"faults found with the right cause {tally.found:.1%}; "
         f"cannot decide {tally.undecided:.1%} of logs with five sizes or more"
     )
 

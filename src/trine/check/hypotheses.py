@@ -179,7 +179,8 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
         for missing in sorted({1, per_node // 2} - {0}):
             if missing < per_node:
                 name = f"{per_node - missing} of {per_node} NICs of each node carry the traffic"
-                yield _Variant(NICS, name, _scaled(cluster, SCALE_OUT, (per_node - missing) / per_node), options)
+                fewer = _scaled(cluster, SCALE_OUT, (per_node - missing) / per_node)
+                yield _Variant(NICS, name, fewer, options, "some NICs are idle")
         for part in SLOW_PARTS:
             if (slow := _one_slow(cluster, SCALE_OUT, part)) is not None:
                 name = f"one NIC runs at {_PART_NAMES[part]} of its rate"

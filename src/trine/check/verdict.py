@@ -1,6 +1,6 @@
 """The verdict on measured times: healthy, slow, cannot decide, or the model does not fit.
 
-- Slow: a fault is 50 times more likely than a sound machine, or a large size is far above its band.
+- Slow: a fault is 20 times more likely than a sound machine, or a large size is far above its band.
 - Model does not fit: a range of sizes lies beyond its band, too fast or too slow, and no fault is more likely.
 - Cannot decide: sizes lie above the band, but too few are measured, or a fault and a misfit are about as likely.
 - Healthy: nothing of this. A size above its band between sizes inside their bands is noise.
@@ -21,16 +21,18 @@ HEALTHY, SLOW_RUN, UNDECIDED, MISFIT, INCOMPLETE = (
     "healthy", "slow", "cannot decide", "model does not fit", "incomplete"
 )  # fmt: skip
 #: Minimum log odds of a cause, known or unknown, against a healthy machine for a slow run.
-MIN_LOG_ODDS = math.log(50)
+MIN_LOG_ODDS = math.log(20)
 #: Log odds from which on a fault is too likely to blame the model for a range above the band.
 MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.
 MARGIN = 1.15
 #: A range of sizes is at least this wide, with each size extending half-way to its neighbours.
 MIN_OCTAVES = 1.5
-#: A prediction does not fit a machine if most sizes lie outside their band, or if a range at least MIN_OCTAVES wide is
-#: faster than the band's lower end by this factor: a machine cannot exceed its hardware.
+#: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes is faster than the
+#: band's lower end, since a machine cannot exceed its hardware: MIN_OCTAVES by FAST_BY everywhere, or FAST_OCTAVES by
+#: FASTEST_BY somewhere.
 FAST_BY = 1.5
+FAST_OCTAVES, FASTEST_BY = 3.0, 1.25
 #: With fewer sizes, only a large one decides.
 FEW_SIZES = 4
 DECIDES_BYTES = 256 << 20
@@ -167,7 +169,10 @@ def _too_fast(expected: Expected, measured_ps: Sequence[int], is_slow: bool, noi
     fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
     slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in noise]
     quick = runs_of(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
-    is_wide = any(octaves(sizes, run) >= MIN_OCTAVES for run in quick)
+    is_wide = any(octaves(sizes, run) >= MIN_OCTAVES for run in quick) or any(
+        octaves(sizes, run) >= FAST_OCTAVES and max(usual[i].low_ps / measured_ps[i] for i in run) > FASTEST_BY
+        for run in runs_of(len(sizes), lambda i: measured_ps[i] < usual[i].low_ps)
+    )
     is_mixed = not is_slow and 2 * (len(fast) + len(slow)) > len(sizes)
     is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
     if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):

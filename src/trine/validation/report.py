@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from trine.check.compare import check_curve
 from trine.check.hypotheses import Expected
+from trine.check.verdict import HEALTHY, check_curve
 from trine.collectives.result import size_axis
 from trine.collectives.sizes import format_size
 from trine.results.picture import save, subplots
@@ -87,7 +87,7 @@ def skipped(validation: CollectiveValidation) -> list[tuple[tuple[str, str], int
 
 
 def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
-    """(quality, series that the rule of :func:`trine.check.compare.check_log` calls suspicious, all), by quality.
+    """(quality, series that :func:`trine.check.verdict.check_curve` does not call healthy, all), by quality.
 
     Without the causes that are named after a part or an option: predicting those for every series takes minutes.
     """
@@ -101,8 +101,8 @@ def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
         expected = Expected(
             sizes=tuple(x.point.size_bytes for x in points), usual=tuple(x.predicted for x in points), causes=()
         )
-        found_slow = check_curve(expected, [x.point.time_ps for x in points]).suspicious_from is not None
-        answers.setdefault(quality, []).append(found_slow)
+        state = check_curve(expected, [x.point.time_ps for x in points]).state
+        answers.setdefault(quality, []).append(state != HEALTHY)
     return [(quality, sum(answers[quality]), len(answers[quality])) for quality in sorted(answers)]
 
 

@@ -187,6 +187,10 @@ def test_the_text_never_contradicts_its_table(tmp_path: Path, factor: float, see
         assert not fast or f"; {fast} faster than predicted (worst " in verdict
         assert not check.causes
         return
+    if check.state != "slow":
+        assert verdict.startswith(f"# {check.state}: ")
+        assert (check.suspicious_from, check.cause) == (None, None)
+        return
     assert check.suspicious_from is not None
     assert check.suspicious_to is not None
     within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
@@ -205,7 +209,8 @@ def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: P
     data = Path(__file__).parents[3] / "examples" / "data"
     cluster = load_cluster("gh200-node", nodes=2)
     for step in (1, 2):
-        assert check_log(thinned(read_log(data / "gh200-8.log"), step), cluster).healthy
+        sound = check_log(thinned(read_log(data / "gh200-8.log"), step), cluster)
+        assert (sound.state, sound.noise) == ("model does not fit", ())  # ten sizes in a row are 1.4 to 3 times slow
         sick = check_log(thinned(read_log(data / "gh200-8-tcp.log"), step), cluster)
         assert sick.suspicious_from == 8
 
@@ -268,9 +273,9 @@ def test_a_range_in_the_middle_is_named(tmp_path: Path) -> None:
 
 def test_a_prediction_that_is_too_slow_fits_another_machine(tmp_path: Path) -> None:
     check = check_log(log_of(tmp_path, [time / 4 for time in times_us(dgx())]), dgx())
-    assert (check.state, check.healthy, check.suspicious_from) == ("misfit", False, None)
+    assert (check.state, check.healthy, check.suspicious_from) == ("model does not fit", False, None)
     assert all(row.state == FAST for row in check.rows)
-    assert "prediction does not fit this machine: 32 of 32 sizes lie below the band" in check.table()
+    assert "model does not fit: 32 of 32 sizes lie below the band" in check.table()
     assert "the cluster's numbers may be too low" in check.table()
 
 
@@ -299,7 +304,7 @@ def test_what_the_log_states_is_the_cause(tmp_path: Path) -> None:
     assert check_log(found, dgx(2)).stated == ""
     for known in ({"network": "Socket"}, {"environment": {"IB_DISABLE": "1"}}):
         check = check_log(replace(found, **known), dgx(2))  # type: ignore[arg-type]
-        assert names(check) == "nodes talk by TCP instead of RDMA"
+        assert names(check).startswith("nodes talk by TCP instead of RDMA")
         assert check.stated.startswith("the log s")
         assert check.stated in check.verdict()
     assert all(each.cause.kind != "tcp" for each in check_log(replace(found, network="IB"), dgx(2)).causes)
@@ -317,36 +322,34 @@ def test_one_host_is_not_a_cluster_of_two(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(counts + "\n".join(table(rows, ranks=16)))
     check = check_log(read_log(path), dgx(2))
-    assert (check.state, check.causes, check.cause) == ("misfit", (), None)
+    assert (check.state, check.causes, check.cause) == ("model does not fit", (), None)
     assert "the log is of 1 host with 16 ranks, the cluster has 2 nodes" in check.verdict()
 
 
 def test_a_known_mismatch_stops_the_diagnosis(tmp_path: Path) -> None:
     slow = [5 * time for time in times_us(dgx())]
     check = check_log(log_of(tmp_path, slow, gpu="NVIDIA A100-SXM4-80GB"), dgx())
-    assert (check.state, check.causes) == ("misfit", ())
-    assert (
-        check.table().splitlines()[-1].startswith("# prediction does not fit this machine: the log names NVIDIA A100")
-    )
+    assert (check.state, check.causes) == ("model does not fit", ())
+    assert check.table().splitlines()[-1].startswith("# model does not fit: the log names NVIDIA A100")
     for name in ("NVIDIA H100 PCIe", "NVIDIA H200", "Tesla T4", "NVIDIA H20"):
-        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "misfit"
+        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "model does not fit"
     stand_in = check_log(log_of(tmp_path, slow, gpu="NVIDIA A10G"), dgx())
     assert (stand_in.state, "the log names NVIDIA A10G, the cluster has h100-sxm" in stand_in.notes) == (
-        "suspicious",
+        "slow",
         True,
     )
     for name in ("NVIDIA H100 80GB HBM3", "NVIDIA Graphics Device"):
-        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "suspicious"
+        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "slow"
 
 
 def test_a_cluster_with_too_slow_a_network_does_not_fit(tmp_path: Path) -> None:
     """The description has a third of the measured machine's network: predictions are 3x too slow at large sizes."""
     described = degraded(dgx(2), "scale-out", 0.3)
     check = check_log(log_of(tmp_path, times_us(dgx(2)), 2), described)
-    assert check.state == "misfit"
+    assert check.state == "model does not fit"
     assert "times faster than predicted" in check.verdict()
     document = check.document()
-    assert (document["state"], document["likely_cause"]) == ("misfit", None)
+    assert (document["state"], document["likely_cause"]) == ("model does not fit", None)
 
 
 def test_in_place_results_are_their_own(tmp_path: Path) -> None:
@@ -399,12 +402,12 @@ def test_given_gpus_overrule_an_uncertain_number_of_ranks(tmp_path: Path) -> Non
     path = tmp_path / "log.txt"
     path.write_text("\n".join(table([(1 << p, 2**p / 25e3, 2**p / 25e3) for p in (28, 30)], ranks=512)))
     code, output = run("check", path, "--cluster", "dgx-h100")
-    assert (code, "of 512 ranks" in output, "fits 435 to 588 ranks" in output) == (0, True, True)
+    assert (code, "of 512 ranks" in output, "fits 435 to 588 ranks" in " ".join(output.split())) == (0, True, True)
     for ranks in (480, 256):
         code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", ranks)
         assert (code, f"of {ranks} ranks" in output) == (0, True), output
     code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", 8)
-    assert (code, "--op or --gpus contradicts the log" in output) == (0, True)
+    assert (code, "--op or --gpus contradicts the log" in " ".join(output.split())) == (0, True)
 
 
 def test_given_options_overrule_the_log_with_a_note(tmp_path: Path) -> None:

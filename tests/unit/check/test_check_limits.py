@@ -34,8 +34,8 @@ def test_a_lone_size_is_noise_from_fifteen_percent_above_its_band(expected, time
     assert verdict.noise == ((SIZES[4],) if is_noise else ())
 
 
-@pytest.mark.parametrize(("odds", "is_suspicious"), [(49, False), (51, True)])
-def test_odds_of_fifty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
+@pytest.mark.parametrize(("odds", "is_suspicious"), [(19, False), (21, True)])
+def test_odds_of_twenty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
     weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
     verdict = check_curve(expected, [round(1.2 * usual.high_ps) for usual in expected.usual])
@@ -63,6 +63,31 @@ def test_causes_are_alike_within_three_percent(expected, apart, are_alike):
 def odds_of(monkeypatch, odds):
     weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
+
+
+@pytest.mark.parametrize(("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (21, "slow")])
+@pytest.mark.parametrize(("places", "by"), [(range(5, 12), 1.2), (range(1, 21), 1.16)])
+def test_a_range_above_the_band_is_a_misfit_unless_a_fault_is_more_likely(
+    expected, monkeypatch, odds, state, places, by
+):
+    odds_of(monkeypatch, odds)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in places:
+        measured[place] = round(expected.usual[place].high_ps * by)
+    verdict = check_curve(expected, measured)
+    assert (verdict.state, verdict.noise) == (state, ())
+    if state != "slow":
+        assert verdict.reason.startswith(f"{len(places)} of 21 sizes lie above the band in a row, up to ")
+        assert (verdict.suspicious_from, verdict.cause) == (None, None)
+
+
+@pytest.mark.parametrize(("places", "by"), [((5, 6), 1.1), ((5,), 3.0), ((5, 7, 9), 1.3)])
+def test_isolated_sizes_and_narrow_excesses_are_healthy(expected, monkeypatch, places, by):
+    odds_of(monkeypatch, 19)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in places:
+        measured[place] = round(expected.usual[place].high_ps * by)
+    assert check_curve(expected, measured).state == "healthy"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +123,9 @@ def test_a_range_is_slow_from_an_octave_and_a_half_on(expected, monkeypatch, slo
         (range(21), 1.1, False),
         (range(21), 1.2, True),
         (range(10), 1.2, False),
+        (range(5, 8), 1.3, True),
+        (range(5, 8), 1.24, False),
+        (range(5, 7), 1.3, False),
         (range(11), 1.2, True),
     ],
 )

@@ -84,22 +84,6 @@ def test_many_sizes_in_a_fraction_of_an_octave_are_never_called_alone(factor: fl
     assert (found.state, found.noise) == (state, ())
 
 
-@pytest.mark.parametrize(("factor", "state"), [(1.0, "healthy"), (1.2, "model does not fit"), (4.0, "slow")])
-def test_a_range_that_is_slower_than_healthy_machines_is_a_misfit_or_a_fault(factor: float, state: str) -> None:
-    """Four neighbouring sizes are slower than the band, and the smallest sizes faster than predicted."""
-    expected = expected_of(SIZES)
-    factors = dict.fromkeys(SIZES[:4], 0.7)
-    factors |= {
-        size: factor * (t.high_ps / t.time_ps if factor > 1 else 1)
-        for size, t in zip(SIZES[6:10], expected.usual[6:10], strict=True)
-    }
-    found = verdict_of(SIZES, factors)
-    assert found.state == state
-    if state == "model does not fit":
-        assert "4 of 23 sizes lie above the band in a row" in found.reason
-        assert (found.cause, found.causes) == (None, ())
-
-
 def test_a_run_twice_as_slow_is_slow() -> None:
     found = verdict_of(SIZES, 2.5)
     assert (found.state, found.suspicious_from, found.suspicious_to) == ("slow", SIZES[0], SIZES[-1])
