@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from trine.search.space import Layout
     from trine.search.worker import PackedJob
 
-#: Most stages of a small job, and most chunks of a stage of the interleaved schedule: a first stage, a last one and two
-#: between them; the same for chunks.
-STAGES, CHUNKS = 4, 4
+#: Most stages of a small job (a first one, a last one and two between them), and most chunks of all stages.
+STAGES, CHUNKS = 4, 16
 #: Most layers of a usual chunk in the smaller jobs.
 MOST_LAYERS = 4
 
@@ -57,7 +56,8 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
     """
     if layout.pp == 1:
         return FormSample(1, 1, ((3,), (4,)), (1, 2))
-    pp, virtual_stages = min(layout.pp, STAGES), min(layout.virtual_stages, CHUNKS)
+    pp = min(layout.pp, STAGES)
+    virtual_stages = min(layout.virtual_stages, CHUNKS // pp)
     if layout.schedule == "interleaved":  # micro-batches are a multiple of the stages
         least = pp if micro_batches == layout.pp else 2 * pp
         counts = (least, least + pp)

@@ -8,9 +8,10 @@ of the same form (:mod:`trine.search.calibration`):
 - ``fixed``: further time of a pass, such as the launch that waits for the GPU;
 - ``tail``, ``tail_layer``: the end of a step, and its part per layer of a stage.
 
-With L layers a stage and m micro-batches, the difference of the differences of four jobs (3 and 4 layers; m and m + 1)
-is the time of one layer and micro-batch. A form that is not calibrated takes the corrections of the most similar one:
-contention depends on tp, cp and experts, and hardly on the micro-batch.
+Four jobs (two numbers of layers and of micro-batches) determine them. They run at the clock of the layout's step
+(:mod:`trine.search.step_clocks`), and their chunks differ from each other as the layout's do, so that the same rank
+limits the pace. A form that is not calibrated takes the corrections of the most similar one: contention depends on tp,
+cp and experts, and hardly on the micro-batch.
 """
 
 from __future__ import annotations

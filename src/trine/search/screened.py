@@ -60,18 +60,34 @@ class ScreenedSearch(Search):
         if not self.estimates or self.pareto:
             super().search(families)
             return
-        self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
-        kept = self.without_twins(families)
-        self.measure([family.layout for family in kept])
-        self._calibrate_each_tp(kept)
-        for family in kept:
-            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+        self._begin(families)
         size = FIRST_ROUND
         while (size := self._round_size(size)) and (batch := self._candidates(size, self._horizon_ps())):
             self.simulate(batch)
         if self.ranked:
             self._simulate_tie()
         self.count_rest()
+
+    def _begin(self, families: Sequence[Family]) -> None:
+        """Calibrate the most usual forms, and queue the families by the estimates of their fastest pipelines."""
+        self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
+        kept = self.without_twins(families)
+        self.measure([family.layout for family in kept])
+        self._calibrate_each_tp(kept)
+        for family in kept:
+            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+
+    def estimate_all(self, most: int) -> int:
+        """Estimate about ``most`` layouts, the likely fastest families first; return their number. Simulate none."""
+        self.estimates = True
+        self._begin(self.space.families())
+        while self.queue and self.num_screened < most:
+            entry = heapq.heappop(self.queue)
+            if entry.stage == FAMILY:
+                self.expand(entry.subject)
+            elif entry.stage == LAYOUT:
+                self.refine(entry)
+        return self.num_screened
 
     @property
     def _known_screen(self) -> LayoutScreen:
@@ -111,10 +127,12 @@ class ScreenedSearch(Search):
         stages = self.likely_stages(layout, costs)
         return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
 
-    def _memory_error(self, layout: Layout) -> float:
+    def _most_memory(self, layout: Layout) -> float:
+        """Return the most estimated bytes of a layout that is worth a simulation."""
         if self.ranked:
-            return 0.0
-        return MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
+            return self.capacity
+        error = MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
+        return (1 + error) * self.capacity
 
     def _estimate_now(self, entry: Entry) -> int:
         """Return the estimate of an entry with the corrections known by now."""
@@ -206,9 +224,7 @@ class ScreenedSearch(Search):
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
-            elif (
-                self.capacity and self._needed(entry.subject) > (1 + self._memory_error(entry.subject)) * self.capacity
-            ):
+            elif self.capacity and self._needed(entry.subject) > self._most_memory(entry.subject):
                 self.reject_for_memory(entry.subject, MEMORY_LIKELY)
             else:
                 batch.append(entry._replace(bound=estimate))
