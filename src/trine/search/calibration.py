@@ -58,6 +58,14 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
         return FormSample(1, 1, ((3,), (4,)), (1, 2))
     pp = min(layout.pp, STAGES)
     virtual_stages = min(layout.virtual_stages, CHUNKS // pp)
+    of_layout = () if stages is None else stages.chunks
+    chunks = _shape(pp * virtual_stages, of_layout)
+    while of_layout and sum(chunks) + len(chunks) > sum(of_layout) and max(pp, virtual_stages) > 2:
+        if virtual_stages > 2:  # no job has more layers than the model
+            virtual_stages -= 1
+        else:
+            pp -= 1
+        chunks = _shape(pp * virtual_stages, of_layout)
     if layout.schedule == "interleaved":  # micro-batches are a multiple of the stages
         least = pp if micro_batches == layout.pp else 2 * pp
         counts = (least, least + pp)
@@ -65,7 +73,6 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
         least = min(2 * pp, micro_batches)
         step = 2 if layout.schedule == "dualpipe" else 1
         counts = (least, least + step)
-    chunks = _shape(pp * virtual_stages, () if stages is None else stages.chunks)
     return FormSample(pp, virtual_stages, (chunks, tuple(count + 1 for count in chunks)), counts)
 
 

@@ -98,7 +98,8 @@ class LayerCosts:
 
     def scaled(self, slowdown: float) -> LayerCosts:
         """Return the costs with the layers' times multiplied by ``slowdown``."""
-        return replace(self, **{name: int(slowdown * getattr(self, name)) for name in _TIMES})
+        times: dict[str, Any] = {name: int(slowdown * getattr(self, name)) for name in _TIMES}
+        return replace(self, **times)
 
 
 #: Times of a layer, and of the model's ends.
