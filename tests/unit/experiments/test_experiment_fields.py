@@ -105,7 +105,7 @@ def test_a_field_without_its_file_is_refused(tmp_path):
     ],
 )
 def test_latencies_of_the_fabric_and_of_links_vary(tmp_path, field, values, per_step_us):
-    """The catalogue gives the preset's answer. A tree's message crosses 4 ends of the fabric and 28 NVLinks, up and down."""
+    """The catalogue gives the preset's answer. A tree's message crosses 4 ends of the fabric and 28 NVLinks."""
     settings = {"op": "all_reduce", "cluster": "dgx-h100", "nodes": 2, "size": "64K"}
     spec = trine.ExperimentSpec(command="collective", settings=settings, vary={field: values})
     times = trine.sweep(spec, tmp_path / "e", processes=1).to_frame("points")["time_us"].tolist()
