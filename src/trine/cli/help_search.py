@@ -18,7 +18,7 @@ _CELL = re.compile(r"^\|([^|\n]+)\|", re.M)
 _CODE = re.compile(r"^```.*?^```", re.S | re.M)
 
 
-class Finding(NamedTuple):
+class WordPlace(NamedTuple):
     """A place that is about a word. kind: its title in the answer; page: topic of ``trine help``, or a command."""
 
     kind: str
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def find_word(word: str, pages: Mapping[str, Path]) -> list[Finding]:
+def find_word(word: str, pages: Mapping[str, Path]) -> list[WordPlace]:
     """Return the places about a word: terms of the glossary, options, headings, then first cells of tables."""
     pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(word.lower().lstrip('-'))}", re.I)
     texts = {name: _CODE.sub("", read_text(path)) for name, path in pages.items()}
@@ -34,11 +34,11 @@ def find_word(word: str, pages: Mapping[str, Path]) -> list[Finding]:
     for kind, mark in (("Pages", _HEADING), ("Tables", _CELL)):
         for name, text in texts.items():
             lines = (_plain(match[match.lastindex or 0]) for match in mark.finditer(text))
-            found += [Finding(kind, name, line) for line in dict.fromkeys(lines) if pattern.search(line)]
+            found += [WordPlace(kind, name, line) for line in dict.fromkeys(lines) if pattern.search(line)]
     return found
 
 
-def answer(word: str, found: list[Finding]) -> str:
+def answer(word: str, found: list[WordPlace]) -> str:
     """Return the findings as text, at most MOST_SHOWN of a kind."""
     lines = [f"No page is called {word!r}. These places are about it:"]
     for kind in dict.fromkeys(each.kind for each in found):
@@ -55,15 +55,15 @@ def answer(word: str, found: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _terms(glossary: str, pattern: re.Pattern[str]) -> Iterator[Finding]:
+def _terms(glossary: str, pattern: re.Pattern[str]) -> Iterator[WordPlace]:
     """Yield the entries of the glossary whose term, or a second word in italics, matches."""
     for entry in re.split(r"\n(?=- \*\*|\n|#)", glossary):
         terms = re.findall(r"\*+([^*]+)\*+", entry)
         if entry.strip().startswith("- **") and any(map(pattern.search, terms)):
-            yield Finding("Glossary", "glossary", _plain(entry.strip().removeprefix("- ")))
+            yield WordPlace("Glossary", "glossary", _plain(entry.strip().removeprefix("- ")))
 
 
-def _options(pattern: re.Pattern[str]) -> Iterator[Finding]:
+def _options(pattern: re.Pattern[str]) -> Iterator[WordPlace]:
     """Yield the options whose name or list of values matches, with the commands that have them; names first."""
     commands: dict[tuple[bool, str, str], list[str]] = {}
     for command in COMMANDS:
@@ -75,7 +75,7 @@ def _options(pattern: re.Pattern[str]) -> Iterator[Finding]:
                 commands.setdefault((not is_name, each.long, text), []).append(command.words)
     for (_, name, text), words in sorted(commands.items(), key=lambda item: item[0][0]):
         more = f" and {len(words) - 2} more" if len(words) > 2 else ""
-        yield Finding("Options", f"{name} of {', '.join(words[:2])}{more}", text)
+        yield WordPlace("Options", f"{name} of {', '.join(words[:2])}{more}", text)
 
 
 def _plain(text: str) -> str:

@@ -54,9 +54,9 @@ def expand_range(text: str, *, has_colons: bool = True) -> list[int | float | st
         kind = operator if operator in ("+", "/") else "*" if operator else "+"
     units = {each for each in (unit, last_unit, by_unit) if each}
     if units and all(each.upper() in _POWER for each in units):
-        sizes = [_bytes(number, each) for number, each in ((first, unit), (last, last_unit))]
+        start, end = _bytes(first, unit), _bytes(last, last_unit)
         step = Fraction(2) if by is None else Fraction(by) if kind in ("*", "/") else _bytes(by, by_unit)
-        values = list(_steps(*sizes, step, "*" if by is None else kind, text))
+        values = list(_steps(start, end, step, "*" if by is None else kind, text))
         return [_size(value) for value in values]
     if len(units) > 1:
         raise InputError(f"the range {text!r:.80} has several units: {', '.join(sorted(units))}")

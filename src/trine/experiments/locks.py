@@ -12,11 +12,6 @@ from trine.experiments.journal import JOURNAL, folder_of, shard_folders
 from trine.experiments.places import make_folder
 from trine.experiments.spec import ExperimentSpec, Shard
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 
 @contextmanager
 def locked(directory: Path, spec: ExperimentSpec, shard: Shard) -> Iterator[None]:
@@ -44,7 +39,9 @@ def _lock(folder: Path, stack: ExitStack, *, is_patient: bool = False) -> bool:
 
     Returns True without a lock on Windows, and on a file system without locks.
     """
-    if fcntl is None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
         return True
     try:
         handle = os.open(folder, os.O_RDONLY)

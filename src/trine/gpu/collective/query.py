@@ -194,11 +194,11 @@ def _compared(
             same = LoadStoreRuns(runs.op, runs.cluster, runs.ranks, replace(runs.options, algorithm=wanted))
             return _row(same, size, time, operator), None
         except InputError as error:
-            reason = f"the load-store level takes the fastest of its kernels, since {wanted} is impossible: {error}"
+            reason = f"load-store: takes the fastest of its kernels, since {wanted} is impossible: {error}"
     elif own == AUTO:
-        reason = f"the load-store level has no {wanted}, the library's choice: it takes the fastest of its kernels"
+        reason = f"load-store: has no {wanted}, the library's choice; takes the fastest of its kernels"
     elif not is_plan(own) and own.partition(":")[0] != wanted.partition(":")[0]:
-        reason = f"the operator level has no {own}: it takes {wanted}, the library's choice"
+        reason = f"operator: has no {own}; takes {wanted}, the library's choice"
     return _row(runs, size, time, operator), reason
 
 

@@ -320,7 +320,8 @@ class FidelityResult(_GroupReport):
         for row in self.rows:
             lines += ["", *_parts(row)]
         for note in self.notes:
-            lines += textwrap.wrap(f"operator: {note}", text.width(), initial_indent="# ", subsequent_indent="#   ")
+            words = note if note.startswith(("operator: ", "load-store: ")) else f"operator: {note}"
+            lines += textwrap.wrap(words, text.width(), initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(lines)
 
 
