@@ -12,9 +12,8 @@ CODES = {
     "NS": "not supported", "DR": "disabled by the registry", "U": "unknown",
 }  # fmt: skip
 #: A header: GPU0 and the next name, not a row of the matrix.
-_HEADER = re.compile(r"^(?:[^\w\n]|\x1b\[[0-9;]*m)*GPU0[^\S\n|]*\|?[^\S\n]*GPU1\b", re.MULTILINE)
+_HEADER = re.compile(r"^[^\w\n]*GPU0[^\S\n|]*\|?[^\S\n]*GPU1\b", re.MULTILINE)
 _ROW = re.compile(r"^\W*GPU\d+[\s|]+(.*)$", re.MULTILINE)
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: Queries about NVLinks or atomics, which do not tell about reads and writes.
 _OTHER_QUERY = re.compile(r"topo\s+-p2p\s+[na]\b[^\n]*\n\s*\Z")
 
@@ -46,9 +45,11 @@ class PeerAccess:
 def split_peer_access(text: str) -> tuple[str, PeerAccess | None]:
     """Return the text without its matrices of ``topo -p2p``, and the first of them; None if the text has none.
 
-    A text with only such a matrix stays as it is.
+    The text has no colours. A text with only such a matrix stays as it is.
     """
     starts = [match.start() for match in _HEADER.finditer(text)]
+    if not starts:
+        return text, None
     parts = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     found = [_codes(part) for part in parts]
     if not any(found) or all(found):
@@ -64,7 +65,7 @@ def split_peer_access(text: str) -> tuple[str, PeerAccess | None]:
 def _codes(part: str) -> list[str]:
     """Return the codes of a matrix of ``topo -p2p``; empty for another matrix."""
     codes: list[str] = []
-    for row in _ROW.finditer(_ESCAPES.sub("", part).partition("Legend:")[0]):
+    for row in _ROW.finditer(part.partition("Legend:")[0]):
         cells = row[1].replace("|", " ").split()
         if "X" in cells:
             codes += [cell for cell in cells if cell != "X"]

@@ -68,7 +68,7 @@ def nvidia_smi_cluster(
     Raises SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
     """
     check_links_from(links_from)
-    rest, access = split_peer_access(text)
+    rest, access = split_peer_access(_ESCAPES.sub("", text))
     matrix = parse_matrix(rest, file)
     choices = LinkChoices(given=links or {})
     named = gpu_of_text(text) if gpu is None else None
