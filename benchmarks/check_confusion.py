@@ -127,7 +127,8 @@ def draw(expected: Sequence[Expected], count: int, seed: int) -> list[Case]:
     pools: dict[str, list[Case]] = {kind: [] for kind in KINDS}
     for number, each in enumerate(expected):
         usual = [time.time_ps for time in each.usual]
-        faults = [*each.causes, *(late(d, usual) for d in DELAYS_PS), *(at_share(s, usual) for s in SPEEDS)]
+        plain = (cause for cause in each.causes if ", with " not in cause.name)
+        faults = [*plain, *(late(d, usual) for d in DELAYS_PS), *(at_share(s, usual) for s in SPEEDS)]
         for fault in faults:
             slowed = sum(time >= MIN_SLOWDOWN * base for time, base in zip(fault.times_ps, usual, strict=True))
             if slowed >= MIN_SLOWED:
@@ -153,7 +154,7 @@ def put_on(times_ps: Sequence[int], fault: Hypothesis, expected: Expected) -> li
 def same(said: Hypothesis, fault: Hypothesis) -> bool:
     """Return True if a named cause is the fault."""
     if not fault.fitted:
-        return said.name == fault.name
+        return said.group == fault.group
     if said.kind != fault.kind:
         return False
     changed = np.log(np.asarray(said.times_ps, float) / np.asarray(fault.times_ps, float))

@@ -254,7 +254,7 @@ class Tally:
 
 
 def run(logs: int, seed: int, folder: Path, kinds: Sequence[str] = KINDS, wrong: list | None = None) -> Tally:  # type: ignore[type-arg]
-    """Draw and judge logs; the kinds take turns, and every second one is healthy."""
+    """Draw and judge logs; the kinds take turns, and every third one is healthy."""
     chance = random.Random(seed)
     tally = Tally(defaultdict(Counter), Counter())
     others = [kind for kind in kinds if kind != HEALTHY]

@@ -26,6 +26,8 @@ MIN_LOG_ODDS = math.log(20)
 MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.
 MARGIN = 1.15
+#: The same where most sizes of a log lie above the band.
+MOST_MARGIN = 1.05
 #: A range of sizes is at least this wide, with each size extending half-way to its neighbours.
 MIN_OCTAVES = 1.5
 #: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes is faster than the
@@ -119,10 +121,11 @@ def _slow_runs(
 
 
 def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[float]) -> list[list[int]]:
-    """Return the runs of neighbouring sizes that lie clearly above the band: wide ones, or most sizes."""
-    clear = [run for run in runs if len(run) > 1 and max(above[i] for i in run) > MARGIN]
-    wide = [run for run in clear if octaves(sizes, run) >= MIN_OCTAVES]
-    return wide or (clear if 2 * sum(map(len, clear)) > len(sizes) else [])
+    """Return the runs of neighbouring sizes that lie above the band: clearly, over a wide range, or most sizes."""
+    several = [run for run in runs if len(run) > 1]
+    wide = [run for run in several if octaves(sizes, run) >= MIN_OCTAVES and max(above[i] for i in run) > MARGIN]
+    far = [run for run in several if max(above[i] for i in run) > MOST_MARGIN]
+    return wide or (far if 2 * sum(map(len, far)) > len(sizes) else [])
 
 
 def _range_above(
