@@ -20,7 +20,7 @@ from trine.search._passes import PassState, PassTables, run_passes
 ROUNDS = 3
 
 
-class Messages(NamedTuple):
+class StageMessages(NamedTuple):
     """Times of messages from each rank to the next one in ps, int64[pp]; the last rank's goes to the first.
 
     wait_ps: the part for which the sender waits before its next pass.
@@ -30,7 +30,7 @@ class Messages(NamedTuple):
     wait_ps: Int64
 
 
-def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, messages: Messages) -> int:
+def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, messages: StageMessages) -> int:
     """Return the end of the last pass in ps.
 
     durations: times of passes in ps by kind (forward, backward, input gradient, weight gradient, and what follows
@@ -48,7 +48,7 @@ def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, me
     return first + (second - first) * (micro_batches - shown) // pp
 
 
-def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int64, messages: Messages) -> int:
+def _run(schedule: str, pp: int, micro_batches: int, stages: int, durations: Int64, messages: StageMessages) -> int:
     tables = _tables(schedule, pp, micro_batches, stages)
     if tables is None:
         return 0

@@ -27,7 +27,7 @@ from trine.parallel.plan import GRADIENTS_SHARDED
 from trine.search.bounds import StageLayers, by_stage, memory_bounds
 from trine.search.calibration import FormSample, SmallJobs
 from trine.search.probe import LayerCosts, Probe
-from trine.search.recurrence import Messages, pipeline_ps
+from trine.search.recurrence import StageMessages, pipeline_ps
 from trine.search.space import Layout
 
 #: Fields of a form, the most important first: corrections of another sharding or offload say nothing about a tail.
@@ -153,8 +153,8 @@ class LayoutScreen:
         chunks = chunk_layers(layout, stages, self._layers)
         return _step(layout, micro_batches, costs, chunks, self.correction(layout), self._messages(layout, costs))
 
-    def _messages(self, layout: Layout, costs: LayerCosts) -> Messages:
-        return Messages(self._probe.messages(layout, costs.message), self._probe.waits(layout, costs.message))
+    def _messages(self, layout: Layout, costs: LayerCosts) -> StageMessages:
+        return StageMessages(self._probe.messages(layout, costs.message), self._probe.waits(layout, costs.message))
 
     def _micro_batches(self, layout: Layout) -> int:
         return self._global_batch // layout.dp // layout.micro_batch
@@ -224,7 +224,7 @@ def most_layers(layout: Layout, chunks: list[float]) -> float:
 
 
 def _step(
-    layout: Layout, micro_batches: int, costs: LayerCosts, chunks: list[float], use: Correction, messages: Messages
+    layout: Layout, micro_batches: int, costs: LayerCosts, chunks: list[float], use: Correction, messages: StageMessages
 ) -> int:
     """Return the step time in ps with layers ``chunks`` and the corrections ``use``."""
     passes = _passes_ps(layout, costs, chunks, use)

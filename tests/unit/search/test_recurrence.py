@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trine.search.recurrence import Messages, pipeline_ps
+from trine.search.recurrence import StageMessages, pipeline_ps
 
 FORWARD, BACKWARD = 100, 200
 
@@ -14,7 +14,7 @@ def durations(chunks, forward=FORWARD, backward=BACKWARD):
 
 
 def messages(pp, time_ps=0, wait_ps=0):
-    return Messages(np.full(pp, time_ps, np.int64), np.full(pp, wait_ps, np.int64))
+    return StageMessages(np.full(pp, time_ps, np.int64), np.full(pp, wait_ps, np.int64))
 
 
 def end(schedule, pp, micro_batches, virtual_stages=1, message=0, wait=0):
