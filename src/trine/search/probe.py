@@ -439,7 +439,7 @@ class _Marks:
     def path(self, source: int, target: int, alone: Callable[[Collective], int], with_target: bool = False) -> int:
         """Return the longest path in ps from the start of step ``source`` to the start of step ``target``, or its end.
 
-        Streams and queues of collectives run in order. StageMessages take no time. Collectives that only some
+        Streams and queues of collectives run in order. Messages take no time. Collectives that only some
         micro-batches have (reductions of gradients) are left out.
         """
         end: dict[int, int] = {}
