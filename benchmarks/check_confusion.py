@@ -72,11 +72,19 @@ class Case:
 
 @dataclass
 class Tally:
-    """Verdicts on faults (fault kind -> verdict -> count), and the number of right ones per kind."""
+    """Verdicts on faults (fault kind -> verdict -> count), and the number of right ones per kind.
+
+    near: number of faults that are among the first two causes.
+    """
 
     said: dict[str, Counter[str]]
     right: Counter[str]
     merged: int = 0
+    near: int = 0
+
+    def share_near(self) -> float:
+        """Return the share of faults that are among the first two causes."""
+        return self.near / max(1, sum(sum(row.values()) for row in self.said.values()))
 
     def share(self) -> float:
         return sum(self.right.values()) / max(1, sum(sum(row.values()) for row in self.said.values()))
@@ -183,6 +191,7 @@ def judge_faults(
             merged = not exact and fault.name in said.alike
             tally.right[fault.kind] += exact or merged
             tally.merged += merged
+            tally.near += exact or merged or any(same(each.cause, fault) for each in said.causes[:2])
     return tally
 
 

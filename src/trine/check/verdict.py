@@ -1,6 +1,6 @@
 """The verdict on measured times: healthy, slow, cannot decide, or the model does not fit.
 
-- Slow: a fault is 20 times more likely than a sound machine, or a large size is far above its band.
+- Slow: a fault is 50 times more likely than a sound machine, or a large size is far above its band.
 - Model does not fit: a range of sizes lies beyond its band, too fast or too slow, and no fault is more likely.
 - Cannot decide: sizes lie above the band, but too few are measured, or a fault and a misfit are about as likely.
 - Healthy: nothing of this. A size above its band between sizes inside their bands is noise.
@@ -21,7 +21,7 @@ HEALTHY, SLOW_RUN, UNDECIDED, MISFIT, INCOMPLETE = (
     "healthy", "slow", "cannot decide", "model does not fit", "incomplete"
 )  # fmt: skip
 #: Minimum log odds of a cause, known or unknown, against a healthy machine for a slow run.
-MIN_LOG_ODDS = math.log(20)
+MIN_LOG_ODDS = math.log(50)
 #: Log odds from which on a fault is too likely to blame the model for a range above the band.
 MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.

@@ -65,7 +65,7 @@ def odds_of(monkeypatch, odds):
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
 
 
-@pytest.mark.parametrize(("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (21, "slow")])
+@pytest.mark.parametrize(("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (51, "slow")])
 @pytest.mark.parametrize(("places", "by"), [(range(5, 12), 1.2), (range(1, 21), 1.16)])
 def test_a_range_above_the_band_is_a_misfit_unless_a_fault_is_more_likely(
     expected, monkeypatch, odds, state, places, by
