@@ -34,8 +34,8 @@ def test_a_lone_size_is_noise_from_fifteen_percent_above_its_band(expected, time
     assert verdict.noise == ((SIZES[4],) if is_noise else ())
 
 
-@pytest.mark.parametrize(("odds", "is_suspicious"), [(19, False), (21, True)])
-def test_odds_of_twenty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
+@pytest.mark.parametrize(("odds", "is_suspicious"), [(49, False), (51, True)])
+def test_odds_of_fifty_are_suspicious(expected, monkeypatch, odds, is_suspicious):
     weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
     verdict = check_curve(expected, [round(1.2 * usual.high_ps) for usual in expected.usual])
