@@ -134,6 +134,7 @@ REFUSED = [
     (H100, "--library ncl", "library"),
     ("all_reduce --size 1M --cluster mi300x-node", "--library nccl", "library"),
     (H100, "--launch by-hand", "launch"),
+    (f"{H100} --algorithm ring", "--no-proof", "plans"),
     (H100, "--algorithm rign", "ring"),
     (H100, "--algorithm collnet", "algorithm"),
     (H100, "--protocol ll256", "protocol"),

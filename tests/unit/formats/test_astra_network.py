@@ -82,7 +82,7 @@ def test_the_unit_is_noted_and_the_gpu_chosen(tmp_path: Path) -> None:
         (FORM.format(kinds="FullyConnected", counts="9000") + NUMBERS, "a full mesh of 9000 has more than 2097152"),
         (FORM.format(kinds="Ring", counts="4") + NUMBERS.replace("{bandwidth}", "tbd"), "bandwidth: must be a number"),
         (FORM.format(kinds="Ring", counts="4") + NUMBERS.replace("{bandwidth}", "0"), "from 1e-06 to 1e+06, got 0"),
-        (FORM.format(kinds="Ring", counts="4") + NUMBERS.replace("{latency}", ".inf"), "latency: must be a number"),
+        (FORM.format(kinds="Ring", counts="4") + NUMBERS.replace("{latency}", ".inf"), ".inf is no finite number"),
         (FORM.format(kinds="Ring", counts="4") + NUMBERS.replace("{latency}", "-1"), "from 0 to 1e+09, got -1"),
         (FORM.format(kinds="Ring", counts="4") + NUMBERS + "speed: 4\n", "unknown key 'speed'"),
         (FORM.format(kinds=", ".join(["Ring"] * 9), counts="2"), "topology: must have 1 to 8 entries, got 9"),

@@ -171,7 +171,7 @@ def test_faults_of_csv_are_named(tmp_path, text, message):
             '{"writes": [{"peer": true, "address": 0, "bytes": 8, "time_us": 1}]}',
             "writes.json:0: peer: must be a number",
         ),
-        ('{"writes": [{"peer": 1, "address": 0, "bytes": 8, "time_us": NaN}]}', "NaN is not a number"),
+        ('{"writes": [{"peer": 1, "address": 0, "bytes": 8, "time_us": NaN}]}', "'NaN' is not a number"),
         ('{"writes": [{"peer": 1, "address": 0, "bytes": 8, "time": 5}]}', "needs a unit"),
         ('{"writes": [{"peer": 99999999999999999999999, "address": 0, "bytes": 8, "time_us": 1}]}', "peer"),
     ],

@@ -125,7 +125,7 @@ def test_faults_are_named(tmp_path: Path, ring: Cluster, task: object, message: 
         ('{"task": []}', "unknown key 'task'; did you mean 'tasks'"),
         ('{"tasks": [}', "graph.json:1: not valid JSON"),
         ('{"tasks": [], "tasks": []}', "the key 'tasks' is given twice"),
-        ('{"tasks": [{"id": 1, "kind": "join", "need": NaN}]}', "NaN is not a number"),
+        ('{"tasks": [{"id": 1, "kind": "join", "need": NaN}]}', "'NaN' is not a number"),
     ],
 )
 def test_faults_of_the_file_are_named(tmp_path: Path, ring: Cluster, text: str, message: str) -> None:
