@@ -27,7 +27,7 @@ def test_a_few_faults_on_a_few_curves(confusion: ModuleType) -> None:
     for step in (1, 2):
         tally = confusion.judge_faults(found, expected, cases, False, step, {})
         print(f"every {step}: right {tally.share():.1%}, among the first two {tally.share_near():.1%}")
-        assert tally.share() >= 0.65  # of 120; the targets are of 300, below
+        assert tally.share() >= (0.75 if step == 1 else 0.7)  # of 120; the targets are of 300, below
         assert tally.share_near() >= 0.75
         assert confusion.judge_healthy(found, expected, False, step, {}) == []
 
