@@ -303,7 +303,7 @@ def _distributed(document: dict[str, object], key: str) -> int | None:
 def _gpu_name(document: dict[str, object], device: int) -> str | None:
     """Return the name of the GPU with the number ``device``, or the name that all listed GPUs have.
 
-    ROCm counts the CPUs as devices too, so a kernel's number is none of the listed ones.
+    ROCm counts the CPUs as devices too, so kernels have other numbers than the list.
     """
     properties = document.get("deviceProperties")
     entries = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
