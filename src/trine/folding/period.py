@@ -47,6 +47,10 @@ MOST_TRIED = 0.75
 LEAST_MICRO_BATCHES = 12
 #: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
 FEW_MICRO_BATCHES, FEW_IF_WAITING = 6, 4
+#: Rounds (one micro-batch per stage) that are tried first with virtual stages. The first rank begins
+#: 2 (pp - 1) + (v - 1) pp passes ahead of its first backward pass, which is less than two rounds of v passes for any v;
+#: so fill and drain take two rounds together with their neighbours, and two more repeat.
+ROUNDS_IF_INTERLEAVED = 4
 
 
 def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tuple[int, ...]:
@@ -63,7 +67,7 @@ def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tup
     if plan.pp == 1:
         count = FEW_IF_WAITING if synchronises in (None, "forward", "micro-batch") else FEW_MICRO_BATCHES
     else:
-        count = plan.pp * (2 + plan.virtual_stages) if is_interleaved else plan.pp + 2
+        count = ROUNDS_IF_INTERLEAVED * plan.pp if is_interleaved else plan.pp + 2
         count *= 1 if synchronises in (None, "pass", "forward") else 2
     counts: list[int] = []
     while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
@@ -268,9 +272,12 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int, first: int = -
     :attr:`Repeats.left_out` more.
     """
     tracks = tracks_of(run)
+    shortest = min(tracks, key=lambda track: len(track.times.start))
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
+        if len(tracks) > 1 and not _may_repeat(shortest, distance, first):
+            continue
         table = sorted_tasks(tracks, distance, first)
         windows, keys = repeated_windows(table, distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
@@ -280,6 +287,11 @@ def find_repeats(run: JobRun, micro_batches: int, simulated: int, first: int = -
                 micro_batches=micro_batches, simulated=simulated,
             )  # fmt: skip
     return None
+
+
+def _may_repeat(track: Track, distance: int, first: int) -> bool:
+    """Return whether one rank's tasks repeat, as they do if those of all ranks do; it costs a part of that search."""
+    return bool(repeated_windows(sorted_tasks([track], distance, first), distance)[0])
 
 
 def shifts_of(tracks: Sequence[Track], distance: int, first: int = -1) -> Shifts:

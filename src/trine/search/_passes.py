@@ -29,9 +29,10 @@ class PassTables(NamedTuple):
 class PassState(NamedTuple):
     """Times in ps and progress.
 
-    durations: by kind and chunk; of kind 4, what follows the gradients of weights. ends: of forward and input-gradient
-    passes by chunk and micro-batch, -1 if open. free: when each rank can begin its next pass. place: each rank's next
-    pass.
+    durations: by kind and chunk; of kind 4, what follows the gradients of weights; of kinds 5 to 7, the further time of
+    the first forward pass, of the last backward pass, and of the first backward pass of the last round. ends: of
+    forward and input-gradient passes by chunk and micro-batch, -1 if open. free: when each rank can begin its next
+    pass. place: each rank's next pass.
     """
 
     durations: Int64
@@ -47,6 +48,7 @@ def run_passes(tables: PassTables, state: PassState, last_chunk: Int) -> Int:
     A forward pass waits for the chunk before, a backward pass for the chunk behind; the last one for its forward pass.
     """
     num_ranks = len(state.free)
+    last_batch = state.ends.shape[2] - 1
     left = len(tables.kinds)
     while left > 0:
         before = left
@@ -71,6 +73,12 @@ def run_passes(tables: PassTables, state: PassState, last_chunk: Int) -> Int:
                         break
                     start = max(start, arrival + way)
                 end = start + state.durations[kind, chunk]
+                if kind == 0 and batch == 0:
+                    end += state.durations[5, chunk]
+                if (kind == 1 or kind == 3) and batch == last_batch:
+                    end += state.durations[6, chunk]
+                if kind == 1 and batch == last_batch + 1 - num_ranks:
+                    end += state.durations[7, chunk]
                 if kind == 0:
                     state.ends[0, chunk, batch] = end
                 elif kind < 3:

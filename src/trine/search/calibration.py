@@ -14,15 +14,17 @@ import numpy as np
 
 from trine.common._jit import without_collector
 from trine.common.observer import unobserved
+from trine.compute.spread import MOST_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
+from trine.search.pass_times import EndPasses, end_passes
 
 if TYPE_CHECKING:
     from trine.results import Result
     from trine.search.bounds import StageLayers
     from trine.search.space import Layout
-    from trine.search.worker import PackedJob
+    from trine.search.worker import PackedJob, SearchJob
 
 #: Most stages of a small job (a first one, a last one and two between them), and most chunks of all stages.
 STAGES, CHUNKS = 4, 16
@@ -40,12 +42,16 @@ class FormSample(NamedTuple):
 
 
 class SmallJobs(NamedTuple):
-    """Simulated small jobs. times_ps: by layers, then micro-batches. needed_bytes: by layers, then of the first and the
-    last stage; 0 if unknown."""
+    """Simulated small jobs.
+
+    times_ps: by layers, then micro-batches, one or two of them. needed_bytes: by layers, then of the first and the last
+    stage; 0 if unknown. end_passes: of pipelines, by layers.
+    """
 
     sample: FormSample
-    times_ps: tuple[tuple[int, int], tuple[int, int]]
+    times_ps: tuple[tuple[int, ...], tuple[int, ...]]
     needed_bytes: tuple[tuple[int, int], tuple[int, int]]
+    end_passes: tuple[EndPasses, ...] = ()
 
 
 def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) -> FormSample:
@@ -91,30 +97,45 @@ def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(0, base + each) for each in differences)
 
 
-def simulate_small_jobs(packed: PackedJob, plan: Plan, sample: FormSample) -> SmallJobs | None:
-    """Return the results of the four small jobs of a plan; None if one of them is refused."""
+def simulate_small_jobs(
+    packed: PackedJob, plan: Plan, sample: FormSample, knows_passes: bool = False
+) -> SmallJobs | None:
+    """Return the results of the four small jobs of a plan; None if one of them is refused.
+
+    knows_passes: the time of a further micro-batch is known, so that two jobs are enough.
+    """
     from trine.folding.run import showing_few
     from trine.training import simulate
 
-    job, times, needed = packed.job(), [], []
+    job, times, needed, ends = packed.job(), [], [], []
     assert plan.micro_batch is not None
     assert plan.batch is not None
     clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
-    options = replace(job.options, clocks=clocks)
+    ranks = plan.num_ranks // plan.pp * sample.pp
+    options = replace(job.options, clocks=clocks, fold="ranks", gpu_spread=_spread_of(job, ranks))
     try:
         with without_collector(), unobserved(), showing_few():
             for chunks in sample.chunks:
                 row = []
-                for count in sample.micro_batches:
+                for count in sample.micro_batches[: 1 if knows_passes else 2]:
                     small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
                                     batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
                     result = simulate(job.short(sum(chunks)), small, options=options)
                     row.append(result.step_time_ps)
-                times.append((row[0], row[1]))
+                times.append(tuple(row))
                 needed.append(_needed_of_ends(result, small))
+                if small.pp > 1:
+                    ends.append(end_passes(result, small))
     except InputError:
         return None
-    return SmallJobs(sample, (times[0], times[1]), (needed[0], needed[1]))
+    return SmallJobs(sample, (times[0], times[1]), (needed[0], needed[1]), tuple(ends))
+
+
+def _spread_of(job: SearchJob, ranks: int) -> float | None:
+    """Return the spread of GPU speeds with which ``ranks`` GPUs wait as long for the slowest one as all GPUs do."""
+    if not job.probe.slower or ranks == 1:
+        return job.options.gpu_spread
+    return min(job.probe.slower / slowest_of(ranks, 1.0), MOST_SPREAD)
 
 
 def _placement(chunks: tuple[int, ...]) -> dict[str, Any]:

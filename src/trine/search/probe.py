@@ -134,6 +134,11 @@ class Probe:
         self._by_key: dict[tuple[object, ...], LayerCosts] = {}
         self._resident: dict[tuple[object, ...], tuple[int, ...]] = {}
 
+    @property
+    def slower(self) -> float:
+        """How much slower than the average GPU the slowest one of the job is, as a fraction."""
+        return self._setup.slower
+
     def costs(self, plan: Plan) -> LayerCosts:
         """Return the costs of a layer under ``plan``; its pipeline, replicas and batch do not matter."""
         key = (plan.tp, plan.cp, plan.ep, plan.etp, plan.micro_batch, plan.sequence_parallel, plan.recompute,
@@ -235,11 +240,17 @@ class Probe:
         context = self._context(self._setup.workload, plan)
         program = StageBuilder(context, 0, True).build()
         return _layer_costs(
-            program, context, self._alone(context.plan), self._shorter_resident(plan), self._host_bytes_per_s
+            program, context, self._alone(context.plan), self._shorter_resident(plan), self._link_bytes_per_s
         )
 
     @cached_property
-    def _host_bytes_per_s(self) -> float:
+    def host_bytes_per_s(self) -> float:
+        """Bandwidth of host memory per GPU; infinite if it is unknown."""
+        plan = replace(self._setup.plan, offload="optimizer")
+        return replace(self._setup, plan=plan).host_bytes_per_s or inf
+
+    @cached_property
+    def _link_bytes_per_s(self) -> float:
         """Bandwidth between a GPU and its host, without other traffic; infinite if it is unknown."""
         machine = self._setup.machine
         host = None if machine is None else machine.host_of(machine.gpus[0])

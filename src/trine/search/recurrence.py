@@ -33,8 +33,9 @@ class StageMessages(NamedTuple):
 def pipeline_ps(schedule: str, pp: int, micro_batches: int, durations: Int64, messages: StageMessages) -> int:
     """Return the end of the last pass in ps.
 
-    durations: times of passes in ps by kind (forward, backward, input gradient, weight gradient, and what follows
-    gradients of weights beside the messages) and chunk of the model. Returns 0 if the schedule's ranks would wait for
+    durations: times of passes in ps by kind (forward, backward, input gradient, weight gradient, what follows gradients
+    of weights beside the messages, and further times of :class:`trine.search.pass_times.EndPasses`) and chunk of the
+    model. Returns 0 if the schedule's ranks would wait for
     each other, or if a micro-batch takes other ranks than its chunks'.
     """
     stages = durations.shape[1] // pp

@@ -6,6 +6,8 @@ of the same form (:mod:`trine.search.calibration`):
 
 - ``rho``: how much longer a layer takes than its longest path alone, from contention of kernels and flows;
 - ``fixed``: further time of a pass, such as the launch that waits for the GPU;
+- ``starts``, ``ends``, ``behind``: how much longer the first forward pass and the last backward passes of a chunk take
+  (:mod:`trine.search.pass_times`);
 - ``tail``, ``tail_layer``: the end of a step, and its part per layer of a stage.
 
 Four jobs (two numbers of layers and of micro-batches) determine them. They run at the clock of the layout's step
@@ -23,9 +25,11 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.common.arrays import Int64
-from trine.parallel.plan import GRADIENTS_SHARDED
+from trine.common.units import PS_PER_S
+from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from trine.search.bounds import StageLayers, by_stage, memory_bounds
 from trine.search.calibration import FormSample, SmallJobs
+from trine.search.pass_times import NO_FURTHER_TIME, EndRates, end_rates
 from trine.search.probe import LayerCosts, Probe
 from trine.search.recurrence import StageMessages, pipeline_ps
 from trine.search.space import Layout
@@ -38,12 +42,18 @@ _NUM_SHARED = (12, 11, 10, 9, 4, 2)
 #: Similar forms that share at least this many fields have nearly the same corrections.
 _CLOSE = 9
 _SIBLINGS = ("1f1b", "interleaved")
+#: Most reserved bytes per further byte of the lower bound: in jobs of a few layers, segments of the allocator that
+#: happen to fill up or not say more than a layer does.
+MOST_PER_BYTE = 1.05
 #: Newton's method: most iterations, the relative shift of a derivative, and the error that ends it.
 ITERATIONS, SHIFT, EXACT = 8, 1e-3, 1e-5
 
 
 class Correction(NamedTuple):
-    """Corrections of a form. Times in ps. layers: of a rank in the small jobs; micro_batch: samples of theirs.
+    """Corrections of a form, with its sharding and offload. Times in ps.
+
+    layers: of a rank in the small jobs. micro_batch: samples of theirs. starts, ends, behind: see
+    :class:`trine.search.pass_times.EndPasses`.
 
     memory: of the first stage and of the last one, offset and ratio: the needed bytes are offset + ratio x the lower
     bound of the allocated bytes; empty if unknown.
@@ -56,6 +66,11 @@ class Correction(NamedTuple):
     layers: float
     micro_batch: int
     memory: tuple[tuple[float, float], ...]
+    sharding: str = "none"
+    offload: str = "none"
+    starts: EndRates = NO_FURTHER_TIME
+    ends: EndRates = NO_FURTHER_TIME
+    behind: EndRates = NO_FURTHER_TIME
 
 
 NO_CORRECTION = Correction(1.0, 0.0, 0.0, 0.0, 0, 1, ())
@@ -71,6 +86,7 @@ class LayoutScreen:
         self._layers, self._probe, self._global_batch = layers, probe, global_batch
         self._corrections: dict[tuple[object, ...], Correction] = {}
         self._rho: dict[int, float] = {}
+        self._of_passes: dict[tuple[object, ...], Correction] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
         self._scaled: dict[tuple[int, float], tuple[LayerCosts, LayerCosts]] = {}
 
@@ -88,16 +104,19 @@ class LayoutScreen:
         return form_of(layout) in self._exact or self._close(layout) is not None
 
     def _close(self, layout: Layout) -> Correction | None:
-        """Return the corrections of a form that differs at most in recomputation, dp and micro-batch.
+        """Return the corrections of a form that differs at most in recomputation, dp and micro-batch."""
+        return self._most_similar(form_of(layout), _CLOSE)
 
-        1f1b and interleaved pipelines have the same passes and the same end of a step, so one stands in for the other.
-        """
-        form = form_of(layout)
-        for kind in (form[0], *(each for each in _SIBLINGS if form[0] in _SIBLINGS and each != form[0])):
-            for count in (count for count in _NUM_SHARED if count >= _CLOSE):
-                if (found := self._corrections.get((kind, *form[1:count]))) is not None:
-                    return found
+    def _most_similar(self, form: tuple[object, ...], at_least: int) -> Correction | None:
+        """Return the corrections of the calibrated form that shares most fields; None if none shares ``at_least``."""
+        for count in _NUM_SHARED:
+            if count >= at_least and (found := self._corrections.get(form[:count])) is not None:
+                return found
         return None
+
+    def knows_passes(self, layout: Layout) -> bool:
+        """Return whether the passes of a form with the same passes were calibrated."""
+        return _passes_of(layout) in self._of_passes
 
     def calibrate(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs | None) -> None:
         """Take the corrections of a layout's form from its small jobs; None: they cannot run."""
@@ -109,41 +128,51 @@ class LayoutScreen:
                 self._corrections.setdefault(form[:count], correction)
             self._corrections[form] = correction
             self._rho.setdefault(layout.tp, correction.rho)
+            self._of_passes.setdefault(_passes_of(layout), correction)
 
     def _correct(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs) -> Correction:
         """Return the corrections that make the estimates of the small jobs equal their simulations."""
         sample = jobs.sample
-        small = layout._replace(pp=sample.pp, virtual_stages=sample.virtual_stages)
         few, more = (list(map(float, chunks)) for chunks in sample.chunks)
         least, most = sample.micro_batches
-        (few_least, few_most), (more_least, more_most) = jobs.times_ps
+        small = layout._replace(pp=sample.pp, virtual_stages=sample.virtual_stages)
         messages = self._messages(small, costs)
         costs = self._at_clock(layout, costs)
 
         def screened(chunks: list[float], count: int, use: Correction) -> int:
             return _step(small, count, costs, chunks, use, messages)
 
-        work = (costs.forward + costs.backward) * sample.virtual_stages * (most - least)
-        rho = ((more_most - more_least) - (few_most - few_least)) / work if work else 1.0
         on_rank = [most_layers(small, chunks) for chunks in (few, more)]
-        use = NO_CORRECTION._replace(rho=rho, micro_batch=layout.micro_batch, layers=on_rank[0])
-        use = _solve(
-            use, (few_most - few_least, more_most - more_least),
-            lambda each: (screened(few, most, each) - screened(few, least, each),
-                          screened(more, most, each) - screened(more, least, each)),
-        )  # fmt: skip
+        use = NO_CORRECTION._replace(micro_batch=layout.micro_batch, layers=on_rank[0], sharding=layout.sharding,
+                                     offload=layout.offload)  # fmt: skip
+        if jobs.end_passes:
+            use = _with_end_rates(use, jobs)
+        (few_least, *few_most), (more_least, *more_most) = jobs.times_ps
+        if few_most and more_most:
+            targets = few_most[0] - few_least, more_most[0] - more_least
+            work = (costs.forward + costs.backward) * sample.virtual_stages * (most - least)
+            use = _solve(
+                use._replace(rho=(targets[1] - targets[0]) / work if work else 1.0), targets,
+                lambda each: (screened(few, most, each) - screened(few, least, each),
+                              screened(more, most, each) - screened(more, least, each)),
+            )  # fmt: skip
+        else:
+            known = self._of_passes[_passes_of(layout)]
+            use = use._replace(rho=known.rho, fixed=known.fixed * layout.micro_batch / known.micro_batch)
         tail = few_least - screened(few, least, use)
         tail_more = more_least - screened(more, least, use)
         tail_layer = (tail_more - tail) / (on_rank[1] - on_rank[0])
         return use._replace(tail=tail, tail_layer=tail_layer, memory=_memory(small, costs, sample, jobs.needed_bytes))
 
     def correction(self, layout: Layout) -> Correction:
-        """Return the corrections of the most similar calibrated form, or only the rho of its tp."""
-        if (close := self._close(layout)) is not None:
-            return close
+        """Return the corrections of the most similar calibrated form, or only the rho of its tp.
+
+        1f1b and interleaved pipelines have similar passes and ends of a step, so one stands in for the other.
+        """
         form = form_of(layout)
-        for count in _NUM_SHARED:
-            if (found := self._corrections.get(form[:count])) is not None:
+        kinds = (form[0], *(kind for kind in _SIBLINGS if form[0] in _SIBLINGS and kind != form[0]))
+        for kind in kinds:
+            if (found := self._most_similar((kind, *form[1:]), 0)) is not None:
                 return found
         return NO_CORRECTION._replace(rho=self._rho.get(layout.tp, 1.0))
 
@@ -151,7 +180,24 @@ class LayoutScreen:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""
         costs = self._at_clock(layout, costs)
         chunks = chunk_layers(layout, stages, self._layers)
-        return _step(layout, micro_batches, costs, chunks, self.correction(layout), self._messages(layout, costs))
+        use = self.correction(layout)
+        if layout.offload == "optimizer" and (use.offload, use.sharding) != (layout.offload, layout.sharding):
+            tail = use.tail + self._host_update_ps(layout, costs, chunks)
+            if use.offload == "optimizer":
+                tail -= self._host_update_ps(layout._replace(sharding=use.sharding), costs, chunks)
+            use = use._replace(tail=tail)
+        return _step(layout, micro_batches, costs, chunks, use, self._messages(layout, costs))
+
+    def _host_update_ps(self, layout: Layout, costs: LayerCosts, chunks: list[float]) -> float:
+        """Return the time in ps in which the host updates the weights of the rank with the most layers.
+
+        As :class:`trine.parallel.offload.HostOptimizer` does, without the copies.
+        """
+        ways = 1 if layout.sharding == "none" else (layout.shard_ways or layout.dp) * layout.cp
+        of_layer, of_rest = (3 * sizes.get("gradients", 0) + 2 * sizes.get("optimizer_state", 0)
+                             for sizes in (costs.resident, costs.rest))  # fmt: skip
+        traffic = most_layers(layout, chunks) * of_layer + of_rest / min(layout.pp, 2)
+        return traffic / ways / self._probe.host_bytes_per_s * PS_PER_S
 
     def _messages(self, layout: Layout, costs: LayerCosts) -> StageMessages:
         return StageMessages(self._probe.messages(layout, costs.message), self._probe.waits(layout, costs.message))
@@ -206,6 +252,27 @@ def _solve(
     return best
 
 
+def _with_end_rates(use: Correction, jobs: SmallJobs) -> Correction:
+    """Return corrections with the further times of the first and the last passes, from both numbers of layers."""
+    fewer, more = jobs.end_passes
+    layers = jobs.sample.chunks[0]
+    return use._replace(
+        starts=end_rates(fewer.first_forward, more.first_forward, layers),
+        ends=end_rates(fewer.last_backward, more.last_backward, layers),
+        behind=end_rates(fewer.behind, more.behind, layers),
+    )
+
+
+def _passes_of(layout: Layout) -> tuple[object, ...]:
+    """Return the fields that the passes of a layout depend on, besides the micro-batch and the number of stages.
+
+    Offloaded activations and gathers of sharded parameters are part of the passes; how gradients are reduced is not.
+    """
+    kind = "" if layout.pp == 1 else str(layout.schedule)
+    in_passes = layout.sharding if layout.sharding in PARAMETERS_SHARDED else "", layout.offload == "activations"
+    return (kind, layout.tp, layout.cp, layout.ep, layout.etp, layout.sequence_parallel, layout.recompute, *in_passes)
+
+
 def form_of(layout: Layout) -> tuple[object, ...]:
     """Return the fields of a layout that its corrections depend on, the most important first."""
     kind = "" if layout.pp == 1 else str(layout.schedule)
@@ -258,7 +325,9 @@ def _passes_ps(layout: Layout, costs: LayerCosts, chunks: list[float], use: Corr
     after[-1] += costs.after_rest / 2
     if layout.sharding in GRADIENTS_SHARDED:  # a rank adds up only its own gradients
         after /= (layout.shard_ways or layout.dp) * layout.cp
-    times: Int64 = np.maximum(np.stack([forward, backward, backward - weight, weight, after]), 0).astype(np.int64)
+    further = [rates.of(chunks) for rates in (use.starts, use.ends, use.behind)]
+    rows = [forward, backward, backward - weight, weight, after, *further]
+    times: Int64 = np.maximum(np.stack(rows), 0).astype(np.int64)
     return times
 
 
@@ -276,5 +345,6 @@ def _memory(
         if more <= less or not needed[0][end] or not needed[1][end]:
             return ()
         ratio = (needed[1][end] - needed[0][end]) / (more - less)
-        lines.append((needed[0][end] - ratio * less, ratio))
+        ratio = min(max(ratio, 1.0), MOST_PER_BYTE)
+        lines.append((needed[1][end] - ratio * more, ratio))
     return tuple(lines)

@@ -16,8 +16,10 @@ from trine.search.search import (
     FIRST_ROUND,
     LAYOUT,
     MEMORY_LIKELY,
+    RECOMPUTES_FOR_NOTHING,
     REFINED,
     SLOWER_BY_SCREEN,
+    TIGHT_LIKELY,
     UNPROMISING,
     Entry,
     Search,
@@ -25,6 +27,7 @@ from trine.search.search import (
     store_of,
 )  # fmt: skip
 from trine.search.ties import RESOLUTION, assumptions
+from trine.training.memory import facts_of
 
 if TYPE_CHECKING:
     from trine.search.bounds import StageLayers
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 #: Forms that the screen calibrates, at most, and together.
 MOST_FORMS, FORMS_TOGETHER = 20, 2
+#: Forms are calibrated at first if their lower bound exceeds the least one by at most this factor: bounds are up to a
+#: tenth low, so that slower forms cannot be the fastest.
+NEAR_THE_BEST = 1.15
 #: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
 MOST, MOST_IF_FEW, MOST_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
@@ -41,6 +47,8 @@ MOST_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
+#: A layout whose estimate exceeds the best simulated time by more is not the fastest: the screen's error, as a share.
+SCREEN_ERROR = 0.01
 #: An entry whose estimate has grown by this share since it was queued goes back into the queue.
 GROWN = 0.001
 
@@ -66,11 +74,14 @@ class ScreenedSearch(Search):
             self.simulate(batch)
         if self.ranked:
             self._simulate_tie()
+        else:
+            self._simulate_likely_tight()
         self.count_rest()
 
     def _begin(self, families: Sequence[Family]) -> None:
         """Calibrate the most usual forms, and queue the families by the estimates of their fastest pipelines."""
         self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
+        self._likely_tight: list[Entry] = []
         kept = self.without_twins(families)
         self.measure([family.layout for family in kept])
         self._calibrate_each_tp(kept)
@@ -164,7 +175,8 @@ class ScreenedSearch(Search):
                 if key not in best or estimate < best[key][0]:
                     best[key] = (estimate, layout)
         order = sorted(best.values(), key=lambda pair: (pair[0], pair[1].key))
-        self._calibrate([layout for _, layout in order[: MOST_FORMS // 3]])
+        horizon = NEAR_THE_BEST * order[0][0] if order else 0
+        self._calibrate([layout for estimate, layout in order[: MOST_FORMS // 3] if estimate <= horizon])
 
     def _usual_sharding(self, family: Family) -> str:
         return "zero1" if "zero1" in family.shardings else family.shardings[0]
@@ -178,7 +190,8 @@ class ScreenedSearch(Search):
         futures = []
         for layout, costs in known:
             sample = sample_of(layout, self.micro_batches(layout), self.likely_stages(layout, costs))
-            futures.append(self.executor.submit(simulate_small_jobs, self.packed, self.space.plan(layout), sample))
+            plan, knows_passes = self.space.plan(layout), self._known_screen.knows_passes(layout)
+            futures.append(self.executor.submit(simulate_small_jobs, self.packed, plan, sample, knows_passes))
         for (layout, costs), future in zip(known, futures, strict=True):
             self._known_screen.calibrate(layout, costs, future.result())
 
@@ -196,29 +209,40 @@ class ScreenedSearch(Search):
     def _round_size(self, size: int) -> int:
         """Return the number of layouts to simulate next, 0 at the end."""
         most = self.most if self.most is not None and self.ranked else MOST
-        if len(self.ranked) < self.top:
+        missing = self.top - len(self.ranked)
+        if missing > 0:
             most = max(MOST_IF_FEW, 2 * self.top) if self.ranked else MOST_IF_NONE
             most = self.most if self.most is not None and self.ranked else most
+        if self.ranked:
+            size = min(size, max(missing, 1))
         return max(0, min(size, most - self.num_simulated))
 
     def _horizon_ps(self) -> float:
-        """Return the estimate beyond which no layout is simulated: the last of those asked for, or a tie."""
+        """Return the estimate beyond which no layout is simulated, once there are as many as asked for."""
         if len(self.ranked) < self.top:
             return inf
-        return max(self.ranked[self.top - 1].outcome.step_ps, self.ranked[0].outcome.step_ps)
+        return (1 + SCREEN_ERROR) * self.ranked[0].outcome.step_ps
 
     def _candidates(self, size: int, horizon: float, may_calibrate: bool = True) -> list[Entry]:
         """Return the next layouts to simulate in the order of their estimates."""
         batch: list[Entry] = []
+        waiting: list[Entry] = []
+        fitting = {each.layout for each in self.ranked}
+        chosen: set[Layout] = set()
         while self.queue and len(batch) < size and self.queue[0].bound <= horizon:
             entry = heapq.heappop(self.queue)
             estimate = self._estimate_now(entry)
+            without = None if entry.stage == FAMILY else entry.subject._replace(recompute="none")
             if estimate > (1 + GROWN) * entry.bound:
                 heapq.heappush(self.queue, entry._replace(bound=estimate))
             elif entry.stage == FAMILY:
                 self.expand(entry.subject)
             elif entry.stage == LAYOUT:
                 self.refine(entry)
+            elif without != entry.subject and without in fitting:
+                self.rejected[RECOMPUTES_FOR_NOTHING] += 1
+            elif without in chosen:
+                waiting.append(entry)
             elif not self._known_screen.is_known(entry.subject):
                 if may_calibrate and self._known_screen.num_forms < MOST_FORMS:
                     self._calibrate_next(entry)
@@ -226,9 +250,29 @@ class ScreenedSearch(Search):
                     self.rejected[UNPROMISING] += 1
             elif self.capacity and self._needed(entry.subject) > self._most_memory(entry.subject):
                 self.reject_for_memory(entry.subject, MEMORY_LIKELY)
+            elif self.capacity and self._is_likely_tight(entry.subject):
+                self.reject_for_memory(entry.subject, TIGHT_LIKELY)
+                self._likely_tight.append(entry._replace(bound=estimate))
             else:
                 batch.append(entry._replace(bound=estimate))
+                chosen.add(entry.subject)
+        for entry in waiting:  # until it is known whether the layout fits without recomputation
+            heapq.heappush(self.queue, entry)
         return batch
+
+    def _is_likely_tight(self, layout: Layout) -> bool:
+        """Return whether the upper end of a layout's memory is likely to exceed the capacity."""
+        facts = facts_of(self.space.software, self.space.plan(layout), self.job.workload)
+        needed = self._needed(layout)
+        return needed + facts.error * (needed - facts.outside_bytes) > (1 + MEMORY_ERROR_IF_CLOSE) * self.capacity
+
+    def _simulate_likely_tight(self) -> None:
+        """Simulate the fastest of the layouts that were left out as likely tight, since none fits with a margin."""
+        self._likely_tight.sort()
+        chosen = self._likely_tight[: max(0, MOST_IF_NONE - self.num_simulated)][:MOST]
+        self.rejected[TIGHT_LIKELY] -= len(chosen)
+        if chosen:
+            self.simulate(chosen)
 
     def _simulate_tie(self) -> None:
         """Simulate layouts that tie with the fastest by their estimate and take less for granted."""

@@ -47,11 +47,13 @@ GAIN = 0.005
 MEMORY, MEMORY_SIMULATED = "memory, by its lower bound", "memory, as simulated"
 MEMORY_LIKELY = "memory, estimated from similar layouts (--exact simulates them)"
 TIGHT = "memory is tight: the upper end of its range exceeds the capacity"
+TIGHT_LIKELY = "memory is likely tight, estimated from similar layouts (--exact simulates them)"
 SLOWER_BY_SCREEN = "slower by the screen's estimate (--exact proves it by bounds)"
 SLOWER = "slower than the best ones by its lower bound"
 UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
 SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
+RECOMPUTES_FOR_NOTHING = "recomputation, although the same layout fits without it"
 SAVES_NOTHING = "offload, although the same layout fits without it"
 
 

@@ -43,13 +43,19 @@ def host_memory_of(setup: Setup) -> HostMemory | None:
 
 
 def _bytes_per_stage(setup: Setup) -> list[int]:
-    """Return the most bytes that a rank of each stage holds in host memory, from its program alone."""
+    """Return the most bytes that a rank of each stage holds in host memory, from its program alone.
+
+    Gradients leave for the host in a step's last passes only, so that an offloaded optimizer needs few micro-batches.
+    """
     from trine.parallel.job import JobContext
     from trine.parallel.offload import host_peak_bytes
     from trine.parallel.stage import StageBuilder
     from trine.training.memory import shortened
 
     plan = shortened(replace(setup.plan, steps=1, sync_every=None), setup.workload.batch)
+    if plan.offload == "optimizer" and plan.micro_batch is not None and not plan.replica_batches:
+        few = plan.pp if plan.virtual_stages > 1 else 1
+        plan = replace(plan, batch=min(plan.batch or setup.workload.batch, few * plan.micro_batch))
     context = JobContext(
         setup.workload, plan, setup.model, None, setup.software.profile, host_bytes_per_s=setup.host_bytes_per_s or 1.0
     )

@@ -8,8 +8,8 @@ from trine.search.recurrence import StageMessages, pipeline_ps
 FORWARD, BACKWARD = 100, 200
 
 
-def durations(chunks, forward=FORWARD, backward=BACKWARD):
-    rows = [forward, backward, backward // 2, backward - backward // 2, 0]
+def durations(chunks, forward=FORWARD, backward=BACKWARD, further=(0, 0, 0)):
+    rows = [forward, backward, backward // 2, backward - backward // 2, 0, *further]
     return np.repeat(np.array(rows, np.int64)[:, None], chunks, 1)
 
 
@@ -69,3 +69,20 @@ def test_the_sum_of_gradients_runs_beside_the_message():
 def test_shapes_that_a_schedule_refuses_have_no_time():
     assert end("interleaved", 4, 6, 2) == 0
     assert end("dualpipe", 4, 8) == 0
+
+
+@pytest.mark.parametrize("micro_batches", [4, 500])
+def test_longer_last_backward_passes_follow_each_other(micro_batches):
+    passes = durations(4, further=(0, 50, 0))
+    assert pipeline_ps("1f1b", 4, micro_batches, passes, messages(4)) == end("1f1b", 4, micro_batches) + 4 * 50
+
+
+def test_one_micro_batch_has_longer_first_and_last_passes():
+    passes = durations(4, further=(30, 50, 0))
+    assert pipeline_ps("1f1b", 4, 1, passes, messages(4)) == 4 * (FORWARD + BACKWARD + 30 + 50)
+
+
+def test_the_last_round_of_virtual_stages_has_one_longer_pass_per_chunk_and_rank():
+    passes = durations(8, further=(0, 0, 10))
+    longer = pipeline_ps("interleaved", 4, 16, passes, messages(4)) - end("interleaved", 4, 16, 2)
+    assert 2 * 10 <= longer <= 8 * 10  # at least once per chunk of a rank, at most once per chunk of the model
