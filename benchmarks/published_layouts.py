@@ -21,6 +21,7 @@ import trine
 from trine.cluster import Cluster, load_cluster
 from trine.errors import TrineError
 from trine.results.text import aligned
+from trine.search.report import words
 from trine.software import load_software
 from trine.software.profile import Software
 from trine.validation.training_rows import TrainingRow, load_rows
@@ -95,7 +96,7 @@ def compared(job: PublishedJob) -> tuple[list[str], bool]:
     }
     term = max(terms, key=lambda name: abs(terms[name]))
     seconds = (f"{ranked.outcome.step_ps / 1e12:.3f} s" for ranked in (given, first))
-    why = f"{term.removesuffix('_ps')} {terms[term] / 1e12:+.3f} s; first: {first.layout.words}"
+    why = f"{term.removesuffix('_ps')} {terms[term] / 1e12:+.3f} s; first: {words(first.layout)}"
     return [job.name, *seconds, f"{100 * longer:+.1f} %", why, f"{cpu_s:.0f} s"], True
 
 

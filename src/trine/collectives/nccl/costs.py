@@ -25,6 +25,14 @@ COLLNET_US = 31.0
 COLLNET_EFFICIENCY = 0.8
 #: Maximum NICs of a domain that NVLS channels use; racks of 72 GPUs have more.
 NVLS_PATHS = 16
+#: Chunk of an NVLS channel for one buffer share, in bytes, from LARGE_CHUNKS of them on; smaller messages take half of
+#: it (NCCL: src/enqueue.cc, calcCollChunking; src/transport/nvls.cc, NVLS_CHUNKSIZE).
+NVLS_CHUNK_BYTES, LARGE_CHUNKS = 128 << 10, 64
+#: NVLS channels inside one domain, by generation (NCCL: src/transport/nvls.cc, ncclNvlsTuning).
+NVLS_CHANNELS = {"hopper": 16, "blackwell": 24}
+#: Time that the ranks need to agree on a chunk, in us: 8 H200 reach 480 GB/s with the large chunk (8 and 16 GiB), and
+#: 8 H100 445 to 450 with its half (512 MiB): measured/series.csv, h200-8 and aic-h100.
+NVLS_CHUNK_US = 4.1
 #: The generation of a GPU, by the beginning of its name.
 GENERATIONS = (
     ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"),
@@ -79,12 +87,12 @@ class CostContext:
     @cached_property
     def channels(self) -> int:
         """Number of channels that the group uses."""
-        return self._limit(self._usual_channels(self.outer if self.topology.between else self.inner))
+        return self.limited(self._usual_channels(self.outer if self.topology.between else self.inner))
 
     def channels_to_usual(self, medium: Medium) -> float:
         """Return the ratio of channels over ``medium`` with the user's limits to channels without them."""
         number = self._usual_channels(medium)
-        return self._limit(number) / number
+        return self.limited(number) / number
 
     def part_of_rate(self, medium: Medium) -> float:
         """Return the fraction of a medium's rate that the limited channels reach, at most 1."""
@@ -104,7 +112,8 @@ class CostContext:
         """Cache: NCCL's rate and latency by (op, algorithm, protocol); :mod:`trine.collectives.nccl.tuner`."""
         return {}
 
-    def _limit(self, number: int) -> int:
+    def limited(self, number: int) -> int:
+        """Return a number of channels within the user's limits."""
         limit = number if self.max_channels is None else min(number, self.max_channels)
         return max(limit, self.min_channels or 0)
 
@@ -266,9 +275,25 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
         steps_us += 2 * depth * step_us(topology.between, outer, SIMPLE)
         num_steps += 2 * depth
     peak = min(_peak(topology.inside, tier_rate, part_in), _peak(topology.between, rate, part_out))
-    bytes_us = max(size / min(a, b), size / peak)
+    bytes_us = max(_nvls_bytes_us(context, size, a) if topology.between is None else size / min(a, b), size / peak)
     limit = topology.between.limit if topology.between and b < a else topology.inside.limit
     return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), num_steps, limit)
+
+
+def _nvls_bytes_us(context: CostContext, size: float, rate: float) -> float:
+    """Return the time of NVLS inside one domain for a message; rate: bytes/us with half of the largest chunk.
+
+    The ranks agree once per chunk, so that twice the chunk saves half of that time. NCCL doubles it at a size; the
+    largest message below takes at most as long.
+    """
+    generation = launch_class(context.topology)
+    if generation not in NVLS_CHANNELS:
+        return size / rate
+    chunks_bytes = context.limited(NVLS_CHANNELS[generation]) * context.topology.num_ranks * NVLS_CHUNK_BYTES
+    first = LARGE_CHUNKS * chunks_bytes
+    if size < first:
+        return size / rate
+    return max(first / rate, size / rate - size / chunks_bytes * NVLS_CHUNK_US)
 
 
 def nvls_sharp_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
