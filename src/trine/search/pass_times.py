@@ -103,10 +103,12 @@ def _totals_of(result: Result, row: int) -> Mapping[bool, Mapping[int, int]]:
     is_own = (np.asarray(graph.kind) == COMPUTE) & np.isin(graph.stream, streams) & (np.asarray(records.start_ps) >= 0)
     own = np.flatnonzero(is_own & (micro_batch >= 0) & np.isin(phase, _OF_PASSES))
     own = own[np.argsort(np.asarray(records.start_ps)[own], kind="stable")]
+    totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
+    if not len(own):  # a stage without layers
+        return totals
     is_forward, batch = phase[own] == Phase.FORWARD, micro_batch[own].astype(np.int64)
     begins = np.flatnonzero(np.diff(2 * batch + is_forward, prepend=np.int64(-1)))
     ends = np.append(begins[1:], len(own)) - 1
-    totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         time_ps = int(records.end_ps[own[end]] - records.start_ps[own[begin]])
         of_batch = totals[bool(is_forward[begin])]
@@ -117,4 +119,4 @@ def _totals_of(result: Result, row: int) -> Mapping[bool, Mapping[int, int]]:
 def _further(totals: Mapping[int, int], place: int) -> float:
     """Return the further time in ps of the micro-batch at ``place`` against the one in the middle."""
     each = [totals[batch] for batch in sorted(totals)]
-    return float(each[place] - each[(len(each) - 1) // 2]) if len(each) > 1 else 0.0
+    return float(each[place] - each[(len(each) - 1) // 2]) if len(each) > abs(place) else 0.0
