@@ -41,153 +41,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "trine"
-
-
-@dataclass(frozen=True)
-class Area:
-    """Area of the source: patterns below src/trine and tests; ``compiled``: whether Numba compiles kernels."""
-
-    source: tuple[str, ...]
-    tests: tuple[str, ...]
-    compiled: bool = True
-
-
-AREAS = {
-    "engine": Area(
-        ("engine/*.py",),
-        (
-            "closed_form/test_engine*", "closed_form/test_pressure*", "closed_form/test_circuit*",
-            "closed_form/test_fifo*", "closed_form/test_k_of_n*", "unit/*/test_engine*", "unit/*/test_circuit*",
-            "unit/*/test_fifo*", "unit/*/test_network*", "oracle/test_engine*", "oracle/test_circuit*",
-            "oracle/test_fifo*",
-            "property/test_engine*", "property/test_circuit*", "property/test_fifo*", "unit/folding/test_partition.py",
-            "oracle/test_folding_partition.py",
-        ),
-        compiled=False,
-    ),
-    "folding": Area(
-        ("folding/[!_]*.py",),
-        (
-            "closed_form/test_folding*", "oracle/test_folding*", "property/test_folding*",
-            "property/test_together.py", "unit/*/test_folding*",
-            "property/test_contention_folded.py", "unit/folding/test_partition.py", "unit/cli/test_cli_folding.py",
-            "closed_form/test_train*", "closed_form/test_local_sgd.py", "closed_form/test_pipeline*",
-            "property/test_train*", "property/test_broadcast*", "unit/parallel/test_stragglers.py",
-            "unit/results/test_metrics_ranks.py", "unit/cli/test_cli_hop.py", "property/test_forms*",
-            "unit/results/test_metrics_traffic.py",
-        ),
-    ),
-    "collectives": Area(
-        ("collectives/*.py", "collectives/library/*.py", "collectives/plans/*.py"),
-        (
-            "closed_form/test_collectives*", "closed_form/test_cost*", "closed_form/test_library*",
-            "closed_form/test_run_schedule.py", "closed_form/test_packet*", "closed_form/test_loadstore_costs.py",
-            "crosscheck/test_collectives_measured.py", "crosscheck/test_plans*", "property/test_collect*",
-            "property/test_group*", "property/test_library*", "property/test_local*", "property/test_plans*",
-            "closed_form/test_link_loads.py",
-            "oracle/test_lookups.py", "unit/*/test_collective*", "unit/*/test_library*", "unit/*/test_plans*",
-            "unit/cli/test_cli_collective.py",
-        ),
-    ),
-    "parallel": Area(
-        ("parallel/*.py", "parallel/schedules/*.py"),
-        (
-            "closed_form/test_contention*", "closed_form/test_experts*", "closed_form/test_hop*",
-            "closed_form/test_local_sgd.py", "closed_form/test_offload*", "closed_form/test_pipeline*",
-            "closed_form/test_recomputation.py", "closed_form/test_sequence*", "closed_form/test_sharding*",
-            "closed_form/test_train*", "golden/*", "oracle/test_hop*", "property/test_forms*", "property/test_hop*",
-            "property/test_overlap*", "property/test_pipeline*", "property/test_train*", "unit/*/test_parallel*",
-            "unit/*/test_pipeline*", "unit/*/test_forms*", "unit/parallel/test_stragglers.py",
-            "unit/cli/test_cli_pipeline.py",
-            "unit/cli/test_cli_hop.py", "unit/cli/test_cli_overlap.py", "unit/results/test_metrics_memory.py",
-            "closed_form/test_head*", "property/test_head*", "unit/parallel/test_tensor_layout.py",
-            "oracle/test_memory*",
-            "closed_form/test_split*",
-        ),
-    ),
-    "compute": Area(
-        ("compute/*.py",),
-        ("closed_form/test_compute*", "closed_form/test_cost*", "property/test_compute*", "unit/*/test_compute*",
-         "crosscheck/test_compute*", "closed_form/test_synth*", "closed_form/test_sequence*",
-         "closed_form/test_split*", "unit/common/test_refused_numbers.py"),
-    ),
-    "memory": Area(
-        ("parallel/memory.py", "graph/memory.py", "training/memory.py", "results/memory.py"),
-        ("closed_form/test_memory*", "closed_form/test_gradient*", "unit/*/test_memory*",
-         "unit/results/test_metrics_memory.py",
-         "unit/training/test_mixed_machines.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
-         "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
-         "closed_form/test_train*", "property/test_forms*", "property/test_train*", "unit/*/test_forms*",
-         "unit/*/test_parallel*"),
-    ),
-    "allocator": Area(
-        ("results/allocator.py",),
-        ("unit/parallel/test_allocator.py", "oracle/test_allocator*", "unit/*/test_memory*"),
-    ),
-    "synthesis": Area(
-        ("workload/synthesis/*.py",),
-        ("closed_form/test_synth*", "closed_form/test_encoder_counts.py", "closed_form/test_memory*",
-         "unit/workload/test_synthesize.py", "unit/training/test_memory_explained.py",
-         "unit/common/test_refused_numbers.py",
-         "crosscheck/test_synthesized*"),
-    ),
-    "contention": Area(
-        ("parallel/contention.py",),
-        ("closed_form/test_contention*", "property/test_contention*", "property/test_overlap*",
-         "unit/cli/test_cli_overlap.py", "unit/training/test_mixed_machines.py"),
-    ),
-    "expert-kernels": Area(
-        ("gpu/kernels/moe/*.py",),
-        ("closed_form/test_moe*", "property/test_moe*", "unit/gpu/test_kernel_build.py"),
-    ),
-    "signals": Area(
-        ("folding/signals.py",),
-        ("property/test_together.py", "property/test_folding_collective.py", "closed_form/test_moe*",
-         "property/test_folding_observed.py", "property/test_hierarchical*", "property/test_gpu_folding*"),
-    ),
-    "profiles": Area(
-        ("software/profile.py", "parallel/constraints.py", "parallel/stage.py"),
-        ("closed_form/test_software*", "closed_form/test_memory*", "unit/*/test_software*",
-         "unit/cli/test_cli_software.py",
-         "unit/parallel/test_layout_constraints.py", "unit/workload/test_trace_cpu.py",
-         "unit/cluster/test_hostile_machines.py",
-         "property/test_zero*"),
-    ),
-    "check": Area(
-        ("check/compare.py", "check/likelihood.py", "check/hypotheses.py"),
-        ("unit/*/test_check*", "oracle/test_check*", "crosscheck/test_check*"),
-    ),
-    "unlike-gpus": Area(
-        ("parallel/rank_kinds.py", "workload/on_gpu.py", "training/explained.py"),
-        ("unit/training/test_mixed_machines.py", "property/test_mixed*", "unit/workload/test_trace_cpu.py",
-         "unit/workload/test_trace_gpu.py",
-         "unit/*/test_memory*"),
-    ),
-    "planes": Area(
-        ("cluster/planes.py",),
-        ("unit/cluster/test_cluster_planes.py", "unit/compute/test_compute_fp32.py", "unit/gpu/test_joint_nics.py"),
-    ),
-    "recorded-collectives": Area(
-        ("workload/pytorch/communication.py",),
-        ("unit/workload/test_trace_distributed.py", "unit/workload/test_trace_pytorch.py"),
-    ),
-    "metrics": Area(
-        ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",
-         "results/energy.py", "results/run.py", "results/result.py", "gpu/results/run.py",
-         "gpu/results/bottleneck.py", "gpu/results/resources.py"),
-        ("oracle/test_lookups.py", "closed_form/test_metrics*", "property/test_metrics*", "unit/*/test_metrics*",
-         "unit/*/test_results*",
-         "unit/results/test_energy.py", "unit/gpu/test_gpu_metrics.py", "unit/gpu/test_gpu_bottleneck.py",
-         "unit/gpu/test_gpu_resources.py", "closed_form/test_gpu_views*", "closed_form/test_pipeline*"),
-    ),
-    "eidolon": Area(
-        ("eidolon/*.py",),
-        ("closed_form/test_eidolon*", "closed_form/test_flag*", "closed_form/test_replay*", "property/test_eidolon*",
-         "property/test_replay*", "unit/*/test_eidolon*", "unit/*/test_fused*", "oracle/test_replay*"),
-    ),
-}  # fmt: skip
+from areas import AREAS, ROOT, SOURCE, Area
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -266,7 +120,7 @@ def mutated(source: str, index: int) -> tuple[ast.Module, ast.AST, ast.AST, str]
 
 def sample(area: Area, count: int, seed: int, only: str = "") -> list[Mutant]:
     """Return ``count`` mutants of an area, drawn evenly from all its changes (of files with ``only`` in the path)."""
-    paths = sorted({p for pattern in area.source for p in SOURCE.glob(pattern) if only in str(p)})
+    paths = [path for path in area.source_files() if only in str(path)]
     places = [(path, i) for path in paths for i, _ in enumerate(changes(ast.parse(path.read_text())))]
     drawn = sorted(random.Random(seed).sample(places, min(count, len(places))))
     found = []
@@ -492,7 +346,7 @@ def run_area(name: str, options: argparse.Namespace, say: Any) -> None:
 
     area = AREAS[name]
     options.out.mkdir(parents=True, exist_ok=True)
-    files = sorted({str(p.relative_to(ROOT)) for pattern in area.tests for p in (ROOT / "tests").glob(pattern)})
+    files = [str(path.relative_to(ROOT)) for path in area.test_files()]
     files = [f for f in files if f.endswith(".py") and any(part in f for part in options.tests.split(","))]
 
     def work(session: Session, seconds: float) -> None:
