@@ -104,7 +104,16 @@ class Table:
         leaves = self.r_out / (1 if self.d <= 2 else 2) * (16 / nics if nics > 16 else 1.0)
         rates = self.r_in * self.inner.nvls_efficiency / shard, leaves * self.e_out
         least = size / min(self.r_in / shard, leaves)
-        return steps, max(size / min(rates), least), self.bound(*rates)
+        carried = self.large_chunks(size, rates[0]) if self.topology.between is None else size / min(rates)
+        return steps, max(carried, least), self.bound(*rates)
+
+    def large_chunks(self, size: int, rate: float) -> float:
+        """Inside one domain, NCCL's largest chunk: 128 KiB per channel and GPU, from 64 of them per channel on."""
+        channels = {"h": 16, "b": 24}.get(self.topology.gpu.removeprefix("g")[:1])
+        if channels is None or size < 64 * channels * self.n * 131072:
+            return size / rate
+        saved = 4.1 * size / (channels * max(self.n, 8) * 131072)
+        return max(64 * channels * self.n * 131072 / rate, size / rate - saved)
 
     def nvls_sharp(self, op: str, size: int) -> tuple[float, float, str]:
         """NVLS inside, and the fabric's switches between domains: the sum leaves once, the result comes back once."""

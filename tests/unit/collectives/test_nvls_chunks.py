@@ -30,6 +30,13 @@ def test_a_chunk_of_twice_the_size_saves_one_agreement_per_chunk(cluster, genera
     )
 
 
+@pytest.mark.parametrize(("gpus", "measured"), [(5, 414.2), (6, 435.6), (7, 460.0)])
+def test_smaller_groups_reach_the_measured_bandwidth(gpus, measured):
+    """8 GiB on some GPUs of a node: measured/series.csv, h200-8."""
+    answer = Collectives(load_cluster("hgx-h200"), range(gpus)).predict("all_reduce", 8 * GIB)
+    assert answer.size_bytes * answer.bus_factor / answer.time_ps * 1e3 == pytest.approx(measured, rel=0.05)
+
+
 @pytest.mark.parametrize("cluster", ["dgx-h100", "hgx-b200"])
 def test_larger_messages_never_take_less_time(cluster):
     collectives = Collectives(load_cluster(cluster))

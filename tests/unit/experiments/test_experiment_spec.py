@@ -8,6 +8,7 @@ import pytest
 
 from trine.errors import InputError
 from trine.experiments.spec import ExperimentSpec, SearchSpec, Shard, StoredFile, read_experiment, spec_of
+from trine.experiments.worker import failed_entry
 
 
 def spec(**changes):
@@ -74,3 +75,28 @@ def test_an_experiment_file_names_file_field_and_nearest_name(tmp_path):
     path.write_text("command: train\nvary: {tp: [1, 1]}\n")
     with pytest.raises(InputError, match=r"e\.yaml: tp: has the value 1 twice"):
         read_experiment(path)
+
+
+def test_files_named_by_values_and_settings_belong_to_the_experiment(tmp_path):
+    varied, fixed = (tmp_path / name for name in ("a.yaml", "b.yaml"))
+    for path in (varied, fixed):
+        path.write_text("one")
+    made = spec(vary={"a": [str(varied), "x"]}, settings={"b": str(fixed)})
+    before = made.with_inputs()
+    assert sorted(before.inputs) == sorted(map(str, (varied, fixed)))
+    for path in (varied, fixed):
+        path.write_text("two")
+        after = made.with_inputs()
+        assert after.inputs[str(path)] != before.inputs[str(path)]
+        assert after.id != before.id
+        before = after
+
+
+def test_the_key_of_a_point_depends_on_the_content_of_its_files(tmp_path):
+    path = tmp_path / "a.yaml"
+    keys = []
+    for text in ("one", "two"):
+        path.write_text(text)
+        made = spec(vary={"a": [str(path)]}).with_inputs()
+        keys.append(failed_entry(made, 0, made.fields_of(0), "")["key"])
+    assert keys[0] != keys[1]

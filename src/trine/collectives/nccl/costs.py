@@ -33,6 +33,8 @@ NVLS_CHANNELS = {"hopper": 16, "blackwell": 24}
 #: Time that the ranks need to agree on a chunk, in us: 8 H200 reach 480 GB/s with the large chunk (8 and 16 GiB), and
 #: 8 H100 445 to 450 with its half (512 MiB): measured/series.csv, h200-8 and aic-h100.
 NVLS_CHUNK_US = 4.1
+#: The rate of smaller groups is that of eight GPUs, on which it was measured; so is what a large chunk saves.
+NVLS_FITTED_GPUS = 8
 #: The generation of a GPU, by the beginning of its name.
 GENERATIONS = (
     ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"),
@@ -289,11 +291,12 @@ def _nvls_bytes_us(context: CostContext, size: float, rate: float) -> float:
     generation = launch_class(context.topology)
     if generation not in NVLS_CHANNELS:
         return size / rate
-    chunks_bytes = context.limited(NVLS_CHANNELS[generation]) * context.topology.num_ranks * NVLS_CHUNK_BYTES
-    first = LARGE_CHUNKS * chunks_bytes
+    of_one = context.limited(NVLS_CHANNELS[generation]) * NVLS_CHUNK_BYTES
+    first = LARGE_CHUNKS * of_one * context.topology.num_ranks
     if size < first:
         return size / rate
-    return max(first / rate, size / rate - size / chunks_bytes * NVLS_CHUNK_US)
+    chunks = size / (of_one * max(context.topology.num_ranks, NVLS_FITTED_GPUS))
+    return max(first / rate, size / rate - chunks * NVLS_CHUNK_US)
 
 
 def nvls_sharp_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:

@@ -341,9 +341,9 @@ class Collectives:
             slower = self._faster_with_less(op, sent, pair)
             if slower is not None and slower[0].total_us < cost.total_us:
                 cost, notes = slower[0], (self._bandwidth_note(op, pair, cost, slower),)
-            rival = self._rival(op, sent, pair)
-            notes += () if rival is None else (self._rival_note(rival, pair),)
         time_us = max(cost.total_us, floor_us or 0.0)
+        if floor_us is not None and (rival := self._rival(op, sent, time_us)) is not None and rival[0] != pair:
+            notes += (self._rival_note(rival, pair),)
         evidence = "assumed" if self._reduces_in_fabric(pair) else self._evidence
         given = self.cluster.collective_bandwidth
         if given is not None and op in self.context.bytes_factors:
@@ -390,16 +390,17 @@ class Collectives:
             f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
         )
 
-    def _rival(self, op: str, size: int, pair: Candidate) -> tuple[Candidate, float] | None:
+    def _rival(self, op: str, size: int, time_us: float) -> tuple[Candidate, float] | None:
         """Return a candidate that is faster by trine's estimate, and its time in us; None if a measurement decides.
 
-        Faster means below the range of the library's choice.
+        Faster means below the range of the answer, which takes ``time_us``. That may be the time of a smaller message
+        for which the library makes another choice.
         """
         if self.library.name != "nccl" or self._is_choice_measured or len(self.candidates(op)) < 2:
             return None
         fastest = self._fastest(self.context, op, size)
-        time_us, choice_us = (self.cost(op, size, each).total_us for each in (fastest, pair))
-        return (fastest, time_us) if time_us < self._band(self._evidence, size)[0] * choice_us else None
+        fastest_us = self.cost(op, size, fastest).total_us
+        return (fastest, fastest_us) if fastest_us < self._band(self._evidence, size)[0] * time_us else None
 
     def _rival_note(self, rival: tuple[Candidate, float], pair: Candidate) -> str:
         """Return the note of an answer whose range spans two algorithms."""
