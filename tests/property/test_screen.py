@@ -66,8 +66,9 @@ def test_the_screen_is_close_to_the_simulation():
 @long
 @pytest.mark.slow
 def test_the_screen_on_500_random_layouts():
-    """The median is the goal of issue 35; its 99th percentile (1.5 %) is missed, this is the present state."""
+    """The median is a goal; that of the 99th percentile (1.5 %) is missed: interleaved layouts of two rounds of
+    micro-batches, with one layer in each of many chunks, wait less for each other in small jobs."""
     found = sorted(abs(error) for seed in range(100, 110) for error in errors(seed, 50))
     assert statistics.median(found) < 0.002
-    assert found[int(0.90 * len(found))] < 0.025
-    assert found[int(0.99 * len(found))] < 0.08
+    assert found[int(0.90 * len(found))] < 0.015
+    assert found[int(0.99 * len(found))] < 0.05
