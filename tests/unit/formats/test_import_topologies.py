@@ -160,6 +160,17 @@ def test_smi_missing_links_on_an_nvswitch() -> None:
         nvidia_smi_cluster(matrix(8, lambda a, b: "SYS" if (a, b) == (0, 4) else "NV18"), "t", "h100-sxm")
 
 
+def test_smi_notes_pairs_with_fewer_links_than_both_gpus() -> None:
+    """A GPU that lost links everywhere explains its pairs; a pair that lost links alone is named."""
+    lost_everywhere = nvidia_smi_cluster(matrix(8, lambda a, b: "NV16" if 3 in (a, b) else "NV18"), "t", "h100-sxm")
+    assert "GPU3 shows 16 of 18 NVLinks" in lost_everywhere.notes
+    assert "fewer NVLinks than both GPUs" not in lost_everywhere.notes
+
+    lost_by_a_pair = nvidia_smi_cluster(matrix(8, lambda a, b: "NV10" if (a, b) == (0, 4) else "NV18"), "t", "h100-sxm")
+    assert "fewer NVLinks than both GPUs have to others: GPU0 and GPU4 (10)" in lost_by_a_pair.notes
+    assert "down or missing" not in lost_by_a_pair.notes
+
+
 def test_smi_of_a_virtual_machine_with_one_numa_node() -> None:
     """A ring of four over NVLink; the other pairs are SYS apart, though all have the same CPU affinity."""
     text = matrix(4, lambda a, b: "NV1" if (a + b) % 2 else "SYS")
