@@ -1,6 +1,7 @@
 """The verdict on measured times: healthy, slow, cannot decide, or the model does not fit.
 
-- Slow: a fault is 50 times more likely than a sound machine, or a large size is far above its band.
+- Slow: a fault is 50 times more likely than a sound machine (200 times if only sizes in the middle are slow), or a
+  large size is far above its band.
 - Model does not fit: a range of sizes lies beyond its band, too fast or too slow, and no fault is more likely.
 - Cannot decide: sizes lie above the band, but too few are measured, or a fault and a misfit are about as likely.
 - Healthy: nothing of this. A size above its band between sizes inside their bands is noise.
@@ -22,6 +23,9 @@ HEALTHY, SLOW_RUN, UNDECIDED, MISFIT, INCOMPLETE = (
 )  # fmt: skip
 #: Minimum log odds of a cause, known or unknown, against a healthy machine for a slow run.
 MIN_LOG_ODDS = math.log(50)
+#: The same if the smallest and the largest sizes are as predicted. A slow link shows at the largest calls and a delay at
+#: the smallest, while a prediction that errs about the library's choice is wrong in the middle alone.
+MIN_MIDDLE_LOG_ODDS = math.log(200)
 #: Log odds from which on a fault is too likely to blame the model for a range above the band.
 MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.
@@ -111,7 +115,8 @@ def _slow_runs(
     if len(sizes) < FEW_SIZES:
         return [run for run in runs if any(sizes[i] >= DECIDES_BYTES for i in run)]
     wide = [run for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
-    if log_odds >= MIN_LOG_ODDS:
+    in_middle = bool(runs) and runs[0][0] > 0 and runs[-1][-1] < len(sizes) - 1
+    if log_odds >= (MIN_MIDDLE_LOG_ODDS if in_middle else MIN_LOG_ODDS):
         return wide or runs
 
     def is_far(i: int) -> bool:

@@ -65,11 +65,15 @@ def odds_of(monkeypatch, odds):
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
 
 
-@pytest.mark.parametrize(("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (51, "slow")])
-@pytest.mark.parametrize(("places", "by"), [(range(5, 12), 1.2), (range(1, 21), 1.16)])
+@pytest.mark.parametrize(("places", "by", "likely"), [(range(5, 12), 1.2, 200), (range(1, 21), 1.16, 50)])
+@pytest.mark.parametrize(
+    ("odds", "state"), [(2.9, "model does not fit"), (3.1, "cannot decide"), (0.98, "cannot decide"), (1.02, "slow")]
+)
 def test_a_range_above_the_band_is_a_misfit_unless_a_fault_is_more_likely(
-    expected, monkeypatch, odds, state, places, by
+    expected, monkeypatch, odds, state, places, by, likely
 ):
+    """A range in the middle alone, which a wrong choice of algorithm explains, needs higher odds for a fault."""
+    odds = odds if odds > 2 else odds * likely
     odds_of(monkeypatch, odds)
     measured = [usual.time_ps for usual in expected.usual]
     for place in places:
