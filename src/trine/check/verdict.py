@@ -23,8 +23,8 @@ HEALTHY, SLOW_RUN, UNDECIDED, MISFIT, INCOMPLETE = (
 )  # fmt: skip
 #: Minimum log odds of a cause, known or unknown, against a healthy machine for a slow run.
 MIN_LOG_ODDS = math.log(50)
-#: The same if the smallest and the largest sizes are as predicted. A slow link shows at the largest calls and a delay at
-#: the smallest, while a prediction that errs about the library's choice is wrong in the middle alone.
+#: The same if the smallest and the largest sizes are as predicted. A slow link shows at the largest calls and a delay
+#: at the smallest, while a prediction that errs about the library's choice is wrong in the middle alone.
 MIN_MIDDLE_LOG_ODDS = math.log(200)
 #: Log odds from which on a fault is too likely to blame the model for a range above the band.
 MAX_MISFIT_LOG_ODDS = math.log(3)

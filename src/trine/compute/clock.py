@@ -151,7 +151,7 @@ class ClockedTimes(WrappedModel):
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the model's time at the clock of the step, with the same evidence."""
         found = self._model.duration(operator, split)
-        key = operator.id, split
+        key = self._bounds.first_alike(operator), split
         factor = self._factors.get(key)
         if factor is None:
             factor = self._factors[key] = self._factor(operator, split)

@@ -86,6 +86,11 @@ class Bounds:
     def __init__(self, workload: Workload, gpu: GpuSpec) -> None:
         self._workload, self._gpu, self._sizing = workload, gpu, Sizing(workload)
         self._has_tf32 = has_tf32_products(workload, gpu)
+        self._alike = alike_in(workload)
+
+    def first_alike(self, operator: Operator) -> int:
+        """Return the id of the first operator with the same work and arithmetic under any split."""
+        return self._alike.first(operator)
 
     def work(self, operator: Operator, split: Split) -> Work:
         """Return the FLOPs and bytes of an operator."""

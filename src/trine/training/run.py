@@ -44,7 +44,7 @@ from trine.training.headline import (
     public_mfu,
     step_work,
 )
-from trine.training.host_memory import host_memory_of
+from trine.training.host_memory import host_memory_of, written_host_bytes
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
@@ -286,13 +286,16 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         has_estimate=(lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
-    return _Run(setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run())
+    return _Run(
+        setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run(),
+        host_bytes=written_host_bytes(setup, written),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """A finished run of a job. advice: sentences about options that do not pay. why, why_each_step: each micro-batch,
-    or each step, was simulated.
+    or each step, was simulated. host_bytes: host memory of a rank of each stage, if the programs tell.
     """
 
     setup: Setup
@@ -300,6 +303,7 @@ class _Run:
     costs: StepCosts | None
     kernels: tuple[CommunicationKernels, ...]
     job_run: JobRun
+    host_bytes: tuple[int, ...] | None = None
     advice: tuple[str, ...] = ()
     why: str = ""
     why_each_step: str = ""
@@ -328,7 +332,7 @@ class _Run:
             "work": work,
             "band": band_of(setup, work, support),
             "memory_facts": memory_facts(setup),
-            "host_memory": host_memory_of(setup),
+            "host_memory": host_memory_of(setup, self.host_bytes),
             "repeats": run.repeats,
             "repeated_steps": run.repeated_steps,
             "inputs": resolved_inputs(setup),
