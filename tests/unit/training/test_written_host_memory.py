@@ -14,7 +14,10 @@ from trine.training.run import simulate
 JOBS = (
     ("megatron-core", {"dp": 4, "tp": 2, "offload": "optimizer", "sharding": "zero1"}),
     ("megatron-core", {"dp": 4, "pp": 2, "schedule": "1f1b", "offload": "optimizer", "sharding": "zero1"}),
-    ("megatron-core", {"dp": 2, "tp": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "offload": "optimizer"}),
+    (
+        "megatron-core",
+        {"dp": 2, "tp": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "offload": "optimizer"},
+    ),
     ("nanotron-2024", {"dp": 2, "pp": 4, "schedule": "1f1b", "offload": "activations"}),
     ("nanotron-2024", {"dp": 8, "offload": "activations"}),
 )  # fmt: skip
