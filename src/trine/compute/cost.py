@@ -9,7 +9,7 @@ counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -118,6 +118,15 @@ def factors(source: Resized) -> tuple[Tensor, Tensor] | None:
     return (inputs[0], inputs[1]) if len(inputs) >= 2 and inputs[0].shape else None
 
 
+def window_share(attributes: Mapping[str, object], length: int) -> Fraction:
+    """Return the pairs of query and key in a window (attribute ``window``), relative to all that a mask leaves."""
+    window = attributes.get("window")
+    if not isinstance(window, int) or not 0 < window < length:
+        return Fraction(1)
+    seen = window * (window + 1) // 2 + (length - window) * window
+    return Fraction(seen, length * (length + 1) // 2)
+
+
 def attention(sizes: Resized) -> Cost:
     """Return the cost: q (*b, S, d), k (*b', T, d), v (*b', T, e): scores and product with v, 2 b S T (d + e) FLOPs.
 
@@ -136,7 +145,9 @@ def attention(sizes: Resized) -> Cost:
     if len(queries) < 3:
         return memory(sizes)
     q, k, v = queries
-    scores = math.ceil(prod(q.shape[:-1]) * k.shape[-2] * pairs_within(source.operator.attributes))
+    attributes = source.operator.attributes
+    seen = pairs_within(attributes) * window_share(attributes, k.shape[-2])
+    scores = math.ceil(prod(q.shape[:-1]) * k.shape[-2] * seen)
     d, e = q.shape[-1], v.shape[-1]
     out_bytes = q.size_bytes // d * e
     num_bytes = q.size_bytes + k.size_bytes + v.size_bytes + out_bytes + moved(addends)

@@ -15,7 +15,7 @@ from trine.graph.workload import Operator
 COMPUTE_FAMILIES = ("attention", "conv", "linear", "matmul")
 FAMILIES = (
     *COMPUTE_FAMILIES, "adaptive_pool", "avg_pool", "batch_norm", "copy", "elementwise", "embedding", "group_norm",
-    "index", "layer_norm", "loss", "max_pool", "optimizer", "other", "reduction", "resample", "softmax", "view",
+    "index", "layer_norm", "loss", "max_pool", "optimizer", "other", "reduction", "resample", "scan", "softmax", "view",
 )  # fmt: skip
 BACKWARD_SUFFIX = " backward"
 
@@ -23,6 +23,7 @@ BACKWARD_SUFFIX = " backward"
 _RULES: tuple[tuple[str, str], ...] = (
     ("optimizer", r"foreach.*|ampforeach.*|fused(adam|adamw|sgd|adagrad|lamb)"),
     ("attention", r".*(scaleddotproduct|flashattention|efficientattention|flexattention|cudnnattention).*"),
+    ("scan", r".*(deltarule|statespacescan|selectivescan)"),
     ("conv", r".*convolution.*|(slow|thnn|cudnn|miopen)?conv(transpose|depthwise|dilated)?[123]d.*|conv.*tbc"),
     ("linear", r"linear|addmm|mm|scaledmm|int8?mm|addmv|mv"),
     ("matmul", r"matmul|bmm|baddbmm|addbmm|groupedmm|einsum|dot|vdot|inner|outer|addr|ger|bilinear|trilinear"),

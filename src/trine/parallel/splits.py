@@ -18,7 +18,7 @@ from trine.parallel.plan import Plan
 from trine.parallel.stages import backward_of, needs_gradient
 
 #: Kinds that can run on a part of a tensor split along features or heads ...
-DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
+DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "scan", "view"})
 #: ... and kinds that can run on a part split along heads only, because they work across features.
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
@@ -405,7 +405,7 @@ def _whole_attention(workload: Workload, splits: Mapping[int, TensorSplit], styl
     layers = [
         op.layer
         for op in workload.operators
-        if op.phase == FORWARD and family_of(kind_of(op)) == "attention" and op.id not in splits
+        if op.phase == FORWARD and family_of(_kind(op)) == "attention" and op.id not in splits
     ]
     if style != "megatron" or not layers:
         return ()

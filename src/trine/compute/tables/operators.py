@@ -212,6 +212,8 @@ class AttentionShape:
     def flops(self, *, backward: bool) -> float:
         """Return the FLOPs of unmasked scores; backward 2.5 x forward (recomputed scores, four gradients)."""
         pairs = self.length**2 / 2 if self.causal else self.length**2
+        if 0 < self.window < self.length:
+            pairs = self.length * self.window - self.window * (self.window - 1) / 2
         return (10.0 if backward else 4.0) * self.batch * self.heads * self.size * pairs
 
     @property

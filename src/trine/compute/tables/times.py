@@ -217,9 +217,11 @@ class SizedTimes:
         q, k, v = parts
         length = k.shape[-2]
         attributes = source.operator.attributes
+        window = attributes.get("window")
         shape = AttentionShape(
             batch=q.shape[0], heads=q.shape[1], kv_heads=max(1, min(k.shape[1], q.shape[1])), length=length,
             size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
+            window=window if isinstance(window, int) and 0 < window < length else 0,
         )  # fmt: skip
         kernel = str(attributes.get("attention_kernel", ""))
         square = self._packed(shape, document_shares(attributes), is_gradient(sizes), kernel)

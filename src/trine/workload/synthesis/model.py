@@ -28,11 +28,14 @@ from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
+from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
+from trine.workload.architecture.model import Architecture
 from trine.workload.readers import load_bundled
 from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.graph import Graph
+from trine.workload.synthesis.layered import layered
 from trine.workload.synthesis.spec import (
     Bert,
     ConvNet,
@@ -374,6 +377,8 @@ def _untimed(spec: ModelSpec, options: Synthesis, software: Software | None) -> 
     spec, software = _variant(spec, options), _with_dropout(options, software)
     if isinstance(spec, ConvNet):
         return spec, _convnet_workload(spec, options, software)
+    if isinstance(spec, Architecture):
+        return spec, _layered_workload(spec, options, software)
     return spec, _transformer_workload(spec, options, software)
 
 
@@ -441,6 +446,43 @@ def _transformer_workload(
     return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
 
 
+def _layered_workload(model: Architecture, options: Synthesis, software: Software | None) -> Workload:
+    """Return the operators of a model described as layers over blocks."""
+    _refuse(model, options, ("image", "target"))
+    if not model.head or not model.vocab:
+        raise InputError(f"{model.name} has no head for tokens: trine support counts it, but has no step of it")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise InputError(f"{model.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+    sequence, layers = options.sequence or model.sequence, options.layers or len(model.layers)
+    if model.positions and sequence > model.positions:
+        raise InputError(
+            f"{model.name} has learned positions for {model.positions} tokens; got {sequence}", field="sequence"
+        )
+    if layers > len(model.layers):
+        raise InputError(f"{model.name} has {len(model.layers)} layers; got {layers}", field="layers")
+    dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
+    graph = layered(model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
+    facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(model.hidden), "dtype": dtype}
+    experts = next((layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, Mixture)), None)
+    if experts is not None:
+        facts |= {"num_experts": str(experts.experts), "top_k": str(experts.top_k)}
+    assumptions = _usual_assumptions(dtype, software)
+    if experts is not None:
+        assumptions.append("every expert gets the same number of tokens; no token is dropped")
+    if layers < len(model.layers):
+        assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
+    left_out = [f"its {name} tower" for name in model.towers]
+    left_out += [f"{len(model.predicted)} layers for multi-token prediction"] if model.predicted else []
+    left_out += ["attention over earlier layers"] if any(layer.reads_earlier for layer in model.layers) else []
+    if left_out:
+        assumptions.append(f"without {', '.join(left_out)}")
+    if any(isinstance(mixer, LinearAttention | KimiDelta | Mamba2 | Mamba) for mixer in model.mixers()):
+        assumptions.append("chunked scans take the time of their memory traffic, four passes over inputs and outputs")
+    workload = _workload(model, graph, batch, facts, tuple(assumptions))
+    documents = options.documents
+    return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
+
+
 _LOSSES = {
     "fused": "in one operator", "unfused": "on a float32 copy of the logits",
     "native": "compiled, on a float32 copy of the logits", "te": "in place (Transformer Engine)",
@@ -451,6 +493,20 @@ _MASTERS = {"float32": "a float32 copy of the weights", "remainder": "16 more bi
 def _transformer_assumptions(
     spec: Transformer | Bert | EncoderDecoder, layers: int, dtype: str, software: Software | None
 ) -> tuple[str, ...]:
+    assumptions = _usual_assumptions(dtype, software)
+    if isinstance(spec, Bert):
+        assumptions.append("logits are computed for all tokens, not for the masked ones alone")
+    if isinstance(spec, EncoderDecoder):
+        assumptions.append("the bias by relative position is computed once, and all layers of a stack read it")
+    if isinstance(spec, Transformer) and spec.experts is not None:
+        assumptions.append("every expert gets the same number of tokens; no token is dropped")
+    if layers < spec.layers:
+        assumptions.append(f"{layers} of the model's {spec.layers} layers")
+    return tuple(assumptions)
+
+
+def _usual_assumptions(dtype: str, software: Software | None) -> list[str]:
+    """Return the sentences on the form of the operators and on precision."""
     writes = OperatorStyle() if software is None else software.operators
     attention = "FlashAttention" if writes.attention == "flash" else "attention with its scores in memory"
     loss = _LOSSES[writes.loss]
@@ -464,15 +520,7 @@ def _transformer_assumptions(
             f"weights and activations are {dtype}; operators compute gradients in {dtype}, which are accumulated and "
             f"reduced in {accumulated_dtype}; Adam keeps {_MASTERS[writes.master]} and two float32 moments"
         )
-    if isinstance(spec, Bert):
-        assumptions.append("logits are computed for all tokens, not for the masked ones alone")
-    if isinstance(spec, EncoderDecoder):
-        assumptions.append("the bias by relative position is computed once, and all layers of a stack read it")
-    if isinstance(spec, Transformer) and spec.experts is not None:
-        assumptions.append("every expert gets the same number of tokens; no token is dropped")
-    if layers < spec.layers:
-        assumptions.append(f"{layers} of the model's {spec.layers} layers")
-    return tuple(assumptions)
+    return assumptions
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
@@ -512,7 +560,10 @@ def _workload(
     spec: ModelSpec, graph: Graph, batch: int, facts: Mapping[str, str], assumptions: tuple[str, ...]
 ) -> Workload:
     count = sum(prod(weight.shape) for weight in graph.weights.values())
-    has_all_layers = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
+    if isinstance(spec, Architecture):
+        has_all_layers = False  # checked when the file was read; towers have no operators
+    else:
+        has_all_layers = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
     if spec.parameters is not None and has_all_layers and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(

@@ -16,6 +16,7 @@ from trine.common.inputs import PRESETS, preset_names, read_text
 from trine.common.recognise import foreign_file
 from trine.common.schema import Field, OrNone
 from trine.errors import SpecError, as_known, nearest
+from trine.workload.architecture.model import Architecture
 
 # Model files of encoders (family ``bert``) and encoder-decoders (family ``t5``: T5 and FLAN-T5).
 
@@ -275,7 +276,7 @@ class Densenet(ConvNet):
 
 
 Convolutional = Vgg | Resnet | Densenet
-ModelSpec = Transformer | Bert | EncoderDecoder | Convolutional
+ModelSpec = Transformer | Bert | EncoderDecoder | Convolutional | Architecture
 #: Values of ``family`` in a file.
 FAMILIES: dict[str, type[ModelSpec]] = {
     "transformer": Transformer, "bert": Bert, "t5": EncoderDecoder, "vgg": Vgg, "resnet": Resnet, "densenet": Densenet,
@@ -305,10 +306,14 @@ def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> No
         raise SpecError(message, file=file, field="parameters")
 
 
+#: Value of ``family`` in a file of layers over blocks.
+LAYERED = "layers"
+
+
 def check_family(family: object, file: str) -> str:
     """Return ``family`` if trine knows it; raises SpecError with the nearest name."""
     if not isinstance(family, str) or family not in FAMILIES:
-        raise SpecError(f"must be one of {', '.join(FAMILIES)}; got {str(family)[:40]!r}"
+        raise SpecError(f"must be one of {', '.join((*FAMILIES, LAYERED))}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
 
@@ -329,7 +334,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field).
     """
     text = os.fspath(name_or_path)
-    if text.endswith(_SUFFIXES):
+    if text.endswith(_SUFFIXES) or (Path(text) / "config.json").is_file():
         return _read(Path(text))
     text = as_known(text, known_models())
     if text not in known_models():
@@ -345,16 +350,23 @@ def _preset(name: str) -> ModelSpec:
 
 def _read(path: Path) -> ModelSpec:
     from trine.common.spec import check, load_mapping
+    from trine.workload.architecture.files import read_layers
+    from trine.workload.architecture.huggingface import is_config, load_config
+    from trine.workload.architecture.known_forms import plain_form
 
+    if is_config(path):
+        return plain_form(load_config(path))
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}
     if "family" not in shapes and (foreign := foreign_file(read_text(path), "")) is not None:
         raise SpecError(foreign, file=path)
+    if shapes.get("family") == LAYERED:
+        return plain_form(read_layers(shapes, path))
     family = check_family(shapes.pop("family", None), str(path))
     spec = check(FAMILIES[family], shapes, path, {"name": path.stem, "file": str(path)})
     if isinstance(spec, Transformer):
         check_transformer(spec, str(path))
-    if not isinstance(spec, ConvNet):
+    if isinstance(spec, Transformer | Bert | EncoderDecoder):
         check_parameters(spec, str(path))
     return spec
 

@@ -67,17 +67,17 @@ def linear(
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     weights = (weight,) if bias is None else (weight, bias)
     op = graph.forward("aten::linear", (x, *weights), (out,), layer, attributes)
-    return _product_gradients(graph, op, x, out, "linear", weights, attributes)
+    return product_gradients(graph, op, x, out, "linear", weights, attributes)
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """Multiply x (B, T, in) by weight (in, out), or (experts, in, out) for grouped experts -> (B, T, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
-    return _product_gradients(graph, op, x, out, name, (weight,), attributes)
+    return product_gradients(graph, op, x, out, name, (weight,), attributes)
 
 
-def _product_gradients(
+def product_gradients(
     graph: Graph, op: int, x: Tensor, out: Tensor, name: str, weights: tuple[Tensor, ...], attributes: Attributes
 ) -> Tensor:
     """Return ``out`` of a product with two backward operators: first for x, then for weight and bias."""
@@ -138,21 +138,24 @@ def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, l
 
 def attend(
     graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None,
-    *, causal: bool = False,
+    *, causal: bool = False, further: Attributes = NONE, weights: Sequence[Tensor] = (),
 ) -> Tensor:  # fmt: skip
     """Apply full or causal attention: q, k, v (B, heads, S or T, size) -> (B, S, heads size).
 
     sources: one tensor with queries, keys and values, or two: queries, and keys with values. bias: (1, heads, S, T),
-    added to the scores; it contains any causal mask, so no product is skipped. The backward pass keeps the logarithmic
-    sums of the scores, or all scores if the profile sets unfused attention.
+    added to the scores; it contains any causal mask, so no product is skipped. further: attributes, such as the
+    ``window`` of tokens that a query sees. weights: further trained tensors, such as sinks. The backward pass keeps the
+    logarithmic sums of the scores, or all scores if the profile sets unfused attention.
     """
-    if graph.writes.attention == "unfused":
+    if graph.writes.attention == "unfused" and not further and not weights:
         return unfused_parts(graph, sources, parts, layer, bias)
-    batch, heads, length, size = parts[0].shape
-    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
+    batch, heads, length, _ = parts[0].shape
+    values = parts[2].shape[-1]
+    out = graph.tensor((batch, heads, length, values))
+    sums = graph.tensor((batch, heads, length, 1), dtype="float32")
     name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
-    attributes: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal}
-    read = (*parts,) if bias is None else (*parts, bias)
+    attributes: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal, **further}
+    read = (*parts, *weights) if bias is None else (*parts, bias)
     op = graph.forward(f"aten::_{name}", read, (out, sums), layer, attributes)
 
     def backward() -> None:
@@ -162,16 +165,17 @@ def attend(
             part_gradients.append(graph.like(bias))
         is_joined = graph.writes.part_gradients == "joined" and len(sources) == 1 and bias is None
         written = [graph.like(part) for part in parts] if is_joined else part_gradients
-        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes)
+        written = [*written, *map(graph.weight_gradient, weights)]
+        graph.made(graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes), *weights)
         if is_joined:
-            graph.backward("split_backward", written, gradients, op)
+            graph.backward("split_backward", written[: len(parts)], gradients, op)
         for source, gradient in zip(sources, gradients, strict=True):
             graph.give(source, gradient, op)
         if bias is not None:
             graph.give(bias, part_gradients[-1], op)
 
     graph.on_backward(op, backward)
-    return graph.view(out, (batch, length, heads * size))
+    return graph.view(out, (batch, length, heads * values))
 
 
 def residual(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
@@ -310,17 +314,17 @@ def _moe_block(graph: Graph, spec: Transformer, experts: Experts, x: Tensor, nam
     h = norm(graph, x, spec.norm, f"{name}.norm")
     logits = product(graph, h, graph.weight(spec.hidden, experts.count), "matmul", f"{name}.router", shape)
     chances = elementwise(graph, logits, experts.count, "aten::softmax", f"{name}.softmax", shape)
-    shares, experts_of_tokens = _top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
-    h = _dispatch(graph, h, experts_of_tokens, f"{name}.dispatch", shape)
+    shares, experts_of_tokens = top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
+    h = dispatch(graph, h, experts_of_tokens, f"{name}.dispatch", shape)
     up = graph.weight(experts.count, spec.hidden, 2 * experts.ffn)
     h = product(graph, h, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     h = elementwise(graph, h, experts.ffn, "swiglu", f"{name}.experts.act", of_experts)
     down = graph.weight(experts.count, experts.ffn, spec.hidden)
     h = product(graph, h, down, "_grouped_mm", f"{name}.experts.down", of_experts)
-    return residual(graph, x, _combine(graph, h, shares, experts_of_tokens, f"{name}.combine", shape), f"{name}.add")
+    return residual(graph, x, combine(graph, h, shares, experts_of_tokens, f"{name}.combine", shape), f"{name}.add")
 
 
-def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes) -> tuple[Tensor, Tensor]:
+def top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes) -> tuple[Tensor, Tensor]:
     """Return the shares and numbers of each token's experts, (B, S, k)."""
     shares = graph.tensor((*chances.shape[:-1], k))
     numbers = graph.tensor(shares.shape, dtype="int64")
@@ -328,7 +332,7 @@ def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes)
     return graph.gives_back(op, chances, shares, "topk_backward", (numbers,), (), shape), numbers
 
 
-def _dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
+def dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
     """Copy tokens (B, S, features) to their experts: (B, S k, features), in the order of the experts."""
     batch, length, features = x.shape
     attributes = {"moe": "dispatch", **shape}
@@ -337,7 +341,7 @@ def _dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attri
     return graph.gives_back(op, x, out, "index_select_backward", (numbers,), (), attributes)
 
 
-def _combine(graph: Graph, x: Tensor, shares: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
+def combine(graph: Graph, x: Tensor, shares: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
     """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features)."""
     attributes = {"moe": "combine", **shape}
     out = graph.tensor((*shares.shape[:-1], x.shape[-1]))

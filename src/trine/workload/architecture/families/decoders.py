@@ -1,0 +1,400 @@
+"""Decoders with softmax attention: Llama and its relatives, GPT, and mixtures of experts on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from trine.workload.architecture.blocks import Attention, FeedForward, Indexer, Mixture, Mlp
+from trine.workload.architecture.config_keys import Config, repeated
+from trine.workload.architecture.families.common import (
+    activation,
+    attention,
+    frame,
+    gated,
+    mixture,
+    num_layers,
+    windows,
+)
+from trine.workload.architecture.model import Architecture, Layer
+
+
+def llama(config: Config) -> Architecture:
+    """Llama, Yi, Mistral, Phi-3: RMS norms, a gated network, and no biases unless the config says so."""
+    biases = "all" if config.flag("attention_bias", default=False) else "none"
+    return _dense(config, attention(config, biases=biases))
+
+
+def qwen2(config: Config) -> Architecture:
+    """Qwen2, Qwen2.5 and MiMo: biases of queries, keys and values."""
+    config.flag("attention_bias", default=True)
+    return _dense(config, attention(config, biases="qkv"))
+
+
+def qwen3(config: Config) -> Architecture:
+    """Qwen3: norms of each head's queries and keys."""
+    biases = "all" if config.flag("attention_bias", default=False) else "none"
+    return _dense(config, attention(config, biases=biases, norms="heads"))
+
+
+def olmo2(config: Config) -> Architecture:
+    """OLMo 2: norms of all queries and keys, and norms after the blocks."""
+    biases = "all" if config.flag("attention_bias", default=False) else "none"
+    return _dense(config, attention(config, biases=biases, norms="features"))
+
+
+def _dense(config: Config, attends: Attention) -> Architecture:
+    count, network = num_layers(config), gated(config)
+    return frame(
+        config,
+        [Layer(mixer=replace(attends, window=window), feed_forward=network) for window in windows(config, count)],
+        predicted=predicted(config, Layer(mixer=attends, feed_forward=network)),
+    )
+
+
+def predicted(config: Config, layer: Layer) -> tuple[Layer, ...]:
+    """Return the layers for multi-token prediction."""
+    count = config.size(
+        "num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_transformer_layers", default=0,
+        least=0,
+    )  # fmt: skip
+    return (layer,) * count
+
+
+def gemma2(config: Config) -> Architecture:
+    """Gemma 2: norms before and after each block, every second layer in a window, and a tied head."""
+    count = num_layers(config)
+    biases = "all" if config.flag("attention_bias", default=False) else "none"
+    attends, network = attention(config, biases=biases), gated(config)
+    kinds = config.items("layer_types", count) or ["sliding_attention", "full_attention"] * ceil(count / 2)
+    window = config.size("sliding_window", default=4096)
+    layers = [
+        Layer(
+            mixer=replace(attends, window=window if kind == "sliding_attention" else 0), feed_forward=network, norms=4
+        )
+        for kind in kinds[:count]
+    ]
+    return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
+
+
+def gemma3(config: Config) -> Architecture:
+    """Gemma 3: Gemma 2 with norms of each head's queries and keys; five of six layers in a window."""
+    count, every = num_layers(config), config.size("sliding_window_pattern", default=6)
+    usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
+    kinds = config.items("layer_types", count) or usual
+    window = config.size("sliding_window", default=4096)
+    attends, network = attention(config, norms="heads"), gated(config)
+    layers = [
+        Layer(
+            mixer=replace(attends, window=window if kind == "sliding_attention" else 0), feed_forward=network, norms=4
+        )
+        for kind in kinds
+    ]
+    return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
+
+
+def gemma4(config: Config) -> Architecture:
+    """Gemma 4: layers of all tokens have larger heads, whose keys may serve as values; experts beside a network."""
+    count = num_layers(config)
+    kinds = config.items("layer_types", count) or ["full_attention"] * count
+    local = attention(config, norms="heads", window=config.size("sliding_window", default=1024))
+    config.ignore("num_global_key_value_heads", "global_head_dim")
+    has_shared_keys = config.flag("attention_k_eq_v", default=False)
+    everywhere = replace(
+        local, window=0, head_size=config.size("global_head_dim", default=local.head_size),
+        kv_heads=config.size("num_global_key_value_heads", default=local.kv_heads) if has_shared_keys
+        else local.kv_heads, keys_are_values=has_shared_keys,
+    )  # fmt: skip
+    network, beside = gated(config), None
+    if config.flag("enable_moe_block", default=False):
+        top_k = config.size("top_k_experts", "num_experts_per_tok")
+        beside = mixture(config, top_k=top_k, router_scales=True)
+    config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+    if config.size("num_kv_shared_layers", default=0, least=0):
+        config.fail("num_kv_shared_layers", "layers that share keys and values are not supported")
+    if config.size("hidden_size_per_layer_input", default=0, least=0):
+        config.fail("hidden_size_per_layer_input", "embeddings of each layer are not supported")
+    config.ignore("vocab_size_per_layer_input")
+    layers = [
+        Layer(
+            mixer=local if kind == "sliding_attention" else everywhere, feed_forward=network, beside=beside,
+            norms=4 if beside is None else 7,
+        )
+        for kind in kinds
+    ]  # fmt: skip
+    return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
+
+
+def mixtral(config: Config) -> Architecture:
+    """Mixtral: each layer has a mixture of experts."""
+    count, network = num_layers(config), mixture(config)
+    attends = attention(config)
+    return frame(
+        config,
+        [Layer(mixer=replace(attends, window=window), feed_forward=network) for window in windows(config, count)],
+    )
+
+
+def qwen_moe(config: Config) -> Architecture:
+    """Qwen2 MoE and Qwen3 MoE: mixtures in all layers or in some, with a shared expert in Qwen2."""
+    is_qwen2 = config.text("model_type") == "qwen2_moe"
+    has_biases = config.flag("qkv_bias", "attention_bias", default=is_qwen2)
+    attends = attention(config, biases="qkv" if has_biases else "none", norms="none" if is_qwen2 else "heads")
+    count = num_layers(config)
+    networks = qwen_networks(config, count)
+    config.ignore("use_qk_norm")
+    return frame(
+        config,
+        [
+            Layer(mixer=replace(attends, window=window), feed_forward=network)
+            for window, network in zip(windows(config, count), networks, strict=True)
+        ],
+    )
+
+
+def qwen_networks(config: Config, count: int) -> list[FeedForward]:
+    """Return the network of each layer: a mixture in every ``decoder_sparse_step``-th, with a gated shared expert."""
+    shared = config.size("shared_expert_intermediate_size", default=0, least=0)
+    step = config.size("decoder_sparse_step", default=1)
+    dense = set(config.items("mlp_only_layers"))
+    if not config.has("num_experts", "num_local_experts"):
+        config.ignore("moe_intermediate_size")
+        return [gated(config)] * count
+    experts = mixture(
+        config, ffn=config.size("moe_intermediate_size"), shared=shared, shared_gate=bool(shared)
+    )  # fmt: skip
+    has_dense = dense or step > 1
+    network = gated(config) if has_dense else experts
+    config.ignore("intermediate_size", "mlp_bias")
+    return [network if i in dense or (i + 1) % step else experts for i in range(count)]
+
+
+def gpt_oss(config: Config) -> Architecture:
+    """gpt-oss: biases everywhere, a sink for each head, and every second layer in a window."""
+    count = num_layers(config)
+    biases = "all" if config.flag("attention_bias", default=True) else "none"
+    attends = attention(config, biases=biases, sinks=True)
+    network = mixture(config, biases=True)
+    config.ignore("swiglu_limit")
+    return frame(
+        config,
+        [Layer(mixer=replace(attends, window=window), feed_forward=network) for window in windows(config, count)],
+    )
+
+
+def llama4(config: Config) -> Architecture:
+    """Llama 4: a mixture with a shared expert in every ``interleave_moe_layer_step``-th layer; no norm has weights for
+    queries and keys."""
+    count, step = num_layers(config), config.size("interleave_moe_layer_step", default=1)
+    attends = attention(config)
+    ffn, dense_ffn = config.size("intermediate_size"), config.size("intermediate_size_mlp", default=8192)
+    experts = mixture(config, ffn=ffn, shared=ffn)
+    network = gated(config, ffn=dense_ffn)
+    config.ignore("attention_chunk_size", "use_qk_norm", "no_rope_layers")
+    layers = [Layer(mixer=attends, feed_forward=network if (i + 1) % step else experts) for i in range(count)]
+    return frame(config, layers)
+
+
+def minimax_m2(config: Config) -> Architecture:
+    """MiniMax M2: norms of all queries and keys; a mixture in each layer."""
+    count = num_layers(config)
+    has_norms = config.flag("use_qk_norm", default=True)
+    config.ignore("qk_norm_type", "attn_type_list", "shared_intermediate_size")
+    attends = attention(config, norms="features" if has_norms else "none")
+    layer = Layer(mixer=attends, feed_forward=mixture(config))
+    return frame(config, [layer] * count, predicted=predicted(config, layer))
+
+
+def minimax_m3(config: Config) -> Architecture:
+    """MiniMax M3: dense first layers; then mixtures with a shared expert, and attention to chosen blocks of keys."""
+    count = num_layers(config)
+    config.ignore("qk_norm_type", "use_gemma_norm", "swiglu_alpha", "swiglu_limit", "n_shared_experts")
+    has_norms = config.flag("use_qk_norm", default=True)
+    attends = attention(config, norms="heads" if has_norms else "none")
+    sparse = config.part("sparse_attention_config")
+    blocks = sparse.size("sparse_topk_blocks", default=16) * sparse.size("sparse_block_size", default=128)
+    indexer = Indexer(
+        heads=sparse.size("sparse_num_index_heads", default=4), size=sparse.size("sparse_index_dim", default=128),
+        top_k=blocks,
+    )  # fmt: skip
+    is_sparse = repeated(sparse.items("sparse_attention_freq", count), count, 0)
+    is_mixture = repeated(config.items("moe_layer_freq", count), count, 1)
+    network = gated(config, ffn=config.size("dense_intermediate_size", "intermediate_size"))
+    config.ignore("first_k_dense_replace", "intermediate_size")
+    experts = mixture(
+        config,
+        ffn=config.size("moe_intermediate_size"),
+        shared=config.size("shared_intermediate_size", default=0, least=0),
+    )
+    layers = [
+        Layer(
+            mixer=replace(attends, indexer=indexer) if is_sparse[i] else attends,
+            feed_forward=experts if is_mixture[i] else network,
+        )
+        for i in range(count)
+    ]
+    return frame(config, layers, predicted=predicted(config, layers[-1]))
+
+
+def mimo_v2(config: Config) -> Architecture:
+    """MiMo-V2: layers in a window have more keys, values and sinks; values are smaller than keys."""
+    count = num_layers(config)
+    kinds = repeated(config.items("hybrid_layer_pattern", count), count, 0)
+    is_mixture = repeated(config.items("moe_layer_freq", count), count, 1)
+    config.ignore("attention_bias", "attention_chunk_size", "attention_value_scale")
+    everywhere = attention(
+        config, value_size=config.size("v_head_dim", default=128),
+        sinks=config.flag("add_full_attention_sink_bias", default=False),
+    )  # fmt: skip
+    local = Attention(
+        heads=config.size("swa_num_attention_heads", default=everywhere.heads),
+        kv_heads=config.size("swa_num_key_value_heads", default=everywhere.kv_heads),
+        head_size=config.size("swa_head_dim", default=everywhere.head_size),
+        value_size=config.size("swa_v_head_dim", default=everywhere.values),
+        sinks=config.flag("add_swa_attention_sink_bias", default=False),
+        window=config.size("sliding_window", "sliding_window_size", default=128),
+    )
+    network, experts = gated(config), mixture(config)
+    if config.size("n_shared_experts", default=0, least=0):
+        config.fail("n_shared_experts", "MiMo-V2 with shared experts is not supported")
+    layers = [
+        Layer(mixer=local if kinds[i] else everywhere, feed_forward=experts if is_mixture[i] else network)
+        for i in range(count)
+    ]
+    return frame(config, layers, predicted=predicted(config, layers[0]))
+
+
+def step3(config: Config) -> Architecture:
+    """Step 3.7: a gate for each head's output, dense first layers, then mixtures with a shared expert."""
+    count = num_layers(config)
+    attends = attention(config, norms="heads", gate="heads")
+    dense = config.size("first_k_dense_replace", default=0, least=0)
+    network = gated(config)
+    experts = mixture(config, shared=config.size("share_expert_dim", default=0, least=0))
+    config.ignore("n_shared_experts", "use_moe_router_bias")
+    layers = [
+        Layer(mixer=replace(attends, window=window), feed_forward=network if i < dense else experts)
+        for i, window in enumerate(windows(config, count))
+    ]
+    return frame(config, layers, predicted=predicted(config, layers[0]))
+
+
+def nemotron_nas(config: Config) -> Architecture:
+    """Llama-Nemotron: a search removed attention or shrank the network layer by layer (Bercovich et al., 2025)."""
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    config.ignore("num_key_value_heads", "intermediate_size", "attention_bias", "num_hidden_layers", "mlp_bias")
+    act = activation(config)
+    layers = []
+    for number, block in enumerate(config.items("block_configs")):
+        parts = Config(block, config.file, f"block_configs[{number}].")
+        attends, network = parts.part("attention"), parts.part("ffn")
+        for part in (attends, network):
+            if part.flag("replace_with_linear", default=False):
+                part.fail("replace_with_linear", "blocks replaced by one product are not supported")
+        mixer = feed_forward = None
+        if not attends.flag("no_op", default=False):
+            group = attends.size("n_heads_in_group")
+            mixer = Attention(heads=heads, kv_heads=heads // group, head_size=hidden // heads)
+        if not network.flag("no_op", default=False):
+            ffn = int(2 * float(network.get("ffn_mult", default=1.0)) * hidden / 3)
+            feed_forward = Mlp(ffn=-(-ffn // 256) * 256, activation=act)
+        norms = (mixer is not None) + (feed_forward is not None)
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward, norms=norms))
+    return frame(config, layers)
+
+
+def falcon(config: Config) -> Architecture:
+    """Falcon: attention and network read one norm; the first version shares one key and value among all heads."""
+    is_new = config.flag("new_decoder_architecture", default=False)
+    has_biases = config.flag("bias", default=False)
+    is_multi_query = config.flag("multi_query", default=True)
+    heads = config.size("num_attention_heads")
+    kv_heads = config.size("num_kv_heads", default=heads) if is_new else 1 if is_multi_query else heads
+    config.ignore("num_kv_heads", "alibi", "parallel_attn", "num_ln_in_parallel_attn")
+    hidden = config.size("hidden_size")
+    attends = Attention(
+        heads=heads, kv_heads=kv_heads, head_size=hidden // heads, biases="all" if has_biases else "none",
+        rotary=not config.flag("alibi", default=False),
+    )  # fmt: skip
+    network = Mlp(
+        ffn=config.size("ffn_hidden_size", default=4 * hidden), gated=False, biases=has_biases,
+        activation=activation(config, "activation", default="gelu"),
+    )  # fmt: skip
+    is_parallel = config.flag("parallel_attn", default=True)
+    norms = 2 if is_new or not is_parallel else 1
+    layer = Layer(mixer=attends, feed_forward=network, norms=norms, norm="layer", parallel=is_parallel)
+    tied = config.flag("tie_word_embeddings", default=True)
+    return frame(config, [layer] * num_layers(config), norm="layer", tied_embeddings=tied)
+
+
+def gpt_neox(config: Config) -> Architecture:
+    """GPT-NeoX: attention and network in parallel, each with a norm of its own."""
+    biases = "all" if config.flag("attention_bias", default=True) else "none"
+    network = Mlp(
+        ffn=config.size("intermediate_size"), gated=False, biases=True, activation=activation(config, default="gelu")
+    )
+    layer = Layer(
+        mixer=attention(config, biases=biases), feed_forward=network, norm="layer",
+        parallel=config.flag("use_parallel_residual", default=True),
+    )  # fmt: skip
+    return frame(config, [layer] * num_layers(config), norm="layer")
+
+
+def gpt2(config: Config) -> Architecture:
+    """GPT-2: learned positions, biases everywhere, a tied head."""
+    hidden = config.size("hidden_size", "n_embd")
+    config.ignore("n_inner")
+    network = Mlp(
+        ffn=config.size("n_inner", default=4 * hidden), gated=False, biases=True,
+        activation=activation(config, "activation_function", default="gelu_new"),
+    )  # fmt: skip
+    layer = Layer(mixer=attention(config, biases="all", rotary=False), feed_forward=network, norm="layer")
+    rows = config.size("n_positions", "max_position_embeddings")
+    tied = config.flag("tie_word_embeddings", default=True)
+    return frame(config, [layer] * num_layers(config), norm="layer", positions=rows, tied_embeddings=tied)
+
+
+def opt(config: Config) -> Architecture:
+    """OPT: learned positions with two rows more than tokens, biases everywhere, a tied head."""
+    hidden = config.size("hidden_size")
+    if config.size("word_embed_proj_dim", default=hidden) != hidden:
+        config.fail("word_embed_proj_dim", "projections of the embedding are not supported")
+    if not config.flag("do_layer_norm_before", default=True):
+        config.fail("do_layer_norm_before", "norms after the blocks are not supported for OPT")
+    has_biases = config.flag("enable_bias", default=True)
+    network = Mlp(
+        ffn=config.size("ffn_dim"), gated=False, biases=has_biases,
+        activation=activation(config, "activation_function", default="relu"),
+    )  # fmt: skip
+    mixer = attention(config, biases="all" if has_biases else "none", rotary=False)
+    layer = Layer(mixer=mixer, feed_forward=network, norm="layer")
+    rows = config.size("max_position_embeddings") + 2
+    config.ignore("layer_norm_elementwise_affine")
+    tied = config.flag("tie_word_embeddings", default=True)
+    return frame(config, [layer] * num_layers(config), norm="layer", positions=rows, tied_embeddings=tied)
+
+
+def bloom(config: Config) -> Architecture:
+    """BLOOM: attention with a linear bias of the distance, a norm after the embedding, a tied head."""
+    hidden = config.size("hidden_size", "n_embed")
+    network = Mlp(ffn=4 * hidden, gated=False, biases=True, activation="gelu")
+    layer = Layer(mixer=attention(config, biases="all", rotary=False), feed_forward=network, norm="layer")
+    config.ignore("apply_residual_connection_post_layernorm", "seq_length")
+    tied = config.flag("tie_word_embeddings", default=True)
+    return frame(
+        config, [layer] * num_layers(config), norm="layer", embedding_norm=True, tied_embeddings=tied,
+        sequence=2048, max_positions=2048,
+    )  # fmt: skip
+
+
+def glm4_moe(config: Config) -> Architecture:
+    """GLM-4.5: dense first layers, then mixtures with shared experts; biases of queries, keys and values."""
+    count, dense = num_layers(config), config.size("first_k_dense_replace", default=0, least=0)
+    has_biases = config.flag("attention_bias", default=False)
+    has_norms = config.flag("use_qk_norm", default=False)
+    attends = attention(config, biases="qkv" if has_biases else "none", norms="heads" if has_norms else "none")
+    ffn = config.size("moe_intermediate_size")
+    network = gated(config)
+    experts: Mixture = mixture(config, ffn=ffn, shared=ffn * config.size("n_shared_experts", default=0, least=0))
+    layers = [Layer(mixer=attends, feed_forward=network if i < dense else experts) for i in range(count)]
+    return frame(config, layers, predicted=predicted(config, layers[-1]))

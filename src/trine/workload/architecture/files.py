@@ -1,0 +1,84 @@
+"""Model files of layers over blocks (``family: layers``): a new combination of known blocks needs no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from trine.common.schema import Field
+from trine.common.spec import check
+from trine.errors import SpecError, nearest
+from trine.workload.architecture.blocks import BLOCKS
+from trine.workload.architecture.model import MAX_LAYERS, Architecture, Layer
+
+#: Keys of a group of layers that name a block.
+_BLOCK_KEYS = ("mixer", "feed_forward", "beside")
+Count = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+
+
+def read_layers(data: Mapping[str, Any], path: Path) -> Architecture:
+    """Return the model of a file's keys.
+
+    ``blocks``: name -> ``kind`` (of :data:`BLOCKS`) and its fields. ``layers``: groups, each with ``count``, the names
+    of its blocks (``mixer``, ``feed_forward``, ``beside``) and other fields of a layer; ``repeat`` repeats all groups.
+    Raises SpecError with file, field and the nearest valid name.
+    """
+    fields = {key: value for key, value in data.items() if key not in ("family", "blocks", "layers", "repeat")}
+    blocks = {name: _block(name, block, path) for name, block in _mapping(data, "blocks", path).items()}
+    groups = data.get("layers")
+    if not isinstance(groups, list) or not groups:
+        raise SpecError("must be a list of groups of layers", file=path, field="layers")
+    layers = [layer for number, group in enumerate(groups) for layer in _group(number, group, blocks, path)]
+    layers *= _count(data.get("repeat", 1), "repeat", path)
+    if len(layers) > MAX_LAYERS:
+        raise SpecError(f"are {len(layers):,}; at most {MAX_LAYERS:,} are possible", file=path, field="layers")
+    model = check(Architecture, fields, path, {"name": path.stem, "file": str(path), "layers": tuple(layers)})
+    if model.parameters is not None and model.parameters != model.num_parameters:
+        message = f"says {model.parameters:,}, but the shapes make {model.num_parameters:,}"
+        raise SpecError(message, file=path, field="parameters")
+    return replace(model, max_positions=model.max_positions or model.sequence)
+
+
+def _mapping(data: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, Mapping) or not value:
+        raise SpecError("must name the blocks of the layers", file=path, field=key)
+    return value
+
+
+def _block(name: str, data: object, path: Path) -> Any:
+    field = f"blocks.{name}"
+    if not isinstance(data, Mapping):
+        raise SpecError(f"must be a block with a kind: {', '.join(BLOCKS)}", file=path, field=field)
+    kind, fields = data.get("kind"), {key: value for key, value in data.items() if key != "kind"}
+    if kind not in BLOCKS:
+        hint = nearest(str(kind)[:60], BLOCKS)
+        raise SpecError(f"must be one of {', '.join(BLOCKS)}{hint}", file=path, field=f"{field}.kind")
+    return check(BLOCKS[str(kind)], fields, f"{path}: {field}")
+
+
+def _group(number: int, data: object, blocks: Mapping[str, Any], path: Path) -> list[Layer]:
+    field = f"layers[{number}]"
+    if not isinstance(data, Mapping):
+        raise SpecError("must be a group of layers with mixer or feed_forward", file=path, field=field)
+    found: dict[str, Any] = {}
+    for key in _BLOCK_KEYS:
+        if (name := data.get(key)) is not None:
+            if name not in blocks:
+                raise SpecError(
+                    f"names no block of this file{nearest(str(name)[:60], blocks)}", file=path, field=f"{field}.{key}"
+                )
+            found[key] = blocks[name]
+    fields = {key: value for key, value in data.items() if key not in (*_BLOCK_KEYS, "count")}
+    layer = check(Layer, fields, path, found)
+    return [layer] * _count(data.get("count", 1), f"{field}.count", path)
+
+
+def _count(value: object, field: str, path: Path) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LAYERS:
+        raise SpecError(
+            f"must be a whole number from 1 to {MAX_LAYERS:,}, got {str(value)[:40]!r}", file=path, field=field
+        )
+    return value

@@ -1,0 +1,123 @@
+"""Architecture of a Hugging Face config.json, by its ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trine.errors import SpecError, nearest
+from trine.workload.architecture.config_keys import Config, read_config
+from trine.workload.architecture.families import decoders, encoders, hybrids, latent
+from trine.workload.architecture.model import Architecture
+
+Family = Callable[[Config], Architecture]
+
+
+def _under_text(family: Family, tower: Callable[[Config, int], Any] | None = None) -> Family:
+    """Return a family whose language model stands in ``text_config``, with a vision tower that is counted or not."""
+
+    def read(config: Config) -> Architecture:
+        if not config.has("text_config"):
+            return family(config)
+        text = config.part("text_config")
+        model = family(text)
+        text.check_used()
+        tied = config.flag("tie_word_embeddings", default=model.tied_embeddings)
+        model = replace(model, tied_embeddings=tied)
+        if tower is None:
+            note = "without its vision tower" if config.has("vision_config") else ""
+            config.ignore("vision_config")
+            return replace(model, notes=(note,) if note else ())
+        vision = config.part("vision_config")
+        towers = {"vision": tower(vision, model.hidden)}
+        vision.check_used()
+        return replace(model, towers=towers)
+
+    return read
+
+
+def _step3(config: Config) -> Architecture:
+    """Step 3.7: transformers' class reads its sizes from ``text_config``, and builds 128,815 rows without one."""
+    model = decoders.step3(config)
+    note = "vision tower, and 128,815 rows of the embedding, by the defaults of transformers' class"
+    return replace(model, vocab=128_815, towers={"vision": encoders.step3_tower(model.hidden)}, notes=(note,))
+
+
+#: Families by ``model_type``.
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "ministral", "phi3", "smollm3", "granite", "exaone4", "yi", "internlm3", "seed_oss"),
+        decoders.llama,
+    ),
+    **dict.fromkeys(("qwen2", "mimo"), decoders.qwen2),
+    "qwen3": decoders.qwen3, "olmo2": decoders.olmo2, "gemma2": decoders.gemma2,
+    **dict.fromkeys(("gemma3_text", "gemma3"), _under_text(decoders.gemma3)),
+    "gemma4_text": decoders.gemma4, "mixtral": decoders.mixtral,
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), decoders.qwen_moe),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _under_text(decoders.qwen_moe, encoders.qwen3_vl_tower)),
+    "gpt_oss": decoders.gpt_oss,
+    **dict.fromkeys(("llama4", "llama4_text"), _under_text(decoders.llama4)),
+    "minimax_m2": decoders.minimax_m2, "minimax_m3": decoders.minimax_m3, "mimo_v2_flash": decoders.mimo_v2,
+    "step3p7": _step3, "nemotron-nas": decoders.nemotron_nas, "falcon": decoders.falcon, "gpt_neox": decoders.gpt_neox,
+    "gpt2": decoders.gpt2, "opt": decoders.opt, "bloom": decoders.bloom, "glm4_moe": decoders.glm4_moe,
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), latent.deepseek),
+    "deepseek_v4": latent.deepseek_v4,
+    "kimi_k25": _under_text(latent.deepseek, lambda vision, _: encoders.kimi_tower(vision)),
+    "kimi_k3": _under_text(latent.kimi_linear, lambda vision, _: encoders.kimi_tower(vision)),
+    "kimi_linear": latent.kimi_linear,
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+                    _under_text(hybrids.qwen3_next)),
+    "nemotron_h": hybrids.nemotron_h, "jamba": hybrids.jamba, "mamba2": hybrids.mamba2,
+    **dict.fromkeys(("bert", "roberta"), encoders.bert),
+    "t5": encoders.t5, "vit": encoders.vit, "clip": encoders.clip, "gemma4": encoders.gemma4_multimodal,
+}  # fmt: skip
+
+
+def is_config(path: Path) -> bool:
+    """Return whether a path is a config.json, or a folder with one."""
+    if path.is_dir():
+        return True
+    if path.suffix != ".json":
+        return False
+    try:
+        content = read_config(path)
+    except SpecError:
+        return path.name == "config.json"
+    return "model_type" in content or path.name == "config.json"
+
+
+def load_config(path: str | Path) -> Architecture:
+    """Return the architecture of a config.json, or of a folder with one.
+
+    Raises SpecError for a damaged file, an unknown ``model_type`` (with the nearest known one), a missing or impossible
+    size, and a key that changes the model in an unknown way.
+    """
+    path = Path(path)
+    content = read_config(path)
+    file = str(path / "config.json" if path.is_dir() else path)
+    config = Config(content, file)
+    kind = config.text("model_type")
+    family = FAMILIES.get(kind)
+    if family is None:
+        message = f"{kind[:60]!r} is unknown to trine{nearest(kind, FAMILIES)}" if kind else "is missing"
+        raise SpecError(message, file=file, field="model_type")
+    try:
+        model = family(config)
+    except SpecError:
+        raise
+    except ValueError as error:
+        raise SpecError(str(error), file=file) from None
+    config.check_used()
+    folder = path if path.is_dir() else path.parent if path.name == "config.json" else path.with_suffix("")
+    name = config.text("_name_or_path") or folder.resolve().name or kind
+    return replace(model, name=name.rsplit("/", 1)[-1], file=file, stored=_stored(config))
+
+
+def _stored(config: Config) -> str:
+    """Return the precision of quantised weights, as the config names it."""
+    found = config.get("quantization_config", default={})
+    if not isinstance(found, Mapping):
+        config.fail("quantization_config", "must be a section of keys")
+    return str(found.get("quant_method", ""))[:40]

@@ -1,0 +1,533 @@
+"""A training step of a model described as layers over blocks (:mod:`trine.workload.architecture`).
+
+Layers are named as in :mod:`trine.workload.synthesis.transformer`: ``layers.17.attention.qkv``, ``layers.17.mlp.up``,
+``layers.17.moe.router``. Each block writes the operators of its published implementation in fused form:
+
+- Latent attention: projections down to latent features stay whole on each tensor-parallel rank (as in Megatron-core);
+  those up to heads are divided. The rotated part of a key travels with its latent features.
+- A window, or keys chosen by an indexer, limit the pairs of query and key (attribute ``window``).
+- A gated delta rule and a state-space mixer are a causal convolution and a chunked scan (kind ``scan``), whose time is
+  that of its memory traffic (attribute ``passes``).
+- Hyper-connections read a mixture of the residual streams and write to all of them.
+
+Left out: vision towers, layers for multi-token prediction, and attention over earlier layers (Kimi K3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trine.graph.workload import Tensor
+from trine.software.profile import Software
+from trine.workload.architecture.blocks import (
+    Attention,
+    CompressedAttention,
+    FeedForward,
+    Indexer,
+    KimiDelta,
+    LatentAttention,
+    LinearAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    Mixture,
+    Mlp,
+)
+from trine.workload.architecture.model import Architecture, Layer
+from trine.workload.synthesis.graph import NONE, Attributes, Graph
+from trine.workload.synthesis.transformer import (
+    adam,
+    add,
+    add_positions,
+    attend,
+    combine,
+    cross_entropy,
+    dispatch,
+    dropped,
+    elementwise,
+    embedding,
+    linear,
+    norm,
+    product,
+    projected,
+    residual,
+    top_k,
+)
+
+#: Products that each tensor-parallel rank computes whole.
+WHOLE: Attributes = {"replicated": True}
+#: Passes of a chunked scan over its inputs and outputs, forward and backward: Triton kernels of flash-linear-attention
+#: and mamba-ssm write states and partial results of chunks to memory between four kernels.
+SCAN_PASSES = 4.0
+
+
+def layered(
+    model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None
+) -> Graph:
+    """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens."""
+    graph = Graph(dtype, accumulates=True, software=software)
+    tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
+    targets = graph.tensor((batch, sequence), role="input", dtype="int64")
+    table = graph.weight(model.vocab, model.hidden)
+    x = embedding(graph, tokens, table, "embedding")
+    if model.positions:
+        x = add_positions(graph, x, graph.weight(model.positions, model.hidden), "positions")
+    if model.embedding_norm:
+        x = norm(graph, x, model.norm, "embedding.norm")
+    if graph.writes.dropout:
+        x = dropped(graph, x, "embedding.dropout")
+    if model.streams > 1:
+        x = elementwise(graph, x, model.streams * model.hidden, "aten::repeat", "streams")
+    for number, layer in enumerate(model.layers[:layers]):
+        x = _LayerWriter(graph, model.hidden, layer, f"layers.{number}").write(x)
+    if model.streams > 1:
+        shares = projected(graph, x, model.streams, True, "streams.shares", WHOLE)
+        x = _mix(graph, x, shares, model.hidden, "streams.mix")
+    if model.final_norm:
+        x = norm(graph, x, model.norm, "final_norm")
+    last = table if model.tied_embeddings else graph.weight(model.vocab, model.hidden)
+    cross_entropy(graph, linear(graph, x, last, None, "head"), targets, "loss")
+    graph.run_backward()
+    adam(graph, master=dtype != "float32")
+    return graph
+
+
+def _mix(graph: Graph, x: Tensor, shares: Tensor, features: int, layer: str) -> Tensor:
+    """Return sums of the streams in x, weighted by ``shares``: (B, S, features)."""
+    out = graph.tensor((*x.shape[:-1], features))
+    op = graph.forward("aten::mul", (x, shares), (out,), layer)
+
+    def backward() -> None:
+        dx, dshares = graph.like(x), graph.like(shares)
+        graph.backward("mul_backward", (graph.gradient(out), x, shares), (dx, dshares), op)
+        graph.give(x, dx, op)
+        graph.give(shares, dshares, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+class _LayerWriter:
+    """The writer of one layer. name: prefix of the names of its operators."""
+
+    def __init__(self, graph: Graph, hidden: int, layer: Layer, name: str) -> None:
+        self.graph, self.hidden, self.layer, self.name = graph, hidden, layer, name
+
+    def write(self, x: Tensor) -> Tensor:
+        """Write the layer's blocks on x (B, S, hidden), or (B, S, streams hidden)."""
+        layer = self.layer
+        if layer.parallel and layer.mixer is not None and layer.feed_forward is not None:
+            return self._in_parallel(x, layer.mixer, layer.feed_forward)
+        if layer.mixer is not None:
+            name = f"{self.name}.{_PARTS[type(layer.mixer).__name__]}"
+            x = self._branch(x, name, lambda h: mixed(self.graph, layer.mixer, h, self.hidden, name))
+        if layer.feed_forward is not None:
+            x = self._network(x, layer.feed_forward, layer.beside)
+        return x
+
+    def _in_parallel(self, x: Tensor, mixer: Mixer, network: FeedForward) -> Tensor:
+        """Write both blocks on the same input: with one norm for both, or one each."""
+        graph, layer = self.graph, self.layer
+        attention, mlp = f"{self.name}.attention", f"{self.name}.mlp"
+        h = norm(graph, x, layer.norm, f"{attention}.norm")
+        second = norm(graph, x, layer.norm, f"{mlp}.norm") if layer.norms > 1 else h
+        out = mixed(graph, mixer, h, self.hidden, attention)
+        out = add(graph, out, fed_forward(graph, network, second, self.hidden, mlp), f"{mlp}.sum")
+        return residual(graph, x, out, f"{mlp}.add")
+
+    def _network(self, x: Tensor, network: FeedForward, beside: FeedForward | None) -> Tensor:
+        name = f"{self.name}.{_PARTS[type(network).__name__]}"
+
+        def write(h: Tensor) -> Tensor:
+            out = fed_forward(self.graph, network, h, self.hidden, name)
+            if beside is None:
+                return out
+            other = f"{self.name}.{_PARTS[type(beside).__name__]}"
+            out = norm(self.graph, out, self.layer.norm, f"{name}.norm_1")
+            second = norm(self.graph, h, self.layer.norm, f"{other}.norm")
+            second = fed_forward(self.graph, beside, second, self.hidden, other)
+            second = norm(self.graph, second, self.layer.norm, f"{other}.norm_2")
+            return add(self.graph, out, second, f"{other}.sum")
+
+        return self._branch(x, name, write)
+
+    def _branch(self, x: Tensor, name: str, write: Callable[[Tensor], Tensor]) -> Tensor:
+        """Write a block between its norms and its residual."""
+        graph, layer, streams = self.graph, self.layer, self.layer.streams
+        h, shares = x, None
+        if streams > 1:
+            shares = projected(graph, x, streams * streams + 2 * streams, True, f"{name}.shares", WHOLE)
+            h = _mix(graph, x, shares, self.hidden, f"{name}.read")
+        h = norm(graph, h, layer.norm, f"{name}.norm")
+        out = write(h)
+        if self._has_norms_after():
+            out = norm(graph, out, layer.norm, f"{name}.norm_after")
+        if shares is None:
+            return residual(graph, x, out, f"{name}.add")
+        return residual(graph, x, _mix(graph, out, shares, streams * self.hidden, f"{name}.spread"), f"{name}.add")
+
+    def _has_norms_after(self) -> bool:
+        blocks = (self.layer.mixer is not None) + (self.layer.feed_forward is not None)
+        return self.layer.norms >= 2 * blocks
+
+
+#: Parts of a layer's name.
+_PARTS = {
+    "Attention": "attention", "LatentAttention": "attention", "CompressedAttention": "attention",
+    "LinearAttention": "linear", "KimiDelta": "linear", "Mamba2": "mamba", "Mamba": "mamba", "Mlp": "mlp",
+    "Mixture": "moe",
+}  # fmt: skip
+
+
+def mixed(graph: Graph, mixer: Mixer | None, h: Tensor, hidden: int, name: str) -> Tensor:
+    """Write a mixer of tokens on h (B, S, hidden) -> (B, S, hidden)."""
+    if isinstance(mixer, Attention):
+        return _attention(graph, mixer, h, hidden, name)
+    if isinstance(mixer, LatentAttention):
+        return _latent(graph, mixer, h, hidden, name)
+    if isinstance(mixer, CompressedAttention):
+        return _compressed(graph, mixer, h, hidden, name)
+    if isinstance(mixer, LinearAttention):
+        return _delta_rule(graph, mixer, h, hidden, name)
+    if isinstance(mixer, KimiDelta):
+        return _kimi_delta(graph, mixer, h, hidden, name)
+    if isinstance(mixer, Mamba2):
+        return _mamba2(graph, mixer, h, hidden, name)
+    assert isinstance(mixer, Mamba)
+    return _mamba(graph, mixer, h, hidden, name)
+
+
+def _heads(graph: Graph, x: Tensor, heads: int, size: int) -> Tensor:
+    """Return heads of x as (B, heads, S, size)."""
+    batch, length = x.shape[:2]
+    return graph.view(x, (batch, heads, length, size))
+
+
+def _seen(window: int, indexer: Indexer | None, length: int) -> Attributes:
+    """Return the attributes of an attention whose queries see fewer tokens than the sample has."""
+    seen = window if indexer is None else indexer.top_k
+    return {"window": seen} if 0 < seen < length else NONE
+
+
+def _attention(graph: Graph, mixer: Attention, h: Tensor, hidden: int, name: str) -> Tensor:
+    heads, keys, size, value = mixer.heads, mixer.kv_heads, mixer.head_size, mixer.values
+    has_bias = mixer.biases != "none"
+    values = 0 if mixer.keys_are_values else keys * value
+    if mixer.indexer is not None and not mixer.indexer.is_shared:
+        _index(graph, mixer.indexer, h, h, f"{name}.indexer")
+    qkv = projected(graph, h, heads * size + keys * size + values, has_bias, f"{name}.qkv")
+    gate = projected(graph, h, heads * value, has_bias, f"{name}.gate") if mixer.gate == "features" else None
+    if mixer.gate == "heads":
+        gate = projected(graph, h, heads, False, f"{name}.gate")
+    qkv = _prepared(graph, mixer, qkv, f"{name}.rotary")
+    parts = [_heads(graph, qkv, heads, size), _heads(graph, qkv, keys, size), _heads(graph, qkv, keys, value)]
+    sinks = [graph.weight(heads)] if mixer.sinks else []
+    seen = _seen(mixer.window, mixer.indexer, h.shape[1])
+    out = attend(graph, (qkv,), parts, f"{name}.core", causal=mixer.causal, further=seen, weights=sinks)
+    if gate is not None:
+        out = _gated(graph, out, gate, f"{name}.gated")
+    return projected(graph, out, hidden, mixer.biases == "all", f"{name}.out")
+
+
+def _prepared(graph: Graph, mixer: Attention, qkv: Tensor, layer: str) -> Tensor:
+    """Normalise and rotate queries and keys, in one operator."""
+    norms: tuple[Tensor, ...] = ()
+    if mixer.norms == "heads":
+        norms = graph.weight(mixer.head_size), graph.weight(mixer.head_size)
+    if mixer.norms == "features":
+        norms = graph.weight(mixer.heads * mixer.head_size), graph.weight(mixer.kv_heads * mixer.head_size)
+    if not mixer.rotary and not norms:
+        return qkv
+    out = graph.like(qkv)
+    op_name = "qk_norm_rotary" if norms else "apply_rotary"
+    op = graph.forward(op_name, (qkv, *norms), (out,), layer)
+    return graph.gives_back(op, qkv, out, f"{op_name}_backward", (qkv, *norms) if norms else (), norms)
+
+
+def _gated(graph: Graph, x: Tensor, gate: Tensor, layer: str) -> Tensor:
+    """Multiply x by the sigmoid of a gate."""
+    out = graph.like(x)
+    op = graph.forward("sigmoid_mul", (x, gate), (out,), layer)
+
+    def backward() -> None:
+        dx, dgate = graph.like(x), graph.like(gate)
+        graph.backward("sigmoid_mul_backward", (graph.gradient(out), x, gate), (dx, dgate), op)
+        graph.give(x, dx, op)
+        graph.give(gate, dgate, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _first(graph: Graph, x: Tensor, features: int, layer: str) -> Tensor:
+    """Return the first features of x; the others are used elsewhere without an operator of their own."""
+    out = graph.tensor((*x.shape[:-1], features))
+    op = graph.forward("aten::narrow", (x,), (out,), layer)
+    return graph.gives_back(op, x, out, "narrow_backward")
+
+
+def _scaled(graph: Graph, x: Tensor, weights: Sequence[Tensor], layer: str, attributes: Attributes = NONE) -> Tensor:
+    """Add or multiply trained vectors to x, in one pass."""
+    out = graph.like(x)
+    op = graph.forward("aten::add", (x, *weights), (out,), layer, attributes)
+    return graph.gives_back(op, x, out, "add_backward", (), tuple(weights), attributes)
+
+
+def _index(graph: Graph, indexer: Indexer, queries: Tensor, h: Tensor, name: str, keys: Tensor | None = None) -> None:
+    """Write an indexer's projections and scores; a loss of its own trains it (DeepSeek-V3.2, 2025, section 2.1).
+
+    keys: of the indexer, if they are not a projection of h.
+    """
+    size = indexer.heads * indexer.size
+    q = projected(graph, queries, size, False, f"{name}.q", WHOLE)
+    k = keys
+    if k is None:
+        k = norm(graph, projected(graph, h, indexer.size, False, f"{name}.k", WHOLE), "layer", f"{name}.k_norm")
+    parts = [_heads(graph, q, indexer.heads, indexer.size), _heads(graph, k, 1, indexer.size)]
+    scores = attend(graph, (q, k), [*parts, parts[1]], f"{name}.scores", causal=True, further=WHOLE)
+    weights = projected(graph, h, indexer.heads, False, f"{name}.weights", WHOLE)
+    _used_up(graph, _gated(graph, scores, weights, f"{name}.sum"), f"{name}.choice")
+
+
+def _latent(graph: Graph, mixer: LatentAttention, h: Tensor, hidden: int, name: str) -> Tensor:
+    heads, size = mixer.heads, mixer.head_size
+    latent = h
+    if mixer.query_rank:
+        latent = projected(graph, h, mixer.query_rank, mixer.biases, f"{name}.q_down", WHOLE)
+        latent = norm(graph, latent, "rms", f"{name}.q_norm")
+    q = projected(graph, latent, heads * size, False, f"{name}.q_up")
+    q = elementwise(graph, q, heads * size, "apply_rotary", f"{name}.q_rotary")
+    kv = projected(graph, h, mixer.kv_rank + mixer.rotated, mixer.biases, f"{name}.kv_down", WHOLE)
+    kv = _latent_norm(graph, kv, mixer.kv_rank, f"{name}.kv_norm")
+    kv = projected(graph, kv, heads * (mixer.plain + mixer.value), False, f"{name}.kv_up")
+    kv = elementwise(graph, kv, heads * (size + mixer.value), "apply_rotary", f"{name}.k_rotary")
+    if mixer.indexer is not None and not mixer.indexer.is_shared:
+        _index(graph, mixer.indexer, latent, h, f"{name}.indexer")
+    parts = [_heads(graph, q, heads, size), _heads(graph, kv, heads, size), _heads(graph, kv, heads, mixer.value)]
+    seen = _seen(0, mixer.indexer, h.shape[1])
+    out = attend(graph, (q, kv), parts, f"{name}.core", causal=True, further=seen)
+    if mixer.gate:
+        out = _gated(graph, out, projected(graph, h, heads * mixer.value, False, f"{name}.gate"), f"{name}.gated")
+    return projected(graph, out, hidden, mixer.biases, f"{name}.out")
+
+
+def _latent_norm(graph: Graph, x: Tensor, rank: int, layer: str) -> Tensor:
+    """Normalise the first ``rank`` features of x; the others pass."""
+    weight, out = graph.weight(rank), graph.tensor((*x.shape[:-1], rank))
+    statistics = graph.tensor((*x.shape[:-1], 1), dtype="float32")
+    op = graph.forward("aten::rms_norm", (x, weight), (out, statistics), layer)
+    return graph.gives_back(op, x, out, "rms_norm_backward", (x, weight, statistics), (weight,))
+
+
+def _compressed(graph: Graph, mixer: CompressedAttention, h: Tensor, hidden: int, name: str) -> Tensor:
+    heads, size, length = mixer.heads, mixer.head_size, h.shape[1]
+    latent = projected(graph, h, mixer.query_rank, False, f"{name}.q_down", WHOLE)
+    latent = norm(graph, latent, "rms", f"{name}.q_norm")
+    q = projected(graph, latent, heads * size, False, f"{name}.q_up")
+    q = elementwise(graph, q, heads * size, "apply_rotary", f"{name}.q_rotary")
+    kv = norm(graph, projected(graph, h, size, False, f"{name}.kv", WHOLE), "rms", f"{name}.kv_norm")
+    seen = mixer.window
+    if mixer.ratio:
+        kv = add(graph, kv, _pooled(graph, mixer, size, h, f"{name}.compressor"), f"{name}.join")
+        groups = length // mixer.ratio
+        seen += groups if mixer.indexer is None else min(groups, mixer.indexer.top_k)
+    if mixer.indexer is not None:
+        keys = _pooled(graph, mixer, mixer.indexer.size, h, f"{name}.indexer.compressor")
+        _index(graph, mixer.indexer, latent, h, f"{name}.indexer", keys)
+    parts = [_heads(graph, q, heads, size), *(_heads(graph, kv, 1, size) for _ in range(2))]
+    further: Attributes = {"window": seen} if seen < length else NONE
+    out = attend(graph, (q, kv), parts, f"{name}.core", causal=True, further=further, weights=[graph.weight(heads)])
+    down = _grouped(graph, out, mixer.out_groups, mixer.out_rank, f"{name}.out_down")
+    return projected(graph, down, hidden, False, f"{name}.out")
+
+
+def _pooled(graph: Graph, mixer: CompressedAttention, size: int, h: Tensor, name: str) -> Tensor:
+    """Write the pooling of ``ratio`` tokens into one by learned shares; the result stands for all tokens."""
+    width = size * (2 if mixer.is_overlapping else 1)
+    values = projected(graph, h, width, False, f"{name}.kv", WHOLE)
+    shares = projected(graph, h, width, False, f"{name}.gate", WHOLE)
+    pooled = _gated(graph, values, shares, f"{name}.pool")
+    table = graph.weight(mixer.ratio, width)
+    out = graph.tensor((*h.shape[:-1], size))
+    op = graph.forward("aten::add", (pooled, table), (out,), f"{name}.position")
+    out = graph.gives_back(op, pooled, out, "add_backward", (), (table,))
+    return norm(graph, out, "rms", f"{name}.norm")
+
+
+def _used_up(graph: Graph, x: Tensor, layer: str) -> Tensor:
+    """Write the use of a tensor by a loss of its own, which gives it a gradient."""
+    out = graph.tensor((*x.shape[:-1], 1))
+    op = graph.forward("aten::mul", (x,), (out,), layer)
+
+    def backward() -> None:
+        dx = graph.like(x)
+        graph.backward("mul_backward", (x,), (dx,), op)
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _grouped(graph: Graph, x: Tensor, groups: int, rank: int, layer: str) -> Tensor:
+    """Multiply each of ``groups`` parts of x's features by a matrix of its own -> (B, S, groups rank)."""
+    batch, length, features = x.shape
+    parts = graph.view(x, (batch, length * groups, features // groups))
+    weight = graph.weight(groups, features // groups, rank)
+    out = product(graph, parts, weight, "_grouped_mm", layer, {"num_experts": groups, "top_k": groups})
+    return graph.view(out, (batch, length, groups * rank))
+
+
+def _convolved(graph: Graph, x: Tensor, width: int, has_bias: bool, layer: str) -> Tensor:
+    """Write a causal convolution of each feature over ``width`` tokens, with its activation."""
+    weights = [graph.weight(x.shape[-1], width), *([graph.weight(x.shape[-1])] if has_bias else [])]
+    out = graph.like(x)
+    op = graph.forward("causal_conv_swish", (x, *weights), (out,), layer)
+    return graph.gives_back(op, x, out, "causal_conv_swish_backward", (x, *weights), tuple(weights))
+
+
+def _delta_rule(graph: Graph, mixer: LinearAttention, h: Tensor, hidden: int, name: str) -> Tensor:
+    mixed_features = 2 * mixer.keys + mixer.values
+    qkv = projected(graph, h, mixed_features, False, f"{name}.qkv")
+    gate = projected(graph, h, mixer.values, False, f"{name}.gate")
+    decay = projected(graph, h, 2 * mixer.value_heads, False, f"{name}.decay")
+    qkv = _convolved(graph, qkv, mixer.conv, False, f"{name}.conv")
+    vectors = [graph.weight(mixer.value_heads), graph.weight(mixer.value_heads)]
+    out = _scan_with(graph, "gated_delta_rule", qkv, decay, mixer.values, vectors, f"{name}.scan")
+    out = _gated_norm(graph, out, gate, mixer.value_size, f"{name}.norm")
+    return projected(graph, out, hidden, False, f"{name}.out")
+
+
+def _scan_with(
+    graph: Graph, kind: str, x: Tensor, decay: Tensor, features: int, weights: Sequence[Tensor], layer: str
+) -> Tensor:
+    """Write a chunked scan with decays of each token -> (B, S, features)."""
+    attributes: Attributes = {"passes": SCAN_PASSES}
+    out = graph.tensor((*x.shape[:-1], features))
+    op = graph.forward(kind, (x, decay, *weights), (out,), layer, attributes)
+
+    def backward() -> None:
+        dx, ddecay = graph.like(x), graph.like(decay)
+        gradients = [graph.weight_gradient(weight) for weight in weights]
+        inputs = (graph.gradient(out), x, decay, *weights)
+        graph.made(graph.backward(f"{kind}_backward", inputs, (dx, ddecay, *gradients), op, attributes), *weights)
+        graph.give(x, dx, op)
+        graph.give(decay, ddecay, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _gated_norm(graph: Graph, x: Tensor, gate: Tensor, size: int, layer: str) -> Tensor:
+    """Normalise the features of each head (``size``), and multiply by a gate."""
+    weight, out = graph.weight(size), graph.like(x)
+    op = graph.forward("norm_gate_swish", (x, gate, weight), (out,), layer)
+
+    def backward() -> None:
+        dx, dgate, dweight = graph.like(x), graph.like(gate), graph.weight_gradient(weight)
+        inputs = (graph.gradient(out), x, gate, weight)
+        graph.made(graph.backward("norm_gate_swish_backward", inputs, (dx, dgate, dweight), op), weight)
+        graph.give(x, dx, op)
+        graph.give(gate, dgate, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
+def _kimi_delta(graph: Graph, mixer: KimiDelta, h: Tensor, hidden: int, name: str) -> Tensor:
+    features, size = mixer.heads * mixer.head_size, mixer.head_size
+    qkv = projected(graph, h, 3 * features, False, f"{name}.qkv")
+    qkv = _convolved(graph, qkv, mixer.conv, False, f"{name}.conv")
+    decay = projected(graph, h, size, False, f"{name}.decay_down", WHOLE)
+    decay = projected(graph, decay, features, True, f"{name}.decay_up")
+    beta = projected(graph, h, mixer.heads, False, f"{name}.beta")
+    qkv = _gated(graph, qkv, beta, f"{name}.beta_mul")
+    out = _scan_with(graph, "kimi_delta_rule", qkv, decay, features, [graph.weight(mixer.heads)], f"{name}.scan")
+    gate = h
+    if not mixer.full_gate:
+        gate = projected(graph, h, size, False, f"{name}.gate_down", WHOLE)
+    gate = projected(graph, gate, features, not mixer.full_gate, f"{name}.gate")
+    return projected(graph, _gated_norm(graph, out, gate, size, f"{name}.norm"), hidden, False, f"{name}.out")
+
+
+def _mamba2(graph: Graph, mixer: Mamba2, h: Tensor, hidden: int, name: str) -> Tensor:
+    inner, mixed_features = mixer.inner, mixer.inner + 2 * mixer.groups * mixer.state
+    x = projected(graph, h, mixed_features, mixer.biases, f"{name}.in")
+    gate = projected(graph, h, inner, mixer.biases, f"{name}.gate")
+    step = projected(graph, h, mixer.heads, mixer.biases, f"{name}.step")
+    x = _convolved(graph, x, mixer.conv, mixer.conv_bias, f"{name}.conv")
+    vectors = [graph.weight(mixer.heads) for _ in range(3)]
+    x = _scan_with(graph, "state_space_scan", x, step, inner, vectors, f"{name}.scan")
+    x = _gated_norm(graph, x, gate, inner, f"{name}.norm")
+    return projected(graph, x, hidden, mixer.biases, f"{name}.out")
+
+
+def _mamba(graph: Graph, mixer: Mamba, h: Tensor, hidden: int, name: str) -> Tensor:
+    inner, rank, state = mixer.inner, mixer.rank, mixer.state
+    x = projected(graph, h, inner, mixer.biases, f"{name}.in")
+    gate = projected(graph, h, inner, mixer.biases, f"{name}.gate")
+    x = _convolved(graph, x, mixer.conv, mixer.conv_bias, f"{name}.conv")
+    small = projected(graph, x, rank + 2 * state, False, f"{name}.x", WHOLE)
+    if mixer.norms:
+        small = norm(graph, small, "rms", f"{name}.small_norm")
+    step = projected(graph, _first(graph, small, rank, f"{name}.split"), inner, True, f"{name}.step")
+    vectors = [graph.weight(inner, state), graph.weight(inner)]
+    x = _scan_with(graph, "selective_scan", x, step, inner, vectors, f"{name}.scan")
+    return projected(graph, _gated(graph, x, gate, f"{name}.gated"), hidden, mixer.biases, f"{name}.out")
+
+
+def fed_forward(graph: Graph, network: FeedForward, h: Tensor, hidden: int, name: str) -> Tensor:
+    """Write a feed-forward network or a mixture of experts on h (B, S, hidden) -> (B, S, hidden)."""
+    if isinstance(network, Mlp):
+        return _mlp(graph, network, h, hidden, name)
+    return _mixture(graph, network, h, hidden, name)
+
+
+def _activation(graph: Graph, h: Tensor, ffn: int, gated: bool, layer: str, attributes: Attributes = NONE) -> Tensor:
+    return elementwise(graph, h, ffn, "swiglu" if gated else "aten::gelu", layer, attributes)
+
+
+def _mlp(graph: Graph, network: Mlp, h: Tensor, hidden: int, name: str) -> Tensor:
+    width = network.ffn * (2 if network.gated else 1)
+    h = projected(graph, h, width, network.biases, f"{name}.gate_up" if network.gated else f"{name}.up")
+    h = _activation(graph, h, network.ffn, network.gated, f"{name}.act")
+    return projected(graph, h, hidden, network.biases, f"{name}.down")
+
+
+def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) -> Tensor:
+    shape: Attributes = {"num_experts": network.experts, "top_k": network.top_k}
+    of_experts: Attributes = {"expert": True, **shape}
+    width, ups = network.latent or hidden, (2 if network.gated else 1) * network.ffn
+    routed = h
+    if network.router_scales:
+        scales = [graph.weight(hidden), graph.weight(network.experts)]
+        routed = _scaled(graph, h, scales, f"{name}.router.scale")
+    logits = product(graph, routed, graph.weight(hidden, network.experts), "matmul", f"{name}.router", shape)
+    if network.biases:
+        logits = _scaled(graph, logits, [graph.weight(network.experts)], f"{name}.router.bias", shape)
+    chances = elementwise(graph, logits, network.experts, "aten::softmax", f"{name}.softmax", shape)
+    shares, numbers = top_k(graph, chances, network.top_k, f"{name}.topk", shape)
+    x = h
+    if network.latent:
+        x = projected(graph, h, width, False, f"{name}.latent_down", WHOLE)
+    if network.latent_norm:
+        x = norm(graph, x, "rms", f"{name}.latent_norm")
+    x = dispatch(graph, x, numbers, f"{name}.dispatch", shape)
+    x = product(graph, x, graph.weight(network.experts, width, ups), "_grouped_mm", f"{name}.experts.up", of_experts)
+    if network.biases:
+        x = _scaled(graph, x, [graph.weight(network.experts, ups)], f"{name}.experts.up_bias", of_experts)
+    x = _activation(graph, x, network.ffn, network.gated, f"{name}.experts.act", of_experts)
+    down = graph.weight(network.experts, network.ffn, width)
+    x = product(graph, x, down, "_grouped_mm", f"{name}.experts.down", of_experts)
+    if network.biases:
+        x = _scaled(graph, x, [graph.weight(network.experts, width)], f"{name}.experts.down_bias", of_experts)
+    x = combine(graph, x, shares, numbers, f"{name}.combine", shape)
+    if network.latent:
+        x = projected(graph, x, hidden, False, f"{name}.latent_up", WHOLE)
+    if not network.shared:
+        return x
+    shared = _mlp(graph, Mlp(ffn=network.shared, gated=network.gated), h, hidden, f"{name}.shared")
+    if network.shared_gate:
+        shared = _gated(
+            graph, shared, projected(graph, h, 1, False, f"{name}.shared.gate", WHOLE), f"{name}.shared.mul"
+        )
+    return add(graph, x, shared, f"{name}.shared.add")
