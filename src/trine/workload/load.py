@@ -65,7 +65,18 @@ def is_model_name(workload: object) -> bool:
     if not isinstance(workload, str) or workload.startswith(_PREFIX):
         return isinstance(workload, str)
     name = workload.partition(",")[0]
+    if _is_config(Path(name)):
+        return True
     return name in _models() and not exists(Path(name)) and name not in bundled()
+
+
+def _is_config(path: Path) -> bool:
+    """Return whether a path is a config.json of Hugging Face, or a folder with one."""
+    if path.suffix != ".json" and not (path / "config.json").is_file():
+        return False
+    from trine.workload.architecture.huggingface import is_config
+
+    return exists(path) and is_config(path)
 
 
 def _models() -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from trine.common.schema import Field
 from trine.common.spec import check
 from trine.errors import SpecError, nearest
-from trine.workload.architecture.blocks import BLOCKS
+from trine.workload.architecture.blocks import BLOCKS, Number
+from trine.workload.architecture.huggingface import architecture_of
 from trine.workload.architecture.model import MAX_LAYERS, Architecture, Layer
 
 #: Keys of a group of layers that name a block.
@@ -41,10 +42,37 @@ def read_layers(data: Mapping[str, Any], path: Path) -> Architecture:
     return replace(model, max_positions=model.max_positions or model.sequence)
 
 
+def read_bundled(data: Mapping[str, Any], path: Path) -> Architecture:
+    """Return the model of a file that holds the keys of a config.json (``family: huggingface``).
+
+    ``config``: the keys; ``sequence``, ``parameters``, ``sources``: as in other model files. Raises SpecError.
+    """
+    fields = {key: value for key, value in data.items() if key not in ("family", "config")}
+    extra = check(_Bundled, fields, path)
+    model = architecture_of(_mapping(data, "config", path), str(path), path.stem)
+    model = replace(
+        model, name=path.stem, sequence=extra.sequence or model.sequence, parameters=extra.parameters,
+        sources=extra.sources,
+    )  # fmt: skip
+    if model.parameters is not None and model.parameters != model.num_parameters:
+        message = f"says {model.parameters:,}, but the shapes make {model.num_parameters:,}"
+        raise SpecError(message, file=path, field="parameters")
+    return model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bundled:
+    """The keys of a model file beside ``config``."""
+
+    sequence: Number = 0
+    parameters: Annotated[int | None, Field(ge=1)] = None
+    sources: dict[str, str] = field(default_factory=dict)
+
+
 def _mapping(data: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
     value = data.get(key)
     if not isinstance(value, Mapping) or not value:
-        raise SpecError("must name the blocks of the layers", file=path, field=key)
+        raise SpecError("must be a section with at least one key", file=path, field=key)
     return value
 
 

@@ -89,14 +89,19 @@ def is_config(path: Path) -> bool:
 
 
 def load_config(path: str | Path) -> Architecture:
-    """Return the architecture of a config.json, or of a folder with one.
+    """Return the architecture of a config.json, or of a folder with one; see :func:`architecture_of`."""
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent if path.name == "config.json" else path.with_suffix("")
+    file = path / "config.json" if path.is_dir() else path
+    return architecture_of(read_config(path), str(file), folder.resolve().name)
+
+
+def architecture_of(content: Mapping[str, Any], file: str, name: str) -> Architecture:
+    """Return the architecture of a config's keys. file: named in errors; name: of a model that has none.
 
     Raises SpecError for a damaged file, an unknown ``model_type`` (with the nearest known one), a missing or impossible
     size, and a key that changes the model in an unknown way.
     """
-    path = Path(path)
-    content = read_config(path)
-    file = str(path / "config.json" if path.is_dir() else path)
     config = Config(content, file)
     kind = config.text("model_type")
     family = FAMILIES.get(kind)
@@ -110,8 +115,7 @@ def load_config(path: str | Path) -> Architecture:
     except ValueError as error:
         raise SpecError(str(error), file=file) from None
     config.check_used()
-    folder = path if path.is_dir() else path.parent if path.name == "config.json" else path.with_suffix("")
-    name = config.text("_name_or_path") or folder.resolve().name or kind
+    name = config.text("_name_or_path") or name or kind
     return replace(model, name=name.rsplit("/", 1)[-1], file=file, stored=_stored(config))
 
 

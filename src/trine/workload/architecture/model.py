@@ -99,7 +99,7 @@ class Tower:
 
     hidden: Size
     layers: tuple[Layer, ...]
-    further: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    further: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tokens: Number = 0
 
     def weights(self) -> list[Weight]:
@@ -134,11 +134,11 @@ class Architecture:
     head: bool = True
     streams: Annotated[int, Field(ge=1, le=16)] = 1
     predicted: tuple[Layer, ...] = ()
-    further: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    towers: Mapping[str, Tower] = field(default_factory=dict)
+    further: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    towers: dict[str, Tower] = field(default_factory=dict)
     stored: str = ""
     parameters: Annotated[int | None, Field(ge=1)] = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     file: str = field(default="", compare=False)
 

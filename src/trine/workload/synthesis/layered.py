@@ -247,11 +247,11 @@ def _prepared(graph: Graph, mixer: Attention, qkv: Tensor, layer: str) -> Tensor
 def _gated(graph: Graph, x: Tensor, gate: Tensor, layer: str) -> Tensor:
     """Multiply x by the sigmoid of a gate."""
     out = graph.like(x)
-    op = graph.forward("sigmoid_mul", (x, gate), (out,), layer)
+    op = graph.forward("mul_sigmoid", (x, gate), (out,), layer)
 
     def backward() -> None:
         dx, dgate = graph.like(x), graph.like(gate)
-        graph.backward("sigmoid_mul_backward", (graph.gradient(out), x, gate), (dx, dgate), op)
+        graph.backward("mul_sigmoid_backward", (graph.gradient(out), x, gate), (dx, dgate), op)
         graph.give(x, dx, op)
         graph.give(gate, dgate, op)
 
@@ -379,7 +379,7 @@ def _grouped(graph: Graph, x: Tensor, groups: int, rank: int, layer: str) -> Ten
 
 def _convolved(graph: Graph, x: Tensor, width: int, has_bias: bool, layer: str) -> Tensor:
     """Write a causal convolution of each feature over ``width`` tokens, with its activation."""
-    weights = [graph.weight(x.shape[-1], width), *([graph.weight(x.shape[-1])] if has_bias else [])]
+    weights = [graph.weight(width, x.shape[-1]), *([graph.weight(x.shape[-1])] if has_bias else [])]
     out = graph.like(x)
     op = graph.forward("causal_conv_swish", (x, *weights), (out,), layer)
     return graph.gives_back(op, x, out, "causal_conv_swish_backward", (x, *weights), tuple(weights))
@@ -466,7 +466,7 @@ def _mamba(graph: Graph, mixer: Mamba, h: Tensor, hidden: int, name: str) -> Ten
     x = projected(graph, h, inner, mixer.biases, f"{name}.in")
     gate = projected(graph, h, inner, mixer.biases, f"{name}.gate")
     x = _convolved(graph, x, mixer.conv, mixer.conv_bias, f"{name}.conv")
-    small = projected(graph, x, rank + 2 * state, False, f"{name}.x", WHOLE)
+    small = projected(graph, x, rank + 2 * state, False, f"{name}.x")
     if mixer.norms:
         small = norm(graph, small, "rms", f"{name}.small_norm")
     step = projected(graph, _first(graph, small, rank, f"{name}.split"), inner, True, f"{name}.step")

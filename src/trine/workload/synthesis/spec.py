@@ -306,14 +306,14 @@ def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> No
         raise SpecError(message, file=file, field="parameters")
 
 
-#: Value of ``family`` in a file of layers over blocks.
-LAYERED = "layers"
+#: Values of ``family`` in a file of layers over blocks, and in a file with the keys of a config.json.
+LAYERED, CONFIG = "layers", "huggingface"
 
 
 def check_family(family: object, file: str) -> str:
     """Return ``family`` if trine knows it; raises SpecError with the nearest name."""
     if not isinstance(family, str) or family not in FAMILIES:
-        raise SpecError(f"must be one of {', '.join((*FAMILIES, LAYERED))}; got {str(family)[:40]!r}"
+        raise SpecError(f"must be one of {', '.join((*FAMILIES, LAYERED, CONFIG))}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
 
@@ -350,7 +350,7 @@ def _preset(name: str) -> ModelSpec:
 
 def _read(path: Path) -> ModelSpec:
     from trine.common.spec import check, load_mapping
-    from trine.workload.architecture.files import read_layers
+    from trine.workload.architecture.files import read_bundled, read_layers
     from trine.workload.architecture.huggingface import is_config, load_config
     from trine.workload.architecture.known_forms import plain_form
 
@@ -362,6 +362,8 @@ def _read(path: Path) -> ModelSpec:
         raise SpecError(foreign, file=path)
     if shapes.get("family") == LAYERED:
         return plain_form(read_layers(shapes, path))
+    if shapes.get("family") == CONFIG:
+        return plain_form(read_bundled(shapes, path))
     family = check_family(shapes.pop("family", None), str(path))
     spec = check(FAMILIES[family], shapes, path, {"name": path.stem, "file": str(path)})
     if isinstance(spec, Transformer):
