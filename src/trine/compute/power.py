@@ -26,7 +26,7 @@ from trine.graph.workload import Operator, Workload
 #: Part of a memory-bound operator's dynamic power that follows the clock: SMs and L2; the rest is in the HBM (assumed).
 CLOCKED = 0.5
 #: Precisions of the tensor cores whose GEMMs have a ceiling of their clock.
-_TENSOR_CORES = frozenset({"bfloat16", "float16", "float8"})
+_TENSOR_CORES = frozenset({"bfloat16", "float16", "float8", "float4"})
 #: Bisections of the clock, to less than 0.01 MHz.
 _HALVINGS = 20
 

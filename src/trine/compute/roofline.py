@@ -82,10 +82,12 @@ def alike_in(workload: Workload) -> Alike:
     return Alike(workload)
 
 
+#: Precisions that an operator may state.
+_STATED = ("float32", "tfloat32", "float8", "float4")
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
     "float64": "float64", "float16": "float16", "tfloat32": "tfloat32", "float8_e4m3fn": "float8",
-    "float8_e5m2": "float8", "float8": "float8",
+    "float8_e5m2": "float8", "float8": "float8", "float4_e2m1fn": "float4", "float4": "float4",
 }  # fmt: skip
 
 
@@ -116,9 +118,9 @@ def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
 
 
 def stated_precision(operator: Operator) -> str:
-    """Return the precision in the attribute ``precision`` (``float32`` or ``tfloat32``), else ``""``."""
+    """Return the precision in the attribute ``precision``, else ``""``."""
     stated = operator.attributes.get("precision")
-    return stated if isinstance(stated, str) and stated in ("float32", "tfloat32") else ""
+    return stated if isinstance(stated, str) and stated in _STATED else ""
 
 
 def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_products: bool) -> str:
@@ -152,12 +154,20 @@ def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
     return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
 
 
+def has_float4(gpu: GpuSpec) -> bool:
+    """Return whether the tensor cores multiply in FP4: NVIDIA's from Blackwell on, at twice their FP8 rate."""
+    is_blackwell = any(word in gpu.name for word in ("b200", "b300", "rtx-5", "rtx-pro-6000"))
+    return is_blackwell and "float8" in gpu.flop_per_s
+
+
 def peak(gpu: GpuSpec, precision: str) -> int:
     """Return the peak FLOP/s; a GPU without TF32 uses float32. Raises InputError for an unsupported precision."""
     rates: Mapping[str, int] = gpu.flop_per_s
     for name in (precision, "float32") if precision == "tfloat32" else (precision,):
         if name in rates:
             return rates[name]
+    if precision == "float4" and has_float4(gpu):
+        return 2 * rates["float8"]
     raise InputError(f"GPU {gpu.name} has no peak for {precision}{nearest(precision, rates)}", field="gpu")
 
 

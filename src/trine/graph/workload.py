@@ -129,6 +129,10 @@ class Recipe(Protocol):
         """Write the workload with packed documents."""
         ...
 
+    def cast(self, precision: str) -> Workload:
+        """Write the workload with the casts of a recipe."""
+        ...
+
     def again(self, workload: Workload, software: Any) -> Workload:
         """Write ``workload`` for another profile; return it unchanged if it was modified since it was written."""
         ...

@@ -336,6 +336,16 @@ class JobFacts:
         """Weight -> gradient, as tensor ids."""
         return {p.weight: p.gradient for p in self.workload.parameters if p.gradient is not None}
 
+    @cached_property
+    def cast_copies(self) -> dict[int, float]:
+        """Weight -> bytes of its copies for cast products, relative to its own (attribute ``weight_copies``)."""
+        found: dict[int, float] = {}
+        for op in self.workload.operators:
+            copies = op.attributes.get("weight_copies")
+            if op.phase == FORWARD and isinstance(copies, float):
+                found.update({t: copies for t in op.inputs if self.workload.tensors[t].role == "weight"})
+        return found
+
     def gradient_bytes(self, weight: int) -> int:
         """Return the bytes of a weight's gradient on one rank, in the dtype of its accumulation and reduction."""
         local, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes

@@ -360,7 +360,9 @@ class StageMemory:
             if t.role == "optimizer_state" and t.storage in inputs and not written_first.get(t.storage, False)
         }
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
-        sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + sum(buffers.values())
+        copies = context.cast_copies
+        cast_bytes = sum(int(context.local_bytes[w.weight] * copies.get(w.weight, 0.0)) for w in weights)
+        sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + cast_bytes + sum(buffers.values())
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = bucket_bytes
         sizes["gradients"] = sum(self._lasting.values())

@@ -51,6 +51,8 @@ class SimulateOptions:
     software: the profile of the training software (:mod:`trine.software`): an object, a name, a file, or ``none``. It
         sets the options that the plan omits. For a synthesised workload it also sets the operators and their launch
         costs on the CPU. None: the workload's profile, else the default for the workload and GPU.
+    precision: recipe that casts the products of a synthesised transformer's layers (presets/precisions.yaml). None: as
+        the workload has it.
     documents: lengths of documents packed into each sample of a synthesised transformer: ``LENGTH``, ``uniform:A:B``,
         or a file with one length per line. Attention sees only its own document
         (:mod:`trine.workload.synthesis.documents`). None: as the workload has them, by default one per sample.
@@ -90,6 +92,7 @@ class SimulateOptions:
     trace_gpu: str | None = option(None, "Name the GPU of the trace if the trace does not.")
     compute: str = option("auto", "Choose the source of operator times.")
     calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
+    precision: str | None = option(None, "Cast the products of layers: fp8, fp8-current, fp8-block, mxfp8, nvfp4.")
     documents: str | None = option(None, "Pack documents of LENGTH, uniform:A:B or FILE into each sample.")
     cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")
     launch_cost_ps: int | None = option(None, 'Set the CPU time of a launch, e.g. "5 us" [the trace\'s].')

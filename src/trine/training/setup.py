@@ -37,6 +37,7 @@ from trine.training.options import SimulateOptions
 from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
 from trine.training.software import (
     ChosenSoftware,
+    cast,
     check_choices,
     is_model,
     launches_of,
@@ -266,6 +267,8 @@ def setup_workload(
     workload = written_for(loaded, software)
     check_choices(workload, options)
     workload = on_gpu(workload, software.profile)
+    if options.precision is not None:
+        workload = cast(workload, options.precision)
     return workload if options.documents is None else packed(workload, options.documents), software
 
 

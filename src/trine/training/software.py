@@ -173,6 +173,22 @@ def packed(workload: Workload, documents: str) -> Workload:
     return _packed_again(workload, documents)
 
 
+def cast(workload: Workload, precision: str) -> Workload:
+    """Return a synthesised transformer with the casts of a recipe. Raises InputError for any other workload."""
+    if workload.recipe is None or workload.recipe.operators is not workload.operators:
+        raise InputError(
+            "a precision needs a synthesised model (model:NAME): a trace has the precision it was recorded in",
+            field="precision",
+        )
+    return _cast_again(workload, precision)
+
+
+@keep
+def _cast_again(workload: Workload, precision: str) -> Workload:
+    assert workload.recipe is not None
+    return workload.recipe.cast(precision)
+
+
 @keep
 def _packed_again(workload: Workload, documents: str) -> Workload:
     assert workload.recipe is not None

@@ -262,7 +262,7 @@ READER = TraceReader("native", f"a file that ends in {' or '.join(SUFFIXES)}", _
 #: Bytes per element of the dtypes that trine knows; sizes of other dtypes are not checked.
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "none": 0,
+    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn": 0.5, "none": 0,
 }  # fmt: skip
 
 

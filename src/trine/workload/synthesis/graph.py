@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 
 from trine.compute.kinds import family_of, is_backward, kind_of_name
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
+from trine.software.precision import Precision
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.native import ITEM_BYTES
 
@@ -29,16 +30,20 @@ class Graph:
     dtype: of weights and activations; weight_dtype: of weights, if different (mixed precision). accumulates: whether
     the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and GEMMs.
     software: the profile that sets each operator's kernels and passes; None: fused, with one launch each.
+    precision: the recipe that casts products; None: none are.
     """
 
     def __init__(
         self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE,
-        software: Software | None = None,
+        software: Software | None = None, precision: Precision | None = None,
     ) -> None:  # fmt: skip
         self.dtype = dtype
         self.weight_dtype = weight_dtype or dtype
         self.product_attributes = product_attributes
         self.software = software
+        self.precision = precision
+        self.cast_weights: list[Tensor] = []
+        self._cast: dict[int, Tensor] = {}  # tensor's id -> its cast
         self.style = None if software is None else WrittenStyle(software.operators, as_recorded=not accumulates)
         self.writes = OperatorStyle() if software is None else software.operators
         self.tensors: dict[int, Tensor] = {}
@@ -65,7 +70,7 @@ class Graph:
             storage = self._num_storages
         dtype = dtype or self.dtype
         tensor = Tensor(
-            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=prod(shape) * ITEM_BYTES[dtype],
+            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=ceil(prod(shape) * ITEM_BYTES[dtype]),
             storage=storage, role=role, batch_dims=batch_dims,
         )  # fmt: skip
         self.tensors[tensor.id] = tensor
@@ -180,6 +185,34 @@ class Graph:
         """Add all backward operators, last forward operator first."""
         for _, rule in reversed(self._tape):
             rule()
+
+    # -- casts ---------------------------------------------------------------------------------------------------
+
+    def casts(self, weight: Tensor, layer: str) -> Precision | None:
+        """Return the recipe that casts the product of a weight, whose last two dimensions are its rows and columns.
+
+        Products outside layers, such as the head, and small ones stay in 16 bits.
+        """
+        recipe = self.precision
+        is_layer = "layers." in layer and len(weight.shape) > 1
+        return recipe if recipe is not None and is_layer and recipe.takes(*weight.shape[-2:]) else None
+
+    def cast(self, x: Tensor, recipe: Precision, layer: str, attributes: Attributes = NONE) -> Tensor:
+        """Return x in the recipe's dtype; products that read the same tensor share the cast, and keep it."""
+        if x.id not in self._cast:
+            out = self.tensor(x.shape, dtype=recipe.dtype)
+            passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), **attributes}
+            op = self.forward("aten::_to_copy", (x,), (out,), f"{layer}.cast", passes)
+            self._cast[x.id] = out
+            self.on_backward(op, lambda: self.give(x, self.gradient(out), op))
+        return self._cast[x.id]
+
+    def cast_gradient(self, dy: Tensor, recipe: Precision, op: int, attributes: Attributes = NONE) -> Tensor:
+        """Return the gradient of the output of ``op`` in the recipe's dtype."""
+        out = self.tensor(dy.shape, dtype=recipe.dtype)
+        passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), **attributes}
+        self.backward("aten::_to_copy", (dy,), (out,), op, passes)
+        return out
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Return all weights, in the order of registration."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trine.graph.workload import Tensor
+from trine.software.precision import Precision
 from trine.software.profile import Software
 from trine.workload.architecture.blocks import (
     Attention,
@@ -62,10 +63,11 @@ SCAN_PASSES = 4.0
 
 
 def layered(
-    model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None
-) -> Graph:
+    model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
+    precision: Precision | None = None,
+) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens."""
-    graph = Graph(dtype, accumulates=True, software=software)
+    graph = Graph(dtype, accumulates=True, software=software, precision=precision)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
     table = graph.weight(model.vocab, model.hidden)

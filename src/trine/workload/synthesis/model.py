@@ -27,6 +27,7 @@ from trine.compute.roofline import ROOFLINE, TABLES
 from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
+from trine.software.precision import Precision, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
 from trine.workload.architecture.model import Architecture
@@ -189,6 +190,7 @@ class Synthesis:
     positions: str | None = None
     dropout: str | None = None
     documents: Documents | str | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.documents, str):  # read now, so that equal options describe equal documents
@@ -203,7 +205,11 @@ class Synthesis:
         dtypes = DTYPES | CONV_DTYPES
         if self.dtype is not None and self.dtype not in dtypes:
             hint = f"; {reason}" if (reason := not_modelled(VALUES, str(self.dtype))) else nearest(self.dtype, dtypes)
+            if self.dtype in known_precisions():
+                hint = f": weights stay in 16 bits; give precision={self.dtype}"
             raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
+        if self.precision is not None:
+            load_precision(self.precision)
 
 
 @named_arguments
@@ -226,6 +232,7 @@ def synthesize(
     positions: str | None = None,
     dropout: str | None = None,
     documents: str | None = None,
+    precision: str | None = None,
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
@@ -256,6 +263,8 @@ def synthesize(
     documents: lengths of documents packed into each sample, ``LENGTH``, ``uniform:A:B`` or a file with one length per
         line; attention then sees only its own document (:mod:`trine.workload.synthesis.documents`). Default: one
         document per sample.
+    precision: recipe that casts the products of layers: ``fp8``, ``fp8-current``, ``fp8-block``, ``mxfp8`` or
+        ``nvfp4`` (presets/precisions.yaml); default: none.
 
     Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
     unknown model, GPU or value, and for an option that does not apply to the model.
@@ -263,7 +272,7 @@ def synthesize(
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
-        documents=documents,
+        documents=documents, precision=precision,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
     spec = load_model(model) if isinstance(model, str | os.PathLike) else model
@@ -355,6 +364,12 @@ class ModelRecipe:
             raise InputError("the model's name has documents already: give them once", field="documents")
         return replace(self, asked=replace(self.asked, documents=documents)).write()
 
+    def cast(self, precision: str) -> Workload:
+        """Write the model with a recipe's casts. Raises InputError if the model's options name another recipe."""
+        if self.asked.precision not in (None, precision):
+            raise InputError(f"the model's name says {self.asked.precision}: give one precision", field="precision")
+        return replace(self, asked=replace(self.asked, precision=precision)).write()
+
     def again(self, workload: Workload, software: Software | None) -> Workload:
         """Write the model for other software; return ``workload`` if this recipe did not write its operators."""
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
@@ -417,6 +432,8 @@ def _transformer_workload(
 ) -> Workload:
     is_two_stacks = isinstance(spec, EncoderDecoder)
     _refuse(spec, options, ("image", "documents") if is_two_stacks else ("image", "target"))
+    if options.precision is not None and not isinstance(spec, Transformer):
+        raise InputError(f"{spec.name} is no decoder: its products cannot be cast", field="precision")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
     sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
@@ -438,12 +455,42 @@ def _transformer_workload(
     elif isinstance(spec, Bert):
         graph = bert(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
     else:
-        graph = transformer(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
+        graph = transformer(
+            spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
+            precision=_recipe_of(options, dtype),
+        )  # fmt: skip
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
-    workload = _workload(spec, graph, batch, facts, _transformer_assumptions(spec, layers, dtype, software))
+    facts |= _precision_facts(options)
+    assumptions = (*_transformer_assumptions(spec, layers, dtype, software), *_precision_words(options))
+    workload = _workload(spec, graph, batch, facts, assumptions)
     documents = options.documents
     return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
+
+
+def _recipe_of(options: Synthesis, dtype: str) -> Precision | None:
+    """Return the recipe that casts products. Raises InputError if the model's dtype cannot be cast."""
+    if options.precision is None:
+        return None
+    if dtype == "float32":
+        raise InputError("float32 products are not cast: give dtype=bf16 or fp16", field="precision")
+    return load_precision(options.precision)
+
+
+def _precision_facts(options: Synthesis) -> dict[str, str]:
+    return {} if options.precision is None else {"recipe": options.precision}
+
+
+def _precision_words(options: Synthesis) -> tuple[str, ...]:
+    """Return the assumption that a recipe makes."""
+    if options.precision is None:
+        return ()
+    recipe = load_precision(options.precision)
+    return (
+        f"{recipe.title}: the products of layers run in {recipe.products}, with a cast of each input and gradient, and "
+        "of the weights once per step; head, router, embedding, norms and attention stay in 16 bits; messages and "
+        "optimizer as without it",
+    )
 
 
 def _layered_workload(model: Architecture, options: Synthesis, software: Software | None) -> Workload:
@@ -461,12 +508,16 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if layers > len(model.layers):
         raise InputError(f"{model.name} has {len(model.layers)} layers; got {layers}", field="layers")
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
-    graph = layered(model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
+    graph = layered(
+        model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
+        precision=_recipe_of(options, dtype),
+    )  # fmt: skip
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(model.hidden), "dtype": dtype}
+    facts |= _precision_facts(options)
     experts = next((layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, Mixture)), None)
     if experts is not None:
         facts |= {"num_experts": str(experts.experts), "top_k": str(experts.top_k)}
-    assumptions = _usual_assumptions(dtype, software)
+    assumptions = [*_usual_assumptions(dtype, software), *_precision_words(options)]
     if experts is not None:
         assumptions.append("every expert gets the same number of tokens; no token is dropped")
     if layers < len(model.layers):
@@ -524,7 +575,7 @@ def _usual_assumptions(dtype: str, software: Software | None) -> list[str]:
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents"))
+    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents", "precision"))
     if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if options.image is not None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
+from trine.software.precision import Precision
 from trine.software.profile import FixedCost, Software
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
@@ -64,6 +65,7 @@ def linear(
     graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
     """Multiply x (B, S, in) by weight (out, in), and add bias (out,) -> (B, S, out)."""
+    x, attributes = _cast_input(graph, x, weight, layer, attributes)
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     weights = (weight,) if bias is None else (weight, bias)
     op = graph.forward("aten::linear", (x, *weights), (out,), layer, attributes)
@@ -72,9 +74,24 @@ def linear(
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """Multiply x (B, T, in) by weight (in, out), or (experts, in, out) for grouped experts -> (B, T, out)."""
+    if name == "_grouped_mm":
+        x, attributes = _cast_input(graph, x, weight, layer, attributes)
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
     return product_gradients(graph, op, x, out, name, (weight,), attributes)
+
+
+def _cast_input(
+    graph: Graph, x: Tensor, weight: Tensor, layer: str, attributes: Attributes
+) -> tuple[Tensor, Attributes]:
+    """Return the input and the attributes of a product: cast, if the graph's recipe casts it."""
+    recipe = graph.casts(weight, layer)
+    if recipe is None:
+        return x, attributes
+    graph.cast_weights.append(weight)
+    of_experts = {name: value for name, value in attributes.items() if name != "replicated"}
+    cast = graph.cast(x, recipe, layer, of_experts)
+    return cast, {**attributes, "precision": recipe.products, "weight_copies": recipe.weight_copies}
 
 
 def product_gradients(
@@ -83,7 +100,11 @@ def product_gradients(
     """Return ``out`` of a product with two backward operators: first for x, then for weight and bias."""
 
     def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
+        dy = graph.gradient(out)
+        dx = graph.tensor(x.shape, batch_dims=x.batch_dims)
+        if (recipe := graph.precision) is not None and "precision" in attributes:
+            of_experts = {key: attributes[key] for key in ("expert", "num_experts", "top_k") if key in attributes}
+            dy = graph.cast_gradient(dy, recipe, op, of_experts)
         graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, {"gradient_of": "input", **attributes})
         gradients = [graph.weight_gradient(w) for w in weights]
         weight_attributes = {"gradient_of": "weight", **attributes}
@@ -242,17 +263,30 @@ def adam(graph: Graph, *, master: bool) -> None:
     graph.optimizer("aten::_fused_adam_", (*updated, *(graph.gradients[w.id] for w in weights), *state(), *state()))
     if master and not splits:
         graph.optimizer("aten::_foreach_copy_", (*weights, *updated))
+    _cast_weights(graph)
     fixed_costs(graph, before=False)
 
 
+def _cast_weights(graph: Graph) -> None:
+    """Cast the weights of all cast products, once for all micro-batches of the next step."""
+    weights = list({weight.id: weight for weight in graph.cast_weights}.values())
+    if graph.precision is None or not weights:
+        return
+    launches = float(graph.precision.kernels * len(weights))
+    attributes = {"cost": "weight casts", "kernels": launches, "by_weight": True, "whole": True, "cpu_us": 0.0,
+                  "passes": graph.precision.weight_passes}  # fmt: skip
+    graph.optimizer("aten::_foreach_copy_", weights, (), attributes)
+
+
 def transformer(
-    spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None
-) -> Graph:
+    spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
+    precision: Precision | None = None,
+) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
-    software: the profile, which sets the form of the operators.
+    software: the profile, which sets the form of the operators; precision: the recipe that casts products.
     """
-    graph = Graph(dtype, accumulates=True, software=software)
+    graph = Graph(dtype, accumulates=True, software=software, precision=precision)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
     table = graph.weight(spec.vocab, spec.hidden)

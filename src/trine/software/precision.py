@@ -1,0 +1,59 @@
+"""Recipes for training in FP8 and FP4 (presets/precisions.yaml): which products are cast, and what the casts cost."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Literal
+
+from trine.common.inputs import PRESETS
+from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
+from trine.errors import InputError, nearest
+
+Passes = Annotated[float, Field(gt=0, le=16)]
+
+
+class Precision(Spec):
+    """A recipe; ``presets/precisions.yaml`` describes each field."""
+
+    title: str
+    products: Literal["float8", "float4"]
+    multiple: Annotated[int, Field(ge=1, le=1024)]
+    cast_passes: Passes
+    weight_copies: Annotated[float, Field(ge=0, le=4)]
+    weight_passes: Passes
+    kernels: Annotated[int, Field(ge=1, le=16)]
+    source: str
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of a cast tensor."""
+        return "float8_e4m3fn" if self.products == "float8" else "float4_e2m1fn"
+
+    def takes(self, rows: int, columns: int) -> bool:
+        """Return whether a product with these sizes of its weight is cast."""
+        return rows % self.multiple == 0 and columns % self.multiple == 0
+
+
+class _Precisions(Spec):
+    precisions: dict[str, Precision]
+
+
+@cache
+def known_precisions() -> dict[str, Precision]:
+    """Return all recipes by name."""
+    return read_spec(PRESETS / "precisions.yaml", _Precisions).precisions
+
+
+#: Precisions without casts: a model's own dtype, which ``dtype=`` of a model sets.
+PLAIN = ("bf16", "fp16", "fp32", "tf32")
+
+
+def load_precision(name: str) -> Precision:
+    """Return a recipe by its name. Raises InputError with the nearest name."""
+    known = known_precisions()
+    if name in known:
+        return known[name]
+    if name in PLAIN:
+        raise InputError(f"{name} casts nothing: give model:NAME,dtype={name}", field="precision")
+    raise InputError(f"unknown precision {name[:40]!r}{nearest(name, known)}: {', '.join(known)}", field="precision")
