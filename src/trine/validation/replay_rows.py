@@ -110,7 +110,9 @@ def _predict_sound_row(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     software = _software(row, ask)
     workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software=software)
     documents = row.facts.get("documents") or None
-    options = SimulateOptions(cluster=row.load_cluster(), software=software, documents=documents)
+    options = SimulateOptions(
+        cluster=row.load_cluster(), software=software, documents=documents, precision=row.recipe
+    )  # fmt: skip
     result = simulate(workload, row.plan(), options=options)
     work = result.work
     simulated = row.micro_batches if result.repeats is None else result.repeats.simulated

@@ -17,6 +17,7 @@ from trine.common.inputs import PRESETS
 from trine.errors import InputError, nearest
 from trine.parallel.plan import Plan
 from trine.results.scales import scale_of
+from trine.software.precision import known_precisions
 from trine.software.profile import Software, load_software, with_choices
 from trine.validation.harness import read_table
 from trine.workload.synthesis.spec import Transformer
@@ -167,7 +168,14 @@ class TrainingRow:
 
     @property
     def dtype(self) -> str:
-        return self.facts["precision"]
+        """The dtype of weights and activations."""
+        return "bf16" if self.recipe else self.facts["precision"]
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe that casts products (presets/precisions.yaml), if any."""
+        precision = self.facts["precision"]
+        return precision if precision in known_precisions() else None
 
     def transformer(self) -> Transformer:
         """Return the model's shapes."""
