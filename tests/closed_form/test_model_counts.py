@@ -1,9 +1,9 @@
 """Are parameters, active parameters and FLOPs of published models exact?
 
-data/models/published.csv holds 71 counts by PyTorch of the models of transformers 5.24 on its meta device, and 26 counts
-of forward FLOPs by torch's FlopCounterMode on one sample of 2,048 tokens with unfused attention. Empty: not counted
-(models with experts, whose grouped products the counter does not see), or the same as all parameters. ``kind``: a preset
-of this name, a config of data/models/configs, or a variant of such a config (:data:`VARIANTS`).
+data/models/published.csv holds counts of 71 models by PyTorch (classes of transformers 5.24 on the meta device), and 26
+counts of forward FLOPs by torch's FlopCounterMode, of one sample of 2,048 tokens with unfused attention. Empty cells:
+active parameters of models without experts, and FLOPs of models whose grouped products the counter does not see.
+``kind``: a preset, a config of data/models/configs, or such a config with other keys (:data:`VARIANTS`).
 """
 
 import csv

@@ -267,6 +267,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
         "precision": Option(metavar="RECIPE", panel=JOB),
+        "trainable": Option(metavar="lora:RANK", panel=JOB),
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
         "compute": Option(metavar="auto|recorded|linear|roofline|tables", values=compute_models),

@@ -7,15 +7,16 @@ import gzip
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.presets import known_clusters, known_gpus
 from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
-from trine.common.inputs import PRESETS, preset_names
+from trine.common.inputs import PRESETS, exists, preset_names
 from trine.common.spec import load_mapping
 from trine.common.units import format_bytes
 from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
@@ -26,6 +27,7 @@ from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns, wrapped_at
 from trine.software import known_software, load_software
+from trine.workload.architecture.counts import ModelCounts, counts_of
 from trine.workload.synthesis.spec import Transformer, known_models, load_model
 
 _MEASURED = PRESETS / "measured"
@@ -63,12 +65,13 @@ class Supported:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Support(Report):
-    """Things that trine knows; one of them if ``name`` is given."""
+    """Things that trine knows; one of them if ``name`` is given. counts: of a model of tokens."""
 
     SCHEMA: ClassVar[str] = "support"
 
     entries: tuple[Supported, ...]
     name: str | None = None
+    counts: ModelCounts | None = None
 
     @property
     def headline(self) -> str:
@@ -104,7 +107,8 @@ class Support(Report):
     def details(self) -> str:
         """Return all things, by kind."""
         if self.name is not None:
-            return "\n".join(line for each in self.entries for line in _one(each))
+            known = [line for each in self.entries for line in _one(each)]
+            return "\n".join(known if self.counts is None else [*known, *_counted(self.counts)])
         lines: list[str] = []
         for kind in KINDS:
             cells = [(each.name, each.evidence, f"{each.rows:,} rows", each.facts)
@@ -114,19 +118,29 @@ class Support(Report):
 
     def document(self) -> Row:
         """Return the things as plain data (docs/reference/decide-json.md)."""
-        return {"name": self.name, **self.tables()}
+        keys = ("parameters", "active", "sequence", "forward_flops", "kv_bytes_per_token", "kv_bytes", "left_out")
+        counts = {key: None if self.counts is None else getattr(self.counts, key) for key in keys}
+        return {"name": self.name, **counts, **self.tables()}
 
     def tables(self) -> dict[str, Table]:
-        """Return ``entries``."""
-        return {"entries": to_rows(self.entries)}
+        """Return ``entries`` and ``modules``."""
+        return {
+            "entries": to_rows(self.entries), "modules": [] if self.counts is None else to_rows(self.counts.modules),
+        }  # fmt: skip
 
 
 @named_arguments
 def support(name: str | None = None) -> Support:
     """Return all known models, GPUs, clusters, software profiles and precisions, or only the named one.
 
-    Raises InputError for an unknown name; it names the nearest.
+    name: also a model file, a config.json of Hugging Face, or a folder with one. Raises InputError for an unknown name;
+    it names the nearest.
     """
+    if name is not None and _is_file(name.removeprefix("model:")):
+        path = name.removeprefix("model:")
+        spec = load_model(path)
+        entry = replace(_supported(spec.name, spec), name=path)
+        return Support(entries=(entry,), name=path, counts=counts_of(spec))
     entries = _all()
     if name is None:
         return Support(entries=entries)
@@ -137,7 +151,32 @@ def support(name: str | None = None) -> Support:
             wanted = load_gpu(wanted).name  # the driver's name of a GPU
         except InputError:
             raise InputError(f"unknown name {name!r:.60}{nearest(wanted, names)}", field="name") from None
-    return Support(entries=tuple(each for each in entries if each.name == wanted), name=wanted)
+    found = tuple(each for each in entries if each.name == wanted)
+    is_model = any(each.kind == "models" for each in found)
+    return Support(entries=found, name=wanted, counts=counts_of(load_model(wanted)) if is_model else None)
+
+
+def _is_file(path: str) -> bool:
+    """Return whether a name is a model file, a config.json, or a folder with one."""
+    return exists(path) and (path.endswith((".yaml", ".yml", ".json")) or exists(Path(path) / "config.json"))
+
+
+def _counted(counts: ModelCounts) -> list[str]:
+    """Return the lines on parameters, FLOPs and cache."""
+    share = f", {counts.active:,} of them for each token" if counts.active != counts.parameters else ""
+    facts = [("parameters", f"{counts.parameters:,}{share}")]
+    if counts.left_out:
+        facts.append(("left out", counts.left_out))
+    facts.append(("forward", f"{counts.forward_flops / 1e9:,.4g} GFLOP a token, in a sample of {counts.sequence:,}"))
+    if counts.kv_bytes:
+        facts.append(
+            ("KV cache", f"{format_bytes(round(counts.kv_bytes_per_token))} a token in 16 bits, "
+             f"{format_bytes(counts.kv_bytes)} for a sample of {counts.sequence:,}")
+        )  # fmt: skip
+    rows = [("", "parameters", "for each token")]
+    rows += [(each.module, f"{each.parameters:,}", f"{each.active:,}") for each in counts.modules]
+    lines = [line for label, text in facts for line in wrapped_at(label, text, 11)]
+    return [*lines, *(f"  {line}" for line in columns(rows))]
 
 
 def _one(entry: Supported) -> list[str]:
@@ -162,14 +201,22 @@ def _csv(name: str) -> tuple[Mapping[str, str], ...]:
 
 
 def _model(name: str) -> Supported:
-    spec: Any = load_model(name)
+    return _supported(name, load_model(name))
+
+
+def _supported(name: str, spec: Any) -> Supported:
     rows = 0
     if isinstance(spec, Transformer) and spec.experts is None:
         shape = [str(getattr(spec, field, "")) for field in _SHAPE]
         rows = sum([row[field] or value for field, value in zip(_SHAPE, shape, strict=True)] == shape
                    and bool(row["layers"] and row["hidden"]) for row in _csv(_STEPS))  # fmt: skip
     parameters = getattr(spec, "num_parameters", None)
+    counts = counts_of(spec)
+    if counts is not None:
+        parameters = counts.parameters
     facts = "" if parameters is None else f"{parameters / 1e9:.3g}B parameters, "
+    if counts is not None and counts.active != counts.parameters:
+        facts += f"{counts.active / 1e9:.3g}B for each token, "
     facts += f"sequence {spec.sequence:,}" if getattr(spec, "sequence", None) else "images"
     words = f"published shapes; operator times come from the GPU's tables; {rows} published steps of this shape"
     return Supported("models", name, facts, MODELLED, rows, words)

@@ -133,6 +133,10 @@ class Recipe(Protocol):
         """Write the workload with the casts of a recipe."""
         ...
 
+    def tuned(self, trainable: str) -> Workload:
+        """Write the workload with adapters beside frozen weights."""
+        ...
+
     def again(self, workload: Workload, software: Any) -> Workload:
         """Write ``workload`` for another profile; return it unchanged if it was modified since it was written."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -61,6 +62,8 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     forward = [op for op in workload.operators if op.phase == FORWARD]
     samples = report.samples(plan.dp)
     per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
+    if workload.is_training and "trainable" in workload.metadata:
+        per_sample -= _frozen_flops(workload, flops) / workload.batch
     extra = 0.0
     if workload.is_training and plan.recompute != "none":
         segments = recomputed(workload, replace(plan, recompute_layers=None), forward)
@@ -75,6 +78,12 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + extra) * samples,
         gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
     )  # fmt: skip
+
+
+def _frozen_flops(workload: Workload, flops: Mapping[int, int]) -> int:
+    """Return the forward FLOPs of products with frozen weights, whose gradients are not computed."""
+    frozen = {each.weight for each in workload.parameters if each.gradient_operator is None}
+    return sum(flops.get(op.id, 0) for op in workload.operators if op.phase == FORWARD and frozen & set(op.inputs))
 
 
 def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:

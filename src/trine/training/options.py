@@ -53,6 +53,8 @@ class SimulateOptions:
         costs on the CPU. None: the workload's profile, else the default for the workload and GPU.
     precision: recipe that casts the products of a synthesised transformer's layers (presets/precisions.yaml). None: as
         the workload has it.
+    trainable: adapters to train beside the frozen weights of a synthesised transformer, ``lora:RANK[:TARGETS][/nf4]``
+        (:mod:`trine.workload.synthesis.adapters`). None: as the workload has them, by default all weights.
     documents: lengths of documents packed into each sample of a synthesised transformer: ``LENGTH``, ``uniform:A:B``,
         or a file with one length per line. Attention sees only its own document
         (:mod:`trine.workload.synthesis.documents`). None: as the workload has them, by default one per sample.
@@ -93,6 +95,7 @@ class SimulateOptions:
     compute: str = option("auto", "Choose the source of operator times.")
     calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
     precision: str | None = option(None, "Cast the products of layers: fp8, fp8-current, fp8-block, mxfp8, nvfp4.")
+    trainable: str | None = option(None, "Train adapters alone: lora:RANK[:qkv+out+up+down][/nf4].")
     documents: str | None = option(None, "Pack documents of LENGTH, uniform:A:B or FILE into each sample.")
     cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")
     launch_cost_ps: int | None = option(None, 'Set the CPU time of a launch, e.g. "5 us" [the trace\'s].')

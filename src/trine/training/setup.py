@@ -43,6 +43,7 @@ from trine.training.software import (
     launches_of,
     packed,
     software_of,
+    tuned,
     written_for,
 )
 from trine.workload import load
@@ -269,6 +270,8 @@ def setup_workload(
     workload = on_gpu(workload, software.profile)
     if options.precision is not None:
         workload = cast(workload, options.precision)
+    if options.trainable is not None:
+        workload = tuned(workload, options.trainable)
     return workload if options.documents is None else packed(workload, options.documents), software
 
 

@@ -189,6 +189,22 @@ def _cast_again(workload: Workload, precision: str) -> Workload:
     return workload.recipe.cast(precision)
 
 
+def tuned(workload: Workload, trainable: str) -> Workload:
+    """Return a synthesised transformer that trains adapters alone. Raises InputError for any other workload."""
+    if workload.recipe is None or workload.recipe.operators is not workload.operators:
+        raise InputError(
+            "adapters need a synthesised model (model:NAME): a trace trains the weights that it trained when recorded",
+            field="trainable",
+        )
+    return _tuned_again(workload, trainable)
+
+
+@keep
+def _tuned_again(workload: Workload, trainable: str) -> Workload:
+    assert workload.recipe is not None
+    return workload.recipe.tuned(trainable)
+
+
 @keep
 def _packed_again(workload: Workload, documents: str) -> Workload:
     assert workload.recipe is not None

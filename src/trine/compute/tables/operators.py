@@ -188,8 +188,8 @@ def _read_curve(gpu: str, name: str) -> tuple[str, Float64, Float64, float]:
     return gpu, rows[:, 0], rows[:, 1], float(load_gpu(gpu).memory_bytes_per_s)
 
 
-#: Bytes that the tables' calls move for each element of the input before an FP8 or FP4 GEMM: two passes read 16 bits, one
-#: writes. Share of the memory's peak and start-up time: least squares over the 147 FP8 products of
+#: Bytes that the tables' calls move for each element of the input before an FP8 or FP4 GEMM: two passes read 16 bits,
+#: one writes. Share of the memory's peak and start-up time: least squares over the 147 FP8 products of
 #: tests/data/h100/products.csv, which have no quantisation (measured / rest: median 1.01, quartiles 0.95 and 1.06).
 QUANTISED = {"float8": 5.0, "float4": 4.5}
 QUANTISED_SHARE, QUANTISED_START_US = 0.70, 3.6

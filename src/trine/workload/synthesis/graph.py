@@ -16,6 +16,7 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Paramet
 from trine.software.precision import Precision
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.native import ITEM_BYTES
+from trine.workload.synthesis.adapters import Adapters
 
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
@@ -30,18 +31,20 @@ class Graph:
     dtype: of weights and activations; weight_dtype: of weights, if different (mixed precision). accumulates: whether
     the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and GEMMs.
     software: the profile that sets each operator's kernels and passes; None: fused, with one launch each.
-    precision: the recipe that casts products; None: none are.
+    precision: the recipe that casts products; None: none are. adapters: the trained weights, beside frozen ones; None:
+    all weights are trained.
     """
 
     def __init__(
         self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE,
-        software: Software | None = None, precision: Precision | None = None,
+        software: Software | None = None, precision: Precision | None = None, adapters: Adapters | None = None,
     ) -> None:  # fmt: skip
         self.dtype = dtype
         self.weight_dtype = weight_dtype or dtype
         self.product_attributes = product_attributes
         self.software = software
         self.precision = precision
+        self.adapters = adapters
         self.cast_weights: list[Tensor] = []
         self._cast: dict[int, Tensor] = {}  # tensor's id -> its cast
         self.style = None if software is None else WrittenStyle(software.operators, as_recorded=not accumulates)
@@ -49,6 +52,7 @@ class Graph:
         self.tensors: dict[int, Tensor] = {}
         self.operators: list[Operator] = []
         self.weights: dict[int, Tensor] = {}  # by tensor id, in the order of registration
+        self.frozen: set[int] = set()  # tensor ids of weights without a gradient
         self.gradients: dict[int, Tensor] = {}  # weight's tensor id -> its gradient
         self._accumulates = accumulates
         self._made_by: dict[int, int] = {}  # weight's tensor id -> the last operator that adds to its gradient
@@ -84,11 +88,24 @@ class Graph:
         """Return a view of the same memory in another shape, or of a part of it; the batch stays dimension 0."""
         return self.tensor(shape, role=tensor.role, dtype=tensor.dtype, storage=tensor.storage)
 
-    def weight(self, *shape: int) -> Tensor:
-        """Return a new trained weight."""
-        weight = self.tensor(shape, role="weight", dtype=self.weight_dtype, batch_dims=())
+    def weight(self, *shape: int, is_adapter: bool = False) -> Tensor:
+        """Return a new weight: trained, unless the graph trains adapters alone."""
+        is_frozen = self.adapters is not None and not is_adapter
+        is_small = self.adapters is not None and self.adapters.is_four_bits and is_frozen and len(shape) > 1
+        dtype = "float4_e2m1fn" if is_small else self.weight_dtype
+        weight = self.tensor(shape, role="weight", dtype=dtype, batch_dims=())
         self.weights[weight.id] = weight
+        if is_frozen:
+            self.frozen.add(weight.id)
         return weight
+
+    def trains(self, weight: Tensor) -> bool:
+        """Return whether a weight gets a gradient."""
+        return weight.id not in self.frozen
+
+    def trained(self) -> list[Tensor]:
+        """Return all weights with a gradient, in the order of registration."""
+        return [weight for weight in self.weights.values() if self.trains(weight)]
 
     def buffer(self, *shape: int, dtype: str = "float32") -> Tensor:
         """Return a new persistent tensor that is not trained."""
@@ -146,8 +163,9 @@ class Graph:
 
         def backward() -> None:
             dy, dx = self.gradient(out), self.like(x)
-            gradients = [self.weight_gradient(weight) for weight in weights]
-            self.made(self.backward(name, (dy, *saved), (dx, *gradients), forward, attributes), *weights)
+            trained = [weight for weight in weights if self.trains(weight)]
+            gradients = [self.weight_gradient(weight) for weight in trained]
+            self.made(self.backward(name, (dy, *saved), (dx, *gradients), forward, attributes), *trained)
             self.give(x, dx, forward)
 
         self.on_backward(forward, backward)
@@ -220,8 +238,8 @@ class Graph:
             Parameter(
                 weight=weight.id,
                 size_bytes=weight.size_bytes,
-                gradient=self.gradients[weight.id].id,
-                gradient_operator=self._made_by[weight.id],
+                gradient=self.gradients[weight.id].id if self.trains(weight) else None,
+                gradient_operator=self._made_by[weight.id] if self.trains(weight) else None,
             )
             for weight in self.weights.values()
         )

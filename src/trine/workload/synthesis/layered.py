@@ -35,6 +35,7 @@ from trine.workload.architecture.blocks import (
     Mlp,
 )
 from trine.workload.architecture.model import Architecture, Layer
+from trine.workload.synthesis.adapters import Adapters
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.transformer import (
     adam,
@@ -64,10 +65,10 @@ SCAN_PASSES = 4.0
 
 def layered(
     model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None,
+    precision: Precision | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens."""
-    graph = Graph(dtype, accumulates=True, software=software, precision=precision)
+    graph = Graph(dtype, accumulates=True, software=software, precision=precision, adapters=adapters)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
     table = graph.weight(model.vocab, model.hidden)
@@ -409,9 +410,10 @@ def _scan_with(
 
     def backward() -> None:
         dx, ddecay = graph.like(x), graph.like(decay)
-        gradients = [graph.weight_gradient(weight) for weight in weights]
+        trained = [weight for weight in weights if graph.trains(weight)]
+        gradients = [graph.weight_gradient(weight) for weight in trained]
         inputs = (graph.gradient(out), x, decay, *weights)
-        graph.made(graph.backward(f"{kind}_backward", inputs, (dx, ddecay, *gradients), op, attributes), *weights)
+        graph.made(graph.backward(f"{kind}_backward", inputs, (dx, ddecay, *gradients), op, attributes), *trained)
         graph.give(x, dx, op)
         graph.give(decay, ddecay, op)
 
@@ -425,9 +427,11 @@ def _gated_norm(graph: Graph, x: Tensor, gate: Tensor, size: int, layer: str) ->
     op = graph.forward("norm_gate_swish", (x, gate, weight), (out,), layer)
 
     def backward() -> None:
-        dx, dgate, dweight = graph.like(x), graph.like(gate), graph.weight_gradient(weight)
+        dx, dgate = graph.like(x), graph.like(gate)
+        trained = [weight] if graph.trains(weight) else []
+        outputs = (dx, dgate, *map(graph.weight_gradient, trained))
         inputs = (graph.gradient(out), x, gate, weight)
-        graph.made(graph.backward("norm_gate_swish_backward", inputs, (dx, dgate, dweight), op), weight)
+        graph.made(graph.backward("norm_gate_swish_backward", inputs, outputs, op), *trained)
         graph.give(x, dx, op)
         graph.give(gate, dgate, op)
 

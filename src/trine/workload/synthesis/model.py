@@ -32,6 +32,7 @@ from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_so
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
 from trine.workload.architecture.model import Architecture
 from trine.workload.readers import load_bundled
+from trine.workload.synthesis.adapters import Adapters, parse_adapters
 from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
 from trine.workload.synthesis.encoder import bert, encoder_decoder
@@ -191,6 +192,7 @@ class Synthesis:
     dropout: str | None = None
     documents: Documents | str | None = None
     precision: str | None = None
+    trainable: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.documents, str):  # read now, so that equal options describe equal documents
@@ -210,6 +212,8 @@ class Synthesis:
             raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
         if self.precision is not None:
             load_precision(self.precision)
+        if self.trainable is not None:
+            parse_adapters(self.trainable)
 
 
 @named_arguments
@@ -233,6 +237,7 @@ def synthesize(
     dropout: str | None = None,
     documents: str | None = None,
     precision: str | None = None,
+    trainable: str | None = None,
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
@@ -265,6 +270,8 @@ def synthesize(
         document per sample.
     precision: recipe that casts the products of layers: ``fp8``, ``fp8-current``, ``fp8-block``, ``mxfp8`` or
         ``nvfp4`` (presets/precisions.yaml); default: none.
+    trainable: weights to train, ``lora:RANK[:qkv+out+up+down][/nf4]``: adapters beside frozen weights, which /nf4
+        stores in four bits (:mod:`trine.workload.synthesis.adapters`); default: all weights.
 
     Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
     unknown model, GPU or value, and for an option that does not apply to the model.
@@ -272,7 +279,7 @@ def synthesize(
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
         shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
-        documents=documents, precision=precision,
+        documents=documents, precision=precision, trainable=trainable,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
     spec = load_model(model) if isinstance(model, str | os.PathLike) else model
@@ -370,6 +377,12 @@ class ModelRecipe:
             raise InputError(f"the model's name says {self.asked.precision}: give one precision", field="precision")
         return replace(self, asked=replace(self.asked, precision=precision)).write()
 
+    def tuned(self, trainable: str) -> Workload:
+        """Write the model with adapters. Raises InputError if the model's options name other ones."""
+        if self.asked.trainable not in (None, trainable):
+            raise InputError(f"the model's name says {self.asked.trainable}: give it once", field="trainable")
+        return replace(self, asked=replace(self.asked, trainable=trainable)).write()
+
     def again(self, workload: Workload, software: Software | None) -> Workload:
         """Write the model for other software; return ``workload`` if this recipe did not write its operators."""
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
@@ -432,8 +445,9 @@ def _transformer_workload(
 ) -> Workload:
     is_two_stacks = isinstance(spec, EncoderDecoder)
     _refuse(spec, options, ("image", "documents") if is_two_stacks else ("image", "target"))
-    if options.precision is not None and not isinstance(spec, Transformer):
-        raise InputError(f"{spec.name} is no decoder: its products cannot be cast", field="precision")
+    for name in ("precision", "trainable"):
+        if getattr(options, name) is not None and not isinstance(spec, Transformer):
+            raise InputError(f"{spec.name} is no decoder-only transformer: it takes no {name}", field=name)
     if options.dtype is not None and options.dtype not in DTYPES:
         raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
     sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
@@ -457,7 +471,7 @@ def _transformer_workload(
     else:
         graph = transformer(
             spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
-            precision=_recipe_of(options, dtype),
+            precision=_recipe_of(options, dtype), adapters=_adapters_of(options),
         )  # fmt: skip
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
@@ -477,16 +491,30 @@ def _recipe_of(options: Synthesis, dtype: str) -> Precision | None:
     return load_precision(options.precision)
 
 
+def _adapters_of(options: Synthesis) -> Adapters | None:
+    return None if options.trainable is None else parse_adapters(options.trainable)
+
+
 def _precision_facts(options: Synthesis) -> dict[str, str]:
-    return {} if options.precision is None else {"recipe": options.precision}
+    facts = {} if options.precision is None else {"recipe": options.precision}
+    return facts if options.trainable is None else {**facts, "trainable": options.trainable}
 
 
 def _precision_words(options: Synthesis) -> tuple[str, ...]:
-    """Return the assumption that a recipe makes."""
+    """Return the assumptions that a recipe and adapters make."""
+    words: tuple[str, ...] = ()
+    if options.trainable is not None:
+        adapters = parse_adapters(options.trainable)
+        base = "in four bits, expanded before each product" if adapters.is_four_bits else "in 16 bits"
+        targets = ", ".join(adapters.targets)
+        words = (
+            f"adapters of rank {adapters.rank} beside {targets} are trained; all other weights are frozen, {base}",
+        )
     if options.precision is None:
-        return ()
+        return words
     recipe = load_precision(options.precision)
     return (
+        *words,
         f"{recipe.title}: the products of layers run in {recipe.products}, with a cast of each input and gradient, and "
         "of the weights once per step; head, router, embedding, norms and attention stay in 16 bits; messages and "
         "optimizer as without it",
@@ -510,7 +538,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
     graph = layered(
         model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
-        precision=_recipe_of(options, dtype),
+        precision=_recipe_of(options, dtype), adapters=_adapters_of(options),
     )  # fmt: skip
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(model.hidden), "dtype": dtype}
     facts |= _precision_facts(options)
@@ -575,7 +603,7 @@ def _usual_assumptions(dtype: str, software: Software | None) -> list[str]:
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents", "precision"))
+    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents", "precision", "trainable"))
     if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if options.image is not None:
@@ -615,7 +643,7 @@ def _workload(
         has_all_layers = False  # checked when the file was read; towers have no operators
     else:
         has_all_layers = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
-    if spec.parameters is not None and has_all_layers and count != spec.parameters:
+    if spec.parameters is not None and has_all_layers and not graph.frozen and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(
         name=spec.name, source=f"{PREFIX}{spec.name}", format=SYNTHESISED, gpu=None, batch=batch,

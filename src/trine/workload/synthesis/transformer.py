@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from trine.graph.workload import Tensor
 from trine.software.precision import Precision
 from trine.software.profile import FixedCost, Software
+from trine.workload.synthesis.adapters import Adapters
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
 
@@ -36,8 +37,11 @@ def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor
     op = graph.forward("aten::embedding", (table, tokens), (out,), layer)
 
     def backward() -> None:
+        dy = graph.gradient(out)
+        if not graph.trains(table):
+            return
         gradient = graph.weight_gradient(table)
-        maker = graph.backward("aten::embedding_dense_backward", (graph.gradient(out), tokens), (gradient,), op)
+        maker = graph.backward("aten::embedding_dense_backward", (dy, tokens), (gradient,), op)
         graph.made(maker, table)
 
     graph.on_backward(op, backward)
@@ -52,6 +56,9 @@ def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
 
     def backward() -> None:
         dy = graph.gradient(out)
+        if not graph.trains(table):
+            graph.give(x, dy, op)
+            return
         gradient = graph.weight_gradient(table)
         part = graph.tensor(rows.shape, role="gradient", storage=gradient.storage, batch_dims=())
         graph.made(graph.backward("aten::sum", (dy,), (part,), op), table)
@@ -68,8 +75,38 @@ def linear(
     x, attributes = _cast_input(graph, x, weight, layer, attributes)
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     weights = (weight,) if bias is None else (weight, bias)
+    _expand(graph, weight, layer)
     op = graph.forward("aten::linear", (x, *weights), (out,), layer, attributes)
-    return product_gradients(graph, op, x, out, "linear", weights, attributes)
+    out = product_gradients(graph, op, x, out, "linear", weights, attributes)
+    return _adapted(graph, x, out, weight, layer, attributes)
+
+
+def _adapted(graph: Graph, x: Tensor, out: Tensor, weight: Tensor, layer: str, attributes: Attributes) -> Tensor:
+    """Add the low-rank adapter of a product, if the graph has one for it."""
+    adapters = graph.adapters
+    if adapters is None or not adapters.adapts(layer):
+        return out
+    down = graph.weight(adapters.rank, weight.shape[1], is_adapter=True)
+    up = graph.weight(weight.shape[0], adapters.rank, is_adapter=True)
+    plain = {name: value for name, value in attributes.items() if name == "replicated"}
+    low = _plain_linear(graph, x, down, f"{layer}.lora_down", {**plain, "replicated": True})
+    return add(graph, out, _plain_linear(graph, low, up, f"{layer}.lora_up", plain), f"{layer}.lora_add")
+
+
+def _plain_linear(graph: Graph, x: Tensor, weight: Tensor, layer: str, attributes: Attributes) -> Tensor:
+    """Multiply x by weight (out, in), without casts and adapters."""
+    out = graph.tensor((*x.shape[:-1], weight.shape[0]))
+    op = graph.forward("aten::linear", (x, weight), (out,), layer, attributes)
+    return product_gradients(graph, op, x, out, "linear", (weight,), attributes)
+
+
+def _expand(graph: Graph, weight: Tensor, layer: str) -> None:
+    """Expand a weight in four bits to 16 bits before a product, if it is stored so."""
+    if graph.adapters is None or not graph.adapters.is_four_bits or graph.trains(weight):
+        return
+    expanded = graph.tensor(weight.shape, batch_dims=())
+    op = graph.forward("aten::_to_copy", (weight,), (expanded,), f"{layer}.expand")
+    graph.on_backward(op, lambda: None)
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
@@ -105,7 +142,13 @@ def product_gradients(
         if (recipe := graph.precision) is not None and "precision" in attributes:
             of_experts = {key: attributes[key] for key in ("expert", "num_experts", "top_k") if key in attributes}
             dy = graph.cast_gradient(dy, recipe, op, of_experts)
+        if graph.adapters is not None and graph.adapters.is_four_bits and not graph.trains(weights[0]):
+            again = graph.tensor(weights[0].shape, batch_dims=())
+            graph.backward("aten::_to_copy", (weights[0],), (again,), op)
         graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, {"gradient_of": "input", **attributes})
+        if not graph.trains(weights[0]):
+            graph.give(x, dx, op)
+            return
         gradients = [graph.weight_gradient(w) for w in weights]
         weight_attributes = {"gradient_of": "weight", **attributes}
         if len(weights) > 1 and graph.writes.bias_gradients == "separate":
@@ -186,8 +229,9 @@ def attend(
             part_gradients.append(graph.like(bias))
         is_joined = graph.writes.part_gradients == "joined" and len(sources) == 1 and bias is None
         written = [graph.like(part) for part in parts] if is_joined else part_gradients
-        written = [*written, *map(graph.weight_gradient, weights)]
-        graph.made(graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes), *weights)
+        trained = [weight for weight in weights if graph.trains(weight)]
+        written = [*written, *map(graph.weight_gradient, trained)]
+        graph.made(graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes), *trained)
         if is_joined:
             graph.backward("split_backward", written[: len(parts)], gradients, op)
         for source, gradient in zip(sources, gradients, strict=True):
@@ -252,7 +296,7 @@ def adam(graph: Graph, *, master: bool) -> None:
     both halves of a weight. The software's fixed costs come before and after it.
     """
     fixed_costs(graph, before=True)
-    weights = list(graph.weights.values())
+    weights = graph.trained()
     sizes = [w.shape for w in weights]
 
     def state(dtype: str = "float32") -> list[Tensor]:
@@ -280,13 +324,14 @@ def _cast_weights(graph: Graph) -> None:
 
 def transformer(
     spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None,
+    precision: Precision | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
     software: the profile, which sets the form of the operators; precision: the recipe that casts products.
+    adapters: the weights to train; None: all.
     """
-    graph = Graph(dtype, accumulates=True, software=software, precision=precision)
+    graph = Graph(dtype, accumulates=True, software=software, precision=precision, adapters=adapters)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
     table = graph.weight(spec.vocab, spec.hidden)
