@@ -28,6 +28,7 @@ from trine.parallel.recompute import check_recompute, kept_operators, left_out_a
 from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
 from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
+from trine.parallel.token_dispatch import ONE_PLACE, ExpertSpan
 from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_attention, is_expert
 from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
@@ -47,7 +48,7 @@ class JobFacts:
     compute: operator times on the first GPU model. mixed: the GPU models of the ranks if there are several.
     software: the profile, or None. host_bytes_per_s: host memory bandwidth per rank, for offload of the optimizer.
     simulated: the number of micro-batches that programs contain; None: all. tensor_times: of the collectives that
-    overlap with GEMMs in pieces, or None if unknown.
+    overlap with GEMMs in pieces, or None if unknown. expert_span: nodes and ranks of an expert-parallel group.
     """
 
     workload: Workload
@@ -59,6 +60,7 @@ class JobFacts:
     host_bytes_per_s: float | None = None
     simulated: int | None = None
     tensor_times: TensorTimes | None = None
+    expert_span: ExpertSpan = ONE_PLACE
 
     def __post_init__(self) -> None:
         """Compute the facts that may raise PlanError, in the order of their errors."""

@@ -13,6 +13,7 @@ from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.schedules import SCHEDULES
+from trine.parallel.token_dispatch import ALL_TO_ALL, DISPATCHES
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
 #: Shardings that shard the parameters, and those that shard the gradients.
@@ -44,7 +45,7 @@ OFFLOADS = ("none", "optimizer", "activations")
 #: Defaults of options that neither the plan nor the software profile sets.
 FALLBACKS: dict[str, object] = {
     "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
-    "userbuffers": False,
+    "userbuffers": False, "dispatch": ALL_TO_ALL,
 }  # fmt: skip
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 _BUCKETS = ("first_bucket_bytes", "bucket_bytes")
@@ -56,7 +57,7 @@ _POSITIVE = (
 _WORDS = {
     "data": DATA_MODES, "tp_style": TP_STYLES, "inputs": INPUTS, "balance": BALANCES, "recompute": RECOMPUTE,
     "sync": SYNCS, "overlap": OVERLAPS, "offload": OFFLOADS, "buffers": BUFFERS, "sharding": SHARDINGS,
-    "cp_style": CP_STYLES,
+    "cp_style": CP_STYLES, "dispatch": DISPATCHES,
 }  # fmt: skip
 
 
@@ -133,6 +134,9 @@ class Plan(OneLine):
         ``"all-gather"`` (of keys and values), ``"ulysses"`` (an all-to-all of heads).
     expert_imbalance: distribution of tokens over experts: ``"balanced"`` or ``"zipf:S"`` (expert n gets 1/n**S).
     expert_shares: a measured distribution: each expert's share of the tokens.
+    dispatch: how tokens reach their experts: ``"all-to-all"`` (a copy for each expert) or ``"deepep"`` (a copy for each
+        node or rank with such an expert; :mod:`trine.parallel.token_dispatch`). None: the software profile's, else an
+        all-to-all.
     capacity_factor: an expert takes at most this multiple of its even share of the tokens; the rest is dropped.
     overlap: effect of communication on concurrent compute: ``"ideal"``: neither slows the other; ``"modelled"``: its
         kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
@@ -193,6 +197,9 @@ class Plan(OneLine):
     cp_style: str = option("ring", "Choose how attention gets the tokens of other ranks.")
     expert_imbalance: str = option(BALANCED, "Set the load of experts; a file has one share per line.")
     expert_shares: tuple[float, ...] = ()
+    dispatch: str | None = option(
+        None, "Choose how tokens reach their experts: all-to-all or deepep [the software's, else all-to-all]."
+    )
     capacity_factor: float | None = option(None, "Drop tokens beyond X times an expert's even share.")
     overlap: str | None = option(None, "Choose the model of overlap; range: all three [the software's, else ideal].")
     algorithm: tuple[tuple[str, str], ...] = option((), "Choose algorithms of collectives, e.g. all_reduce=ring.")
@@ -240,6 +247,8 @@ class Plan(OneLine):
         values["sequence_parallel"] = self.tp > 1 and (bool(values["sequence_parallel"]) or etp not in (None, self.tp))
         is_split = values["sequence_parallel"] if self.sequence_parallel is None else self.sequence_parallel
         values["userbuffers"] = bool(values["userbuffers"] and is_split) and self.tp > 1 and self.tp_overlap == 1
+        if self.ep == 1:
+            values["dispatch"] = FALLBACKS["dispatch"]
         values["defer_head_gradient"] = self._usual_deferral(values)
         names = (*FALLBACKS, "etp", "defer_head_gradient")
         changes = {name: values[name] for name in names if getattr(self, name) is None is not values[name]}
@@ -471,6 +480,7 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("expert_imbalance", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
     ("expert_shares", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
     ("capacity_factor", lambda p: p.ep > 1, f"capacity_factor {_NO_EXPERTS}"),
+    ("dispatch", lambda p: p.dispatch in (None, ALL_TO_ALL) or p.ep > 1, f"dispatch {_NO_EXPERTS}"),
     ("expert_shares", lambda p: len(p.expert_shares) <= MAX_EXPERTS and all(map(_is_share, p.expert_shares)),
      "expert_shares are the parts of the tokens that go to each expert: numbers not below 0"),
     ("expert_shares", lambda p: sum(p.expert_shares) > 0, "expert_shares add up to nothing"),
@@ -519,6 +529,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,
         "userbuffers": plan.userbuffers or None,
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
+        "dispatch": plan.dispatch if plan.ep > 1 and plan.dispatch != ALL_TO_ALL else None,
         "capacity_factor": plan.capacity_factor,
         "stage_layers": list(plan.stage_layers) or None,
         "first_stage_layers": plan.first_stage_layers,

@@ -22,6 +22,7 @@ from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
+from trine.parallel.token_dispatch import sent_share
 from trine.parallel.token_partition import WHOLE
 from trine.parallel.userbuffers import UserbufferCollectives
 
@@ -67,6 +68,9 @@ class ExpertExchange(Extension):
     ) -> None:
         """Send the token copies (``to_experts``: to their experts, else back); the next operator waits for them."""
         size = self._even.rank_bytes(tensor, batch)
+        top_k = op.attributes.get("top_k")
+        plan, span = self.context.plan, self.context.expert_span
+        size = _part(size, sent_share(str(plan.dispatch), top_k if isinstance(top_k, int) else 1, span))
         label = self.label(op, place)
         key = ("ep", op.id, *place.key)
         even_bytes = _part(size, min(self._load.shares) * len(self._load.shares))

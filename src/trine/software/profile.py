@@ -28,7 +28,7 @@ FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
 #: Plan fields that a profile may set.
-PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers", "defer_head_gradient")
+PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers", "defer_head_gradient", "dispatch")
 #: ``--software none``: fused operators, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 

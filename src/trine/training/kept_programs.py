@@ -14,6 +14,7 @@ from trine.graph.workload import SYNTHESISED
 from trine.parallel.build import WrittenJob, write_job
 from trine.parallel.job import JobContext
 from trine.parallel.stage import FORMS
+from trine.parallel.token_dispatch import DEEPEP
 
 if TYPE_CHECKING:
     from trine.training.setup import Setup
@@ -35,7 +36,7 @@ def written_job(setup: Setup, simulated: int | None) -> tuple[Setup, WrittenJob]
     if kept is None or written is None:
         context = JobContext(
             setup.workload, setup.plan, setup.model, setup.launch, setup.software.profile, setup.mixed,
-            setup.host_bytes_per_s, simulated, setup.tensor_times(),
+            setup.host_bytes_per_s, simulated, setup.tensor_times(), setup.expert_span(),
         )  # fmt: skip
         kept = written = write_job(context, setup.has_host)
     if key is None:
@@ -56,7 +57,7 @@ def _key(setup: Setup, simulated: int | None) -> Hashable:
         simulated is None or setup.workload.format != SYNTHESISED or setup.times.predicted_for is not None
         or len(setup.gpus.models) > 1 or setup.cap is not None or options.calibration is not None or bool(FORMS)
         or plan.data == "dp" or plan.sync_every is not None or bool(plan.replica_batches) or plan.overlap == "none"
-        or plan.userbuffers or plan.tp_overlap > 1  # then on the cluster too
+        or plan.userbuffers or plan.tp_overlap > 1 or plan.dispatch == DEEPEP  # then on the cluster too
     )  # fmt: skip
     if depends_on_more:
         return None

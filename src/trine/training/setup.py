@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
     from trine.parallel.tensor_times import TensorTimes
+    from trine.parallel.token_dispatch import ExpertSpan
     from trine.software.profile import Software
 
 
@@ -143,6 +144,20 @@ class Setup:
             kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
             for name, workload in list(pairs)[: len(self.gpu_names)]
         )
+
+    def expert_span(self) -> ExpertSpan:
+        """Return the nodes of an expert-parallel group, and its ranks on each; one node without a machine."""
+        from trine.parallel.token_dispatch import ONE_PLACE, ExpertSpan
+
+        plan = self.plan
+        if plan.ep == 1:
+            return ONE_PLACE
+        grid, axis = RankGrid(plan.axes), plan.groups.experts
+        ranks = grid.firsts(np.zeros(1, np.int64), axis)[0] + grid.offsets(axis)
+        if self.machine is None:
+            return ExpertSpan(1, len(ranks))
+        nodes = len(np.unique(self.machine.node_of[np.asarray(self.machine.gpus, np.int64)[self.places[ranks]]]))
+        return ExpertSpan(nodes, len(ranks) // nodes)
 
     def tensor_times(self) -> TensorTimes | None:
         """Return the times of collectives beside which GEMMs run in pieces; None without pieces, or if unknown."""
