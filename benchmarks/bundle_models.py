@@ -21,7 +21,8 @@ from trine.workload.architecture.huggingface import load_config
 MODELS = Path(__file__).parents[1] / "src" / "trine" / "presets" / "models"
 #: Keys that are harmless but describe the model.
 KEPT = {"model_type", "quantization_config", "max_position_embeddings", "tie_word_embeddings", "use_sliding_window",
-        "max_window_layers", "hidden_act", "num_hash_layers"}  # fmt: skip
+        "max_window_layers", "hidden_act", "num_hash_layers", "chunk_size", "expand", "no_rope_layers",
+        "no_rope_layer_interval"}  # fmt: skip
 #: Names of models whose file has another one.
 NAMES = {
     "Meta-Llama-3.1-405B": "", "Meta-Llama-3.1-70B": "", "Meta-Llama-3.1-8B": "", "gpt2": "", "gpt2-medium": "", "gpt2-xl": "", "bert-base-uncased": "",

@@ -116,8 +116,6 @@ COUNTS = {
     "active": lambda model: model.num_active,
     "forward_flops": lambda model: model.forward_flops(TOKENS, is_eager=True),
 }
-#: trine's preset lacks chunk_size 128, which unfused Mamba-2 multiplies tokens by; the default is 256.
-NO_CHUNK = pytest.mark.xfail(strict=True, reason="presets/models/nemotron-h-56b.yaml lacks chunk_size: 128")
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -127,20 +125,13 @@ def test_parameters_are_exact(name):
     assert model.num_active == int(row["active"] or row["parameters"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[NO_CHUNK] if name == "nemotron-h-56b" else [])
-        for name, row in sorted(PUBLISHED.items())
-        if row["forward_flops"]
-    ],
-)
+@pytest.mark.parametrize("name", [name for name, row in sorted(PUBLISHED.items()) if row["forward_flops"]])
 def test_forward_flops_are_exact(name):
     row = PUBLISHED[name]
     assert of_row(row).forward_flops(TOKENS, is_eager=True) == int(row["forward_flops"])
 
 
-@pytest.mark.parametrize("column", ["parameters", "active", pytest.param("forward_flops", marks=NO_CHUNK)])
+@pytest.mark.parametrize("column", ["parameters", "active", "forward_flops"])
 def test_the_worst_case_is_off_by_nothing(column):
     """Print the largest error of each count, so that a failure names the family to look at first."""
     rows = [row for row in PUBLISHED.values() if row[column]]

@@ -22,10 +22,6 @@ from trine.workload.synthesis.model import Synthesis, written
 from trine.workload.synthesis.spec import load_model
 
 
-def known(reason, raises=AssertionError):
-    return pytest.mark.xfail(strict=True, reason=reason, raises=raises)
-
-
 @cache
 def architectures():
     """Return the bundled configs of models with a head for tokens, by name."""
@@ -62,7 +58,12 @@ def parameters(workload):
 
 
 def flops(workload, kinds):
-    return sum(work(op, workload).flops for op in workload.operators if op.phase == FORWARD and kind_of(op) in kinds)
+    """Return the FLOPs of forward operators of these kinds, without the scores of indexers."""
+    return sum(
+        work(op, workload).flops
+        for op in workload.operators
+        if op.phase == FORWARD and kind_of(op) in kinds and not op.layer.endswith("indexer.scores")
+    )
 
 
 def left_out(model):
@@ -71,8 +72,6 @@ def left_out(model):
     return sum(num_elements(layer.weights(model.hidden)["residual"]) for layer in layers)
 
 
-NO_SCALES = known("layered.py: _branch() and layered() leave out the scales of hyper-connections")
-IS_VIEW = known("layered.py: _first() writes aten::narrow, a view, which takes no time")
 NAMES = sorted(architectures())
 
 
@@ -80,20 +79,10 @@ def test_most_published_models_have_a_step():
     assert len(NAMES) == 49
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[NO_SCALES] if "deepseek-v4" in name else []) for name in NAMES],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_trains_the_parameters_of_its_layers(name):
     model = cut(name)
     assert parameters(step(name)) == model.num_parameters - left_out(model)
-
-
-@pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4-pro"])
-def test_hyper_connections_lack_nothing_but_their_scales(name):
-    model = cut(name)
-    scales = 3 * 2 * len(model.layers) + 1
-    assert parameters(step(name)) == model.num_parameters - scales
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +98,7 @@ def test_every_weight_is_used_and_has_a_gradient(name):
     assert any(f"{num_layers(name)} of the model's" in text for text in workload.assumptions)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[IS_VIEW] if "jamba" in n else []) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_operator_of_a_step_takes_time(name):
     assert [op.layer for op in step(name).operators if op.gpu_time_ps <= 0] == []
 
@@ -137,14 +126,7 @@ def test_attention_of_a_step_has_the_pairs_within_windows(name):
     assert counted == pytest.approx(context, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("mistral-7b", marks=known("known_forms.py: _transformer() drops windows above `sequence`")),
-        "gemma-2-9b",
-        "phi-3-mini",
-    ],
-)
+@pytest.mark.parametrize("name", ["mistral-7b", "gemma-2-9b", "phi-3-mini"])
 def test_samples_longer_than_the_window_see_the_window_alone(name):
     model, length = cut(name), 16_384
     workload = trine.synthesize(name, layers=num_layers(name), sequence=length)
@@ -154,7 +136,6 @@ def test_samples_longer_than_the_window_see_the_window_alone(name):
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5.2", "deepseek-v4-flash", "minimax-m3"])
-@known("layered.py: _index() writes scores as attention with values, which doubles their FLOPs")
 def test_scores_of_an_indexer_have_no_product_with_values(name):
     model, workload = cut(name), step(name)
     scores = [op for op in workload.operators if op.phase == FORWARD and op.layer.endswith("indexer.scores")]
@@ -165,6 +146,26 @@ def test_scores_of_an_indexer_have_no_product_with_values(name):
     keys = [length // m.ratio if isinstance(m, CompressedAttention) else length for m in mixers]
     wanted = sum(2 * length * k * m.indexer.heads * m.indexer.size for m, k in zip(mixers, keys, strict=True))
     assert sum(work(op, workload).flops for op in scores) == pytest.approx(wanted, rel=0.01)
+    assert all(op.attributes["replicated"] for op in scores)
+    backward = {op.forward_id for op in workload.operators if op.phase == BACKWARD}
+    choices = [op for op in workload.operators if op.phase == FORWARD and op.layer.endswith("indexer.choice")]
+    assert {op.id for op in (*scores, *choices)} <= backward
+    assert len(choices) == len(scores)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4-pro"])
+def test_compressed_attention_of_a_step_has_the_pairs_of_its_formula(name):
+    model, workload = cut(name), step(name)
+    length = model.sequence
+    context = sum(4 * mixer.pairs(length) * mixer.heads * mixer.head_size for mixer in model.mixers())
+    counted = flops(workload, {"attention"}) * (length + 1) / (2 * length)
+    assert counted == pytest.approx(context, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "deepseek-v4-flash", "minimax-m3"])
+@pytest.mark.parametrize("axes", [{"tp": 2, "sequence_parallel": True}, {"cp": 2}], ids=["sp", "cp"])
+def test_sparse_attention_can_divide_tokens(name, axes):
+    assert simulated(name, **axes).step_time_s > 0
 
 
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "deepseek-v3.2", "gpt-oss-20b", "jamba-v0.1", "gemma-4-31b"])
@@ -211,46 +212,62 @@ LAYERS = {
     "norms around": ("", f"- {{{BOTH}, norms: 4}}\n", ""),
     "beside": ("", f"- {{{BOTH}, beside: e, norms: 7}}\n", ""),
     "positions": ("positions: 32\nembedding_norm: true\nnorm: layer\ntied_embeddings: true\n", "", ""),
-    "narrow values with a gate": (
-        "", "- {mixer: narrow, feed_forward: mlp}\n",
-        "blocks.py: Attention's gate has head_size features for each head, layered.py's has value_size",
-    ),
-    "plain norm of a layer": ("", f"- {{{BOTH}, norm: plain}}\n", "transformer.py: norm() gives plain norms weights"),
-    "plain last norm": ("norm: plain\n", "", "transformer.py: norm() gives plain norms weights"),
-    "no norms": ("", f"- {{{BOTH}, norms: 0}}\n", "layered.py: _branch() always writes a norm"),
-    "one norm": ("", f"- {{{BOTH}, norms: 1}}\n", "layered.py: _branch() writes a norm for each block"),
-    "three norms": ("", f"- {{{BOTH}, norms: 3}}\n", "layered.py: _branch() writes two norms or four"),
-    "beside, four norms": ("", f"- {{{BOTH}, beside: e, norms: 4}}\n", "layered.py: _network() writes three norms"),
-    "beside alone": ("", "- {mixer: a, beside: mlp}\n", "layered.py: write() skips a network beside none"),
-    "parallel, four norms": ("", f"- {{{BOTH}, parallel: true, norms: 4}}\n", "layered.py: _in_parallel() writes two"),
-    "parallel and beside": ("", f"- {{{BOTH}, beside: e, parallel: true}}\n", "layered.py: _in_parallel() skips it"),
-    "streams of some layers": (
-        "streams: 4\n", f"- {{{BOTH}, streams: 4}}\n", "files.py: streams of model and layers may differ"
-    ),
-    "streams of the model alone": ("streams: 4\n", "", "files.py: streams of model and layers may differ"),
-    "streams of a layer alone": ("", f"- {{{BOTH}, streams: 4}}\n", "files.py: streams of model and layers may differ"),
-    "scales": ("", f"- {{{BOTH}, scales: true}}\n", "layered.py: scales have no operators"),
-    "segments": ("token_types: 2\n", "", "layered.py: token_types has no operators"),
-    "further tensors": ("further: {x: [3, 4]}\n", "", "layered.py: further tensors have no operators"),
-    "an empty layer": ("", "- {count: 2}\n", "layered.py: norms of a layer without blocks have no operators"),
+    "narrow values with a gate": ("", "- {mixer: narrow, feed_forward: mlp}\n", ""),
+    "plain norm of a layer": ("", f"- {{{BOTH}, norm: plain}}\n", ""),
+    "plain last norm": ("norm: plain\n", "", ""),
+    "no norms": ("", f"- {{{BOTH}, norms: 0}}\n", ""),
+    "one norm": ("", f"- {{{BOTH}, norms: 1}}\n", "norms must be one of 0, 2, 4 for these blocks; got 1"),
+    "three norms": ("", f"- {{{BOTH}, norms: 3}}\n", "norms must be one of 0, 2, 4 for these blocks; got 3"),
+    "one block between norms": ("", "- {mixer: a}\n", ""),
+    "beside, four norms": ("", f"- {{{BOTH}, beside: e, norms: 4}}\n", "norms must be one of 3, 5, 7"),
+    "beside, five norms": ("", f"- {{{BOTH}, beside: e, norms: 5}}\n", ""),
+    "beside, three norms": ("", f"- {{{BOTH}, beside: e, norms: 3}}\n", ""),
+    "beside alone": ("", "- {mixer: a, beside: mlp}\n", "beside needs a network"),
+    "parallel, two norms": ("", f"- {{{BOTH}, parallel: true}}\n", ""),
+    "parallel, four norms": ("", f"- {{{BOTH}, parallel: true, norms: 4}}\n", "norms must be one of 1, 2"),
+    "parallel and beside": ("", f"- {{{BOTH}, beside: e, parallel: true}}\n", "parallel excludes"),
+    "parallel without a network": ("", "- {mixer: a, parallel: true}\n", "parallel needs both"),
+    "streams of some layers": ("streams: 4\n", f"- {{{BOTH}, streams: 4}}\n", r"streams of layers\[0\] are 1, and 4"),
+    "streams of the model alone": ("streams: 4\n", "", r"streams of layers\[0\] are 1, and 4 of the model"),
+    "streams of a layer alone": ("", f"- {{{BOTH}, streams: 4}}\n", r"streams of layers\[1\] are 4, and 1"),
+    "scales": ("", f"- {{{BOTH}, scales: true}}\n", "no step of a model with scales"),
+    "segments": ("token_types: 2\n", "", "no step of a model with token_types"),
+    "further tensors": ("further: {x: [3, 4]}\n", "", "no step of a model with further"),
+    "an empty layer": ("", "- {count: 2}\n", r"layers\[1\]: a layer needs a block"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[known(fault)] if fault else []) for case, (_, _, fault) in LAYERS.items()],
-)
+@pytest.mark.parametrize("case", LAYERS)
 def test_a_step_of_a_file_of_layers_trains_its_parameters_or_is_refused(tmp_path, case):
     path = tmp_path / "mine.yaml"
-    sizes, further, _ = LAYERS[case]
+    sizes, further, refusal = LAYERS[case]
     path.write_text(HEAD + sizes + BLOCKS + further, encoding="utf-8")
-    try:
-        model = load_model(path)
-        workload = written(model, Synthesis())
-    except TrineError:
+    if refusal:
+        with pytest.raises(TrineError, match=refusal):
+            written(load_model(path), Synthesis())
         return
+    model = load_model(path)
+    workload = written(model, Synthesis())
     assert parameters(workload) == model.num_parameters
     assert None not in [p.gradient_operator for p in workload.parameters]
+
+
+def test_all_layers_with_residual_streams_train_their_parameters(tmp_path):
+    path = tmp_path / "mine.yaml"
+    groups = f"- {{mixer: a, feed_forward: e, streams: 4}}\n- {{{BOTH}, streams: 4, norm: plain}}\n"
+    text = f"{HEAD}streams: 4\n{BLOCKS}".replace("- {mixer: a, feed_forward: e}\n", groups)
+    path.write_text(text, encoding="utf-8")
+    model = load_model(path)
+    assert parameters(written(model, Synthesis())) == model.num_parameters
+
+
+def test_a_plain_norm_has_an_operator_without_weights(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEAD}norm: plain\n{BLOCKS}", encoding="utf-8")
+    workload = written(load_model(path), Synthesis())
+    (last,) = [op for op in workload.operators if op.layer == "final_norm" and op.phase == FORWARD]
+    assert kind_of(last) == "layer_norm"
+    assert {workload.tensors[t].role for t in last.inputs} == {"activation"}
 
 
 # Layouts on several GPUs.
@@ -270,9 +287,6 @@ def weight_bytes(result, rank=0):
     return result.memory_peaks[rank].by_category["weights"]
 
 
-NO_ROW_SPLIT = known(
-    "layered.py: _compressed() under sequence parallelism: the output of q_up has to be whole", raises=PlanError
-)
 SPLIT = [
     "qwen3-next-80b-a3b",
     "deepseek-v3.2",
@@ -336,7 +350,7 @@ def test_a_model_without_experts_has_no_expert_parallel_layout():
         "gpt-oss-20b",
         pytest.param("deepseek-v3.2", marks=pytest.mark.slow),
         pytest.param("nemotron-3-nano-30b-a3b", marks=pytest.mark.slow),
-        pytest.param("deepseek-v4-flash", marks=NO_ROW_SPLIT),
+        "deepseek-v4-flash",
     ],
 )
 def test_sequence_parallelism_of_megatron_core_divides_activations_too(name):

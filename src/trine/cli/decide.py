@@ -74,6 +74,7 @@ def size(
         str | None, Option("Accumulate and reduce gradients in this dtype [profile's].", GRADIENT_WORDS)
     ] = None,
     loss: Annotated[str | None, Option("Choose the implementation of the loss [profile's].", LOSS_WORDS)] = None,
+    precision: Annotated[str | None, Option("Cast the products of layers: fp8, mxfp8, nvfp4, ...", "RECIPE")] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -92,7 +93,7 @@ def size(
                 model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
                 batch_change=BATCH_CHANGE if batch_change is None else batch_change, failures=failures,
                 max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software,
-                gradient_dtype=gradient_dtype, loss=loss, progress=line.rows,
+                gradient_dtype=gradient_dtype, loss=loss, precision=precision, progress=line.rows,
                 on_machine=lambda machine: line.queue(machine.sentence),
             )  # fmt: skip
         except SizeInterrupted as stop:

@@ -66,8 +66,7 @@ _ROWS = (
          "trine trace inspect FILE, with the profiler trace beside it"),
     _Row(MODEL, (r'"(?:model_type|architectures)"\s*:', r'"(?:hidden_size|num_hidden_layers|n_layer|n_embd|d_model|'
                  r'num_layers|text_config|num_attention_heads|hidden_sizes|depths)"\s*:'),
-         "a Hugging Face config.json, which trine does not read yet",
-         "write its sizes into a model file (trine help model) and give model:FILE.yaml"),
+         "a Hugging Face config.json", "trine train FILE, or model:FILE for options such as model:FILE,layers=4"),
 )  # fmt: skip
 _COMPILED = [(row, [re.compile(pattern, re.MULTILINE) for pattern in row.patterns]) for row in _ROWS]
 

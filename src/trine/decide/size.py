@@ -195,6 +195,7 @@ def size(
     software: str | os.PathLike[str] | None = None,
     gradient_dtype: str | None = None,
     loss: str | None = None,
+    precision: str | None = None,
     failures: Failures | None = None,
     progress: Callable[[int, int], object] | None = None,
     on_machine: Callable[[MachineSize], object] | None = None,
@@ -206,8 +207,8 @@ def size(
     number of GPUs whose run costs at most this, which ends soonest. price: dollars per GPU-hour, or a dated file.
     clusters: presets or files; by default trine's presets of data-centre nodes. global_batch: samples per step; by
     default 4 Mi tokens. batch_change: the global batch may differ by this share, so that more numbers of GPUs divide
-    it. software, gradient_dtype, loss: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`. progress:
-    called with the number of finished machine types, and of all. on_machine: called with each answer as it ends.
+    it. software, gradient_dtype, loss, precision: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`.
+    progress: called with the number of finished machine types, and of all. on_machine: called with each answer as it ends.
 
     The search assumes that more GPUs take fewer days and cost more. It follows the power law through the two nearest
     tries, so it may miss a number up to 2 % smaller.
@@ -221,7 +222,7 @@ def size(
     check_whole("global_batch", batch, 1, 10**9)
     check_whole("max_gpus", max_gpus, 1, MAX_GPUS)
     names = tuple(dict.fromkeys(clusters)) or machine_types()
-    options = SimulateOptions(software=software, gradient_dtype=gradient_dtype, loss=loss)
+    options = SimulateOptions(software=software, gradient_dtype=gradient_dtype, loss=loss, precision=precision)
     searches = [MachineSearch(shape, name, batch, max_gpus, goal, options) for name in names]
     machines: list[MachineSize] = []
     try:

@@ -45,7 +45,8 @@ class PlanOptions:
     """Options of a search.
 
     gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
-    a preset or a file; a preset or file gets the nodes for ``gpus``. fix: fields of :class:`trine.Plan` that
+    a preset or a file; a preset or file gets the nodes for ``gpus``. precision, trainable: as in
+    :class:`trine.training.options.SimulateOptions`. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss,
     gpu: as in :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the
     frontier of time against memory, too. exact: simulate all layouts that no bound excludes. Otherwise a screen orders
@@ -68,6 +69,8 @@ class PlanOptions:
     )
     gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
     loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
+    precision: str | None = option(None, "Cast the products of layers: fp8, fp8-current, fp8-block, mxfp8, nvfp4.")
+    trainable: str | None = option(None, "Train adapters alone: lora:RANK[:qkv+out+up+down][/nf4].")
     gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
     pareto: bool = option(False, "Search the frontier of time against memory, too.")
     exact: bool = option(False, "Simulate until lower bounds exclude all other layouts.")
@@ -100,7 +103,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     chosen = options.software if options.software or dialect is None else dialect.profile
     settings = SimulateOptions(
         cluster=cluster, gpu=options.gpu, software=chosen, gradient_dtype=options.gradient_dtype, loss=options.loss,
-        compare=False,
+        compare=False, precision=options.precision, trainable=options.trainable,
     )  # fmt: skip
     machine = setup_machine(Plan(dp=gpus), settings)
     workload, software = setup_workload(model, machine, settings)

@@ -175,6 +175,8 @@ def packed(workload: Workload, documents: str) -> Workload:
 
 def cast(workload: Workload, precision: str) -> Workload:
     """Return a synthesised transformer with the casts of a recipe. Raises InputError for any other workload."""
+    if workload.metadata.get("recipe") == precision:
+        return workload
     if workload.recipe is None or workload.recipe.operators is not workload.operators:
         raise InputError(
             "a precision needs a synthesised model (model:NAME): a trace has the precision it was recorded in",
@@ -191,6 +193,8 @@ def _cast_again(workload: Workload, precision: str) -> Workload:
 
 def tuned(workload: Workload, trainable: str) -> Workload:
     """Return a synthesised transformer that trains adapters alone. Raises InputError for any other workload."""
+    if workload.metadata.get("trainable") == trainable:
+        return workload
     if workload.recipe is None or workload.recipe.operators is not workload.operators:
         raise InputError(
             "adapters need a synthesised model (model:NAME): a trace trains the weights that it trained when recorded",

@@ -34,6 +34,19 @@ def attended(tokens: int, window: int, is_causal: bool) -> int:
     return reach * (reach + 1) // 2 + (tokens - reach) * reach
 
 
+def compressed_pairs(tokens: int, ratio: int, most: int | None = None) -> int:
+    """Return the pairs of query and compressed key: query t of ``tokens`` sees t // ratio keys, at most ``most``."""
+    reach = tokens if most is None else min(tokens, ratio * (most + 1) - 1)
+    keys = reach // ratio
+    return ratio * keys * (keys - 1) // 2 + keys * (tokens - keys * ratio + 1)
+
+
+def check_divides(parts: int, name: str, total: int, name_of_total: str) -> None:
+    """Raise ValueError if ``parts`` does not divide ``total``."""
+    if total % parts:
+        raise ValueError(f"{name} {parts} does not divide {name_of_total} {total}")
+
+
 #: Tokens of a chunk in transformers' unfused gated delta rule.
 DELTA_CHUNK = 64
 
@@ -54,6 +67,24 @@ class Indexer:
     size: Size
     top_k: Count
     is_shared: bool = False
+
+    def weights(self, hidden: int, queries: int) -> list[Weight]:
+        """Return the weights for tokens of ``hidden`` features, whose queries come from ``queries`` features."""
+        if self.is_shared:
+            return []
+        return [
+            matrix("indexer.q", self.heads * self.size, queries), matrix("indexer.k", self.size, hidden),
+            vector("indexer.norm", 2 * self.size), matrix("indexer.weights", self.heads, hidden),
+        ]  # fmt: skip
+
+    def flops(self, pairs: int) -> int:
+        """Return the FLOPs of the scores of ``pairs`` of query and key."""
+        return 0 if self.is_shared else 2 * pairs * self.heads * self.size
+
+    @property
+    def kept(self) -> int:
+        """Features of a key, which each token keeps; 0 if an earlier layer keeps it."""
+        return 0 if self.is_shared else self.size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +112,9 @@ class Attention:
     causal: bool = True
     indexer: Indexer | None = None
 
+    def __post_init__(self) -> None:
+        check_divides(self.kv_heads, "kv_heads", self.heads, "heads")
+
     @property
     def values(self) -> int:
         """Features of a value."""
@@ -89,8 +123,8 @@ class Attention:
     def weights(self, hidden: int) -> list[Weight]:
         """Return the weights for tokens of ``hidden`` features."""
         queries, keys, values = self.heads * self.head_size, self.kv_heads * self.head_size, self.kv_heads * self.values
-        has_bias = self.biases != "none"
-        found = with_bias(matrix("q", queries * (2 if self.gate == "features" else 1), hidden), has_bias)
+        has_bias, gate = self.biases != "none", self.heads * self.values if self.gate == "features" else 0
+        found = with_bias(matrix("q", queries + gate, hidden), has_bias)
         found += with_bias(matrix("k", keys, hidden), has_bias)
         if not self.keys_are_values:
             found += with_bias(matrix("v", values, hidden), has_bias)
@@ -103,24 +137,21 @@ class Attention:
             found.append(matrix("gate", self.heads, hidden))
         if self.sinks:
             found.append(vector("sinks", self.heads))
-        if self.indexer is not None and not self.indexer.is_shared:
-            found += [matrix("indexer.q", self.indexer.heads * self.indexer.size, hidden)]
-            found += [matrix("indexer.k", self.indexer.size, hidden), vector("indexer.norm", 2 * self.indexer.size)]
-            found += [matrix("indexer.weights", self.indexer.heads, hidden)]
-        return found
+        return found if self.indexer is None else found + self.indexer.weights(hidden, hidden)
 
     def context_flops(self, tokens: int, *, is_eager: bool = False) -> int:
         """Return the FLOPs of scores and values in one sample; is_eager: of all S x S pairs, as unfused code does."""
         reach = self.window if self.indexer is None else self.indexer.top_k
         pairs = tokens * tokens if is_eager else attended(tokens, reach, self.causal)
         flops = 2 * pairs * self.heads * (self.head_size + self.values)
-        if self.indexer is not None and not self.indexer.is_shared:
-            flops += 2 * attended(tokens, 0, self.causal) * self.indexer.heads * self.indexer.size
+        if self.indexer is not None:
+            flops += self.indexer.flops(tokens * tokens if is_eager else attended(tokens, 0, self.causal))
         return flops
 
     def cache(self) -> Cache:
-        """Return what is kept of earlier tokens: keys and values."""
+        """Return what is kept of earlier tokens: keys and values, and the indexer's keys."""
         per_token = self.kv_heads * (self.head_size + self.values)
+        per_token += 0 if self.indexer is None else self.indexer.kept
         return Cache(Fraction(per_token), self.window)
 
 
@@ -159,29 +190,20 @@ class LatentAttention:
         found += with_bias(matrix("out", hidden, self.heads * self.value), self.biases)
         if self.gate:
             found.append(matrix("gate", self.heads * self.value, hidden))
-        if (index := self.indexer) is not None and not index.is_shared:
-            found += [matrix("indexer.q", index.heads * index.size, rank or hidden)]
-            found += [matrix("indexer.k", index.size, hidden), vector("indexer.norm", 2 * index.size)]
-            found += [matrix("indexer.weights", index.heads, hidden)]
-        return found
+        return found if self.indexer is None else found + self.indexer.weights(hidden, rank or hidden)
 
     def context_flops(self, tokens: int, *, is_eager: bool = False) -> int:
         """Return the FLOPs of scores and values in one sample, with the indexer's scores."""
         chosen = 0 if self.indexer is None else self.indexer.top_k
         pairs = tokens * tokens if is_eager else attended(tokens, chosen, True)
         flops = 2 * pairs * self.heads * (self.head_size + self.value)
-        if self.indexer is not None and not self.indexer.is_shared:
-            flops += (
-                2
-                * (tokens * tokens if is_eager else attended(tokens, 0, True))
-                * (self.indexer.heads * self.indexer.size)
-            )
+        if self.indexer is not None:
+            flops += self.indexer.flops(tokens * tokens if is_eager else attended(tokens, 0, True))
         return flops
 
     def cache(self) -> Cache:
         """Return what is kept of earlier tokens: latent features, rotated keys, and the indexer's keys."""
-        has_keys = self.indexer is not None and not self.indexer.is_shared
-        keys = self.indexer.size if self.indexer is not None and has_keys else 0
+        keys = 0 if self.indexer is None else self.indexer.kept
         return Cache(Fraction(self.kv_rank + self.rotated + keys))
 
 
@@ -202,6 +224,11 @@ class CompressedAttention:
     ratio: Number = 0
     is_overlapping: bool = False
     indexer: Indexer | None = None
+
+    def __post_init__(self) -> None:
+        check_divides(self.out_groups, "out_groups", self.heads * self.head_size, "the features of all heads,")
+        if self.indexer is not None and (not self.ratio or self.indexer.is_shared):
+            raise ValueError("an indexer of compressed attention needs a ratio, and no is_shared")
 
     def weights(self, hidden: int) -> list[Weight]:
         """Return the weights for tokens of ``hidden`` features."""
@@ -233,19 +260,20 @@ class CompressedAttention:
 
     def context_flops(self, tokens: int, *, is_eager: bool = False) -> int:
         """Return the FLOPs of scores and values in one sample, with the indexer's scores."""
+        flops = 4 * self.pairs(tokens, is_eager=is_eager) * self.heads * self.head_size
+        if self.indexer is None:
+            return flops
+        scored = tokens * (tokens // self.ratio) if is_eager else compressed_pairs(tokens, self.ratio)
+        return flops + self.indexer.flops(scored)
+
+    def pairs(self, tokens: int, *, is_eager: bool = False) -> int:
+        """Return the pairs of query and key in one sample: within the window, and with compressed keys."""
         pairs = tokens * tokens if is_eager else attended(tokens, self.window, True)
-        index_pairs = 0
-        if self.ratio:
-            groups = tokens // self.ratio
-            seen = tokens * groups if is_eager else attended(tokens, 0, True) // self.ratio
-            index_pairs = seen
-            if self.indexer is not None and not is_eager:
-                seen = min(seen, tokens * self.indexer.top_k)
-            pairs += seen
-        flops = 4 * pairs * self.heads * self.head_size
-        if self.indexer is not None:
-            flops += 2 * index_pairs * self.indexer.heads * self.indexer.size
-        return flops
+        if not self.ratio:
+            return pairs
+        if is_eager:
+            return pairs + tokens * (tokens // self.ratio)
+        return pairs + compressed_pairs(tokens, self.ratio, None if self.indexer is None else self.indexer.top_k)
 
     def cache(self) -> Cache:
         """Return what is kept: the window, and one key-value (and one key of the indexer) for ``ratio`` tokens."""
@@ -265,6 +293,9 @@ class LinearAttention:
     key_size: Size
     value_size: Size
     conv: Count = 4
+
+    def __post_init__(self) -> None:
+        check_divides(self.key_heads, "key_heads", self.value_heads, "value_heads")
 
     @property
     def keys(self) -> int:
@@ -352,6 +383,9 @@ class Mamba2:
     conv_bias: bool = True
     biases: bool = False
     chunk: Count = 256
+
+    def __post_init__(self) -> None:
+        check_divides(self.groups, "groups", self.heads, "heads")
 
     @property
     def inner(self) -> int:

@@ -68,6 +68,13 @@ class Config:
             self.fail(names[0], f"must be a text, got {str(value)[:40]!r}")
         return value
 
+    def number(self, name: str, default: float) -> float:
+        """Return a number above 0. Raises SpecError for another value."""
+        value = self.get(name, default=default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+            self.fail(name, f"must be a number above 0, at most {_LARGEST:,}, got {str(value)[:40]!r}")
+        return float(value)
+
     def one_of(self, name: str, values: Collection[str], default: str) -> str:
         """Return a text that is one of ``values``. Raises SpecError with the nearest value."""
         value = self.text(name, default=default)
@@ -83,6 +90,32 @@ class Config:
         if value and count and len(value) < count:
             self.fail(name, f"has {len(value)} items for {count} layers")
         return value[:count] if count else value
+
+    def whole_items(self, name: str, count: int = 0, least: int = 0) -> list[int]:
+        """Return a list of whole numbers from ``least`` on; see :meth:`items`. Raises SpecError for another item."""
+        values = self.items(name, count)
+        for number, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+                message = f"must be a whole number from {least} to {_LARGEST:,}, got {str(value)[:40]!r}"
+                self.fail(f"{name}[{number}]", message)
+        return values
+
+    def kinds(self, name: str, known: Collection[str], count: int = 0) -> list[str]:
+        """Return a list of texts in ``known``; see :meth:`items`. Raises SpecError with the nearest text."""
+        values = self.items(name, count)
+        for number, value in enumerate(values):
+            if not isinstance(value, str) or value not in known:
+                text = str(value)[:40]
+                self.fail(f"{name}[{number}]", f"{text!r} is unknown to trine{nearest(text, known)}")
+        return values
+
+    def parts(self, name: str) -> list[Config]:
+        """Return the sections in a list. Raises SpecError for an item that is none."""
+        values = self.items(name)
+        for number, value in enumerate(values):
+            if not isinstance(value, Mapping):
+                self.fail(f"{name}[{number}]", f"must be a section of keys, got {str(value)[:40]!r}")
+        return [Config(value, self.file, f"{self.section}{name}[{i}].") for i, value in enumerate(values)]
 
     def part(self, name: str) -> Config:
         """Return a section. Raises SpecError if it is none."""

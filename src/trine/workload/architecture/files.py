@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from trine.common.schema import Field
 from trine.common.spec import check
 from trine.errors import SpecError, nearest
-from trine.workload.architecture.blocks import BLOCKS, Number
+from trine.workload.architecture.blocks import BLOCKS, FeedForward, Mixer, Number
 from trine.workload.architecture.huggingface import architecture_of
 from trine.workload.architecture.model import MAX_LAYERS, Architecture, Layer
 
-#: Keys of a group of layers that name a block.
-_BLOCK_KEYS = ("mixer", "feed_forward", "beside")
+#: Keys of a group of layers that name a block, and the blocks that they take.
+_BLOCK_KEYS: Mapping[str, Any] = {"mixer": Mixer, "feed_forward": FeedForward, "beside": FeedForward}
 Count = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 
 
@@ -27,7 +27,7 @@ def read_layers(data: Mapping[str, Any], path: Path) -> Architecture:
     Raises SpecError with file, field and the nearest valid name.
     """
     fields = {key: value for key, value in data.items() if key not in ("family", "blocks", "layers", "repeat")}
-    blocks = {name: _block(name, block, path) for name, block in _mapping(data, "blocks", path).items()}
+    blocks = {str(name): _block(name, block, path) for name, block in _mapping(data, "blocks", path).items()}
     groups = data.get("layers")
     if not isinstance(groups, list) or not groups:
         raise SpecError("must be a list of groups of layers", file=path, field="layers")
@@ -81,10 +81,10 @@ def _block(name: str, data: object, path: Path) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(f"must be a block with a kind: {', '.join(BLOCKS)}", file=path, field=field)
     kind, fields = data.get("kind"), {key: value for key, value in data.items() if key != "kind"}
-    if kind not in BLOCKS:
+    if not isinstance(kind, str) or kind not in BLOCKS:
         hint = nearest(str(kind)[:60], BLOCKS)
         raise SpecError(f"must be one of {', '.join(BLOCKS)}{hint}", file=path, field=f"{field}.kind")
-    return check(BLOCKS[str(kind)], fields, f"{path}: {field}")
+    return check(BLOCKS[kind], fields, f"{path}: {field}")
 
 
 def _group(number: int, data: object, blocks: Mapping[str, Any], path: Path) -> list[Layer]:
@@ -92,16 +92,22 @@ def _group(number: int, data: object, blocks: Mapping[str, Any], path: Path) -> 
     if not isinstance(data, Mapping):
         raise SpecError("must be a group of layers with mixer or feed_forward", file=path, field=field)
     found: dict[str, Any] = {}
-    for key in _BLOCK_KEYS:
+    for key, usable in _BLOCK_KEYS.items():
         if (name := data.get(key)) is not None:
-            if name not in blocks:
-                raise SpecError(
-                    f"names no block of this file{nearest(str(name)[:60], blocks)}", file=path, field=f"{field}.{key}"
-                )
-            found[key] = blocks[name]
+            found[key] = _named_block(name, usable, blocks, path, f"{field}.{key}")
     fields = {key: value for key, value in data.items() if key not in (*_BLOCK_KEYS, "count")}
-    layer = check(Layer, fields, path, found)
+    layer = check(Layer, fields, f"{path}: {field}", found)
     return [layer] * _count(data.get("count", 1), f"{field}.count", path)
+
+
+def _named_block(name: object, usable: Any, blocks: Mapping[str, Any], path: Path, field: str) -> Any:
+    """Return the block of this name. Raises SpecError if there is none, or if it is not one of the ``usable`` kinds."""
+    if not isinstance(name, str) or name not in blocks:
+        raise SpecError(f"names no block of this file{nearest(str(name)[:60], blocks)}", file=path, field=field)
+    if not isinstance(blocks[name], usable):
+        kinds = ", ".join(kind for kind, block in BLOCKS.items() if issubclass(block, usable))
+        raise SpecError(f"{name!r} is no block of the kinds {kinds}", file=path, field=field)
+    return blocks[name]
 
 
 def _count(value: object, field: str, path: Path) -> int:

@@ -20,14 +20,17 @@ from trine.workload.architecture.weights import (
 
 #: Layers of a model; more are probably a mistake.
 MAX_LAYERS = 10_000
+#: Norms of a network beside another one: one before it, and one after each of the two.
+BESIDE_NORMS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
     """One layer: a mixer of tokens, a feed-forward network, or both, each with norms and a residual.
 
-    cross: attention to the output of an encoder. norms: of the hidden features, before or after the blocks. parallel:
-    both blocks read the same normalised input. streams: residual streams of hyper-connections (Zhu et al., 2024;
+    cross: attention to the output of an encoder. norms: of the hidden features: none, one before each block, or one
+    before and one after it; :data:`BESIDE_NORMS` more with ``beside``; 1 or 2 if parallel. parallel: both blocks read
+    the same input, through one norm or one each. streams: residual streams of hyper-connections (Zhu et al., 2024;
     DeepSeek-V4): each block reads a mixture of them and writes to all; 1: a plain residual. reads_earlier: attention
     over the outputs of earlier layers replaces the residual (Kimi K3). beside: a network beside the feed-forward
     network, with norms of its own (Gemma 4). scales: two learned scales of the branches (vision towers).
@@ -43,6 +46,30 @@ class Layer:
     streams: Annotated[int, Field(ge=1, le=16)] = 1
     reads_earlier: bool = False
     scales: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.num_blocks:
+            raise ValueError("a layer needs a block: give mixer or feed_forward")
+        if self.beside is not None and self.feed_forward is None:
+            raise ValueError("beside needs a network to stand beside: give feed_forward")
+        if self.parallel and (self.mixer is None or self.feed_forward is None):
+            raise ValueError("parallel needs both mixer and feed_forward")
+        if self.parallel and (self.cross is not None or self.beside is not None or self.streams > 1):
+            raise ValueError("parallel excludes cross, beside and more than one of streams")
+        further = 0 if self.beside is None else BESIDE_NORMS
+        allowed = (1, 2) if self.parallel else tuple(each * self.num_blocks + further for each in range(3))
+        if self.norms not in allowed:
+            raise ValueError(f"norms must be one of {', '.join(map(str, allowed))} for these blocks; got {self.norms}")
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with a residual."""
+        return sum(block is not None for block in (self.mixer, self.cross, self.feed_forward))
+
+    @property
+    def norms_each(self) -> int:
+        """Norms of each block of a layer that is not parallel: 0, 1 (before it) or 2 (before and after it)."""
+        return (self.norms - (0 if self.beside is None else BESIDE_NORMS)) // self.num_blocks
 
     def weights(self, hidden: int) -> dict[str, list[Weight]]:
         """Return the weights by module: ``attention`` (or another mixer), ``mlp`` or ``experts``, ``norms``."""
@@ -145,6 +172,9 @@ class Architecture:
     def __post_init__(self) -> None:
         if not 1 <= len(self.layers) <= MAX_LAYERS:
             raise ValueError(f"a model has 1 to {MAX_LAYERS:,} layers; got {len(self.layers):,}")
+        for number, layer in enumerate(self.layers):
+            if layer.streams != self.streams:
+                raise ValueError(f"streams of layers[{number}] are {layer.streams}, and {self.streams} of the model")
 
     def modules(self) -> dict[str, list[Weight]]:
         """Return all weights of the model by module, without the layers for multi-token prediction."""

@@ -6,17 +6,25 @@ Layers are named as in :mod:`trine.workload.synthesis.transformer`: ``layers.17.
 - Latent attention: projections down to latent features stay whole on each tensor-parallel rank (as in Megatron-core);
   those up to heads are divided. The rotated part of a key travels with its latent features.
 - A window, or keys chosen by an indexer, limit the pairs of query and key (attribute ``window``).
+- An indexer scores all keys in one product of queries and keys, whose output sums over the heads, as DeepGEMM's fused
+  kernel does; then one operator chooses keys. The product counts pairs above the diagonal too, and its backward pass
+  all keys. Under context parallelism, no message carries the indexer's keys.
+- The attention of DeepSeek-V4 stays whole on each tensor-parallel rank: all heads share the one key and value of a
+  token. Compressed keys are laid out as (tokens, size / ratio), so that ranks can divide them by tokens.
 - A gated delta rule and a state-space mixer are a causal convolution and a chunked scan (kind ``scan``), whose time is
   that of its memory traffic (attribute ``passes``).
 - Hyper-connections read a mixture of the residual streams and write to all of them.
 
-Left out: vision towers, layers for multi-token prediction, and attention over earlier layers (Kimi K3).
+Left out: vision towers, layers for multi-token prediction, and attention over earlier layers (Kimi K3). Models with
+segments, attention to an encoder, scales of branches or further tensors have no step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isqrt
 
+from trine.errors import InputError
 from trine.graph.workload import Tensor
 from trine.software.precision import Precision
 from trine.software.profile import Software
@@ -67,7 +75,11 @@ def layered(
     model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
     precision: Precision | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
-    """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens."""
+    """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens.
+
+    Raises InputError for a model with parts that have no operators.
+    """
+    _check_parts(model)
     graph = Graph(dtype, accumulates=True, software=software, precision=precision, adapters=adapters)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
     targets = graph.tensor((batch, sequence), role="input", dtype="int64")
@@ -76,7 +88,7 @@ def layered(
     if model.positions:
         x = add_positions(graph, x, graph.weight(model.positions, model.hidden), "positions")
     if model.embedding_norm:
-        x = norm(graph, x, model.norm, "embedding.norm")
+        x = _normed(graph, x, model.norm, "embedding.norm")
     if graph.writes.dropout:
         x = dropped(graph, x, "embedding.dropout")
     if model.streams > 1:
@@ -84,10 +96,10 @@ def layered(
     for number, layer in enumerate(model.layers[:layers]):
         x = _LayerWriter(graph, model.hidden, layer, f"layers.{number}").write(x)
     if model.streams > 1:
-        shares = projected(graph, x, model.streams, True, "streams.shares", WHOLE)
-        x = _mix(graph, x, shares, model.hidden, "streams.mix")
+        shares = _stream_shares(graph, x, model.streams, 1, "streams.shares")
+        x = _combined(graph, "aten::mul", (x, shares), model.hidden, "streams.mix")
     if model.final_norm:
-        x = norm(graph, x, model.norm, "final_norm")
+        x = _normed(graph, x, model.norm, "final_norm")
     last = table if model.tied_embeddings else graph.weight(model.vocab, model.hidden)
     cross_entropy(graph, linear(graph, x, last, None, "head"), targets, "loss")
     graph.run_backward()
@@ -95,19 +107,53 @@ def layered(
     return graph
 
 
-def _mix(graph: Graph, x: Tensor, shares: Tensor, features: int, layer: str) -> Tensor:
-    """Return sums of the streams in x, weighted by ``shares``: (B, S, features)."""
-    out = graph.tensor((*x.shape[:-1], features))
-    op = graph.forward("aten::mul", (x, shares), (out,), layer)
+def _check_parts(model: Architecture) -> None:
+    """Raise InputError for parts of a model that have no operators."""
+    parts = {
+        "token_types": bool(model.token_types),
+        "further": bool(model.further),
+        "cross": any(layer.cross is not None for layer in model.layers),
+        "scales": any(layer.scales for layer in model.layers),
+    }
+    for name, is_there in parts.items():
+        if is_there:
+            raise InputError(f"{model.name}: trine has no step of a model with {name}", field=name)
+
+
+def _combined(
+    graph: Graph, name: str, inputs: Sequence[Tensor], features: int, layer: str, weights: Sequence[Tensor] = (),
+    attributes: Attributes = NONE,
+) -> Tensor:  # fmt: skip
+    """Write one operator on activations and weights -> (B, S, features); one backward operator makes all gradients."""
+    out = graph.tensor((*inputs[0].shape[:-1], features))
+    op = graph.forward(name, (*inputs, *weights), (out,), layer, attributes)
 
     def backward() -> None:
-        dx, dshares = graph.like(x), graph.like(shares)
-        graph.backward("mul_backward", (graph.gradient(out), x, shares), (dx, dshares), op)
-        graph.give(x, dx, op)
-        graph.give(shares, dshares, op)
+        gradients = [graph.like(x) for x in inputs]
+        trained = [weight for weight in weights if graph.trains(weight)]
+        outputs = (*gradients, *map(graph.weight_gradient, trained))
+        read = (graph.gradient(out), *inputs, *weights)
+        graph.made(graph.backward(f"{name.rsplit('::', 1)[-1]}_backward", read, outputs, op, attributes), *trained)
+        for x, gradient in zip(inputs, gradients, strict=True):
+            graph.give(x, gradient, op)
 
     graph.on_backward(op, backward)
     return out
+
+
+def _normed(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
+    """Normalise the features of x: ``rms``, ``layer``, or ``plain``, which has no weights."""
+    if kind != "plain":
+        return norm(graph, x, kind, layer)
+    out, statistics = graph.like(x), graph.tensor((*x.shape[:-1], 1), dtype="float32")
+    op = graph.forward("aten::layer_norm", (x,), (out, statistics), layer)
+    return graph.gives_back(op, x, out, "layer_norm_backward", (x, statistics))
+
+
+def _stream_shares(graph: Graph, x: Tensor, count: int, scales: int, layer: str) -> Tensor:
+    """Return ``count`` shares of the residual streams for each token, from a scaled projection with a base."""
+    shares = projected(graph, x, count, False, layer, WHOLE)
+    return _scaled(graph, shares, [graph.weight(scales), graph.weight(count)], f"{layer}.scale")
 
 
 class _LayerWriter:
@@ -132,8 +178,8 @@ class _LayerWriter:
         """Write both blocks on the same input: with one norm for both, or one each."""
         graph, layer = self.graph, self.layer
         attention, mlp = f"{self.name}.attention", f"{self.name}.mlp"
-        h = norm(graph, x, layer.norm, f"{attention}.norm")
-        second = norm(graph, x, layer.norm, f"{mlp}.norm") if layer.norms > 1 else h
+        h = _normed(graph, x, layer.norm, f"{attention}.norm")
+        second = _normed(graph, x, layer.norm, f"{mlp}.norm") if layer.norms > 1 else h
         out = mixed(graph, mixer, h, self.hidden, attention)
         out = add(graph, out, fed_forward(graph, network, second, self.hidden, mlp), f"{mlp}.sum")
         return residual(graph, x, out, f"{mlp}.add")
@@ -146,10 +192,10 @@ class _LayerWriter:
             if beside is None:
                 return out
             other = f"{self.name}.{_PARTS[type(beside).__name__]}"
-            out = norm(self.graph, out, self.layer.norm, f"{name}.norm_1")
-            second = norm(self.graph, h, self.layer.norm, f"{other}.norm")
+            out = _normed(self.graph, out, self.layer.norm, f"{name}.norm_1")
+            second = _normed(self.graph, h, self.layer.norm, f"{other}.norm")
             second = fed_forward(self.graph, beside, second, self.hidden, other)
-            second = norm(self.graph, second, self.layer.norm, f"{other}.norm_2")
+            second = _normed(self.graph, second, self.layer.norm, f"{other}.norm_2")
             return add(self.graph, out, second, f"{other}.sum")
 
         return self._branch(x, name, write)
@@ -159,19 +205,16 @@ class _LayerWriter:
         graph, layer, streams = self.graph, self.layer, self.layer.streams
         h, shares = x, None
         if streams > 1:
-            shares = projected(graph, x, streams * streams + 2 * streams, True, f"{name}.shares", WHOLE)
-            h = _mix(graph, x, shares, self.hidden, f"{name}.read")
-        h = norm(graph, h, layer.norm, f"{name}.norm")
+            shares = _stream_shares(graph, x, streams * streams + 2 * streams, 3, f"{name}.shares")
+            h = _combined(graph, "aten::mul", (x, shares), self.hidden, f"{name}.read")
+        if layer.norms_each:
+            h = _normed(graph, h, layer.norm, f"{name}.norm")
         out = write(h)
-        if self._has_norms_after():
-            out = norm(graph, out, layer.norm, f"{name}.norm_after")
-        if shares is None:
-            return residual(graph, x, out, f"{name}.add")
-        return residual(graph, x, _mix(graph, out, shares, streams * self.hidden, f"{name}.spread"), f"{name}.add")
-
-    def _has_norms_after(self) -> bool:
-        blocks = (self.layer.mixer is not None) + (self.layer.feed_forward is not None)
-        return self.layer.norms >= 2 * blocks
+        if layer.norms_each > 1:
+            out = _normed(graph, out, layer.norm, f"{name}.norm_after")
+        if shares is not None:
+            out = _combined(graph, "aten::mul", (out, shares), streams * self.hidden, f"{name}.spread")
+        return residual(graph, x, out, f"{name}.add")
 
 
 #: Parts of a layer's name.
@@ -249,23 +292,14 @@ def _prepared(graph: Graph, mixer: Attention, qkv: Tensor, layer: str) -> Tensor
 
 def _gated(graph: Graph, x: Tensor, gate: Tensor, layer: str) -> Tensor:
     """Multiply x by the sigmoid of a gate."""
-    out = graph.like(x)
-    op = graph.forward("mul_sigmoid", (x, gate), (out,), layer)
-
-    def backward() -> None:
-        dx, dgate = graph.like(x), graph.like(gate)
-        graph.backward("mul_sigmoid_backward", (graph.gradient(out), x, gate), (dx, dgate), op)
-        graph.give(x, dx, op)
-        graph.give(gate, dgate, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return _combined(graph, "mul_sigmoid", (x, gate), x.shape[-1], layer)
 
 
 def _first(graph: Graph, x: Tensor, features: int, layer: str) -> Tensor:
-    """Return the first features of x; the others are used elsewhere without an operator of their own."""
-    out = graph.tensor((*x.shape[:-1], features))
-    op = graph.forward("aten::narrow", (x,), (out,), layer)
+    """Copy the first features of x; other operators read the others in place."""
+    part = graph.view(x, (*x.shape[:-1], features))
+    out = graph.tensor(part.shape)
+    op = graph.forward("aten::clone", (part,), (out,), layer)
     return graph.gives_back(op, x, out, "narrow_backward")
 
 
@@ -276,20 +310,29 @@ def _scaled(graph: Graph, x: Tensor, weights: Sequence[Tensor], layer: str, attr
     return graph.gives_back(op, x, out, "add_backward", (), tuple(weights), attributes)
 
 
-def _index(graph: Graph, indexer: Indexer, queries: Tensor, h: Tensor, name: str, keys: Tensor | None = None) -> None:
-    """Write an indexer's projections and scores; a loss of its own trains it (DeepSeek-V3.2, 2025, section 2.1).
+def _index(
+    graph: Graph, indexer: Indexer, queries: Tensor, h: Tensor, name: str, keys: Tensor | None = None, ratio: int = 1
+) -> None:
+    """Write an indexer's projections, scores and choice; its own loss trains it (DeepSeek-V3.2, 2025, section 2.1).
 
-    keys: of the indexer, if they are not a projection of h.
+    keys: of the indexer, if they are not a projection of h; each stands for ``ratio`` tokens.
     """
-    size = indexer.heads * indexer.size
-    q = projected(graph, queries, size, False, f"{name}.q", WHOLE)
-    k = keys
-    if k is None:
-        k = norm(graph, projected(graph, h, indexer.size, False, f"{name}.k", WHOLE), "layer", f"{name}.k_norm")
-    parts = [_heads(graph, q, indexer.heads, indexer.size), _heads(graph, k, 1, indexer.size)]
-    scores = attend(graph, (q, k), [*parts, parts[1]], f"{name}.scores", causal=True, further=WHOLE)
+    batch, length = h.shape[:2]
+    q = projected(graph, queries, indexer.heads * indexer.size, False, f"{name}.q", WHOLE)
+    if keys is None:
+        keys = norm(graph, projected(graph, h, indexer.size, False, f"{name}.k", WHOLE), "layer", f"{name}.k_norm")
     weights = projected(graph, h, indexer.heads, False, f"{name}.weights", WHOLE)
-    _used_up(graph, _gated(graph, scores, weights, f"{name}.sum"), f"{name}.choice")
+    num_keys = max(1, length // ratio)
+    scores = _combined(graph, "aten::linear", (q, keys, weights), num_keys, f"{name}.scores", attributes=WHOLE)
+    chosen = graph.tensor((batch, length, min(indexer.top_k, num_keys)), dtype="int32")
+    op = graph.forward("aten::topk", (scores,), (chosen,), f"{name}.choice", WHOLE)
+
+    def backward() -> None:
+        gradient = graph.like(scores)
+        graph.backward("topk_backward", (scores, chosen), (gradient,), op, WHOLE)
+        graph.give(scores, gradient, op)
+
+    graph.on_backward(op, backward)
 
 
 def _latent(graph: Graph, mixer: LatentAttention, h: Tensor, hidden: int, name: str) -> Tensor:
@@ -326,49 +369,50 @@ def _compressed(graph: Graph, mixer: CompressedAttention, h: Tensor, hidden: int
     heads, size, length = mixer.heads, mixer.head_size, h.shape[1]
     latent = projected(graph, h, mixer.query_rank, False, f"{name}.q_down", WHOLE)
     latent = norm(graph, latent, "rms", f"{name}.q_norm")
-    q = projected(graph, latent, heads * size, False, f"{name}.q_up")
+    q = projected(graph, latent, heads * size, False, f"{name}.q_up", WHOLE)
     q = elementwise(graph, q, heads * size, "apply_rotary", f"{name}.q_rotary")
     kv = norm(graph, projected(graph, h, size, False, f"{name}.kv", WHOLE), "rms", f"{name}.kv_norm")
-    seen = mixer.window
     if mixer.ratio:
-        kv = add(graph, kv, _pooled(graph, mixer, size, h, f"{name}.compressor"), f"{name}.join")
-        groups = length // mixer.ratio
-        seen += groups if mixer.indexer is None else min(groups, mixer.indexer.top_k)
+        kv = _concatenated(graph, kv, _pooled(graph, mixer, size, h, f"{name}.compressor"), f"{name}.join")
     if mixer.indexer is not None:
         keys = _pooled(graph, mixer, mixer.indexer.size, h, f"{name}.indexer.compressor")
-        _index(graph, mixer.indexer, latent, h, f"{name}.indexer", keys)
+        _index(graph, mixer.indexer, latent, h, f"{name}.indexer", keys, mixer.ratio)
     parts = [_heads(graph, q, heads, size), *(_heads(graph, kv, 1, size) for _ in range(2))]
-    further: Attributes = {"window": seen} if seen < length else NONE
-    out = attend(graph, (q, kv), parts, f"{name}.core", causal=True, further=further, weights=[graph.weight(heads)])
+    further, sinks = _window_of(mixer.pairs(length), length), [graph.weight(heads)]
+    out = attend(graph, (q, kv), parts, f"{name}.core", causal=True, further=further, weights=sinks)
     down = _grouped(graph, out, mixer.out_groups, mixer.out_rank, f"{name}.out_down")
-    return projected(graph, down, hidden, False, f"{name}.out")
+    return projected(graph, down, hidden, False, f"{name}.out", WHOLE)
 
 
-def _pooled(graph: Graph, mixer: CompressedAttention, size: int, h: Tensor, name: str) -> Tensor:
-    """Write the pooling of ``ratio`` tokens into one by learned shares; the result stands for all tokens."""
-    width = size * (2 if mixer.is_overlapping else 1)
-    values = projected(graph, h, width, False, f"{name}.kv", WHOLE)
-    shares = projected(graph, h, width, False, f"{name}.gate", WHOLE)
-    pooled = _gated(graph, values, shares, f"{name}.pool")
-    table = graph.weight(mixer.ratio, width)
-    out = graph.tensor((*h.shape[:-1], size))
-    op = graph.forward("aten::add", (pooled, table), (out,), f"{name}.position")
-    out = graph.gives_back(op, pooled, out, "add_backward", (), (table,))
-    return norm(graph, out, "rms", f"{name}.norm")
+def _window_of(pairs: int, length: int) -> Attributes:
+    """Return the window in which ``length`` tokens have about as many pairs of query and key."""
+    tokens = 2 * length + 1
+    seen = (tokens - isqrt(max(0, tokens**2 - 8 * pairs))) // 2
+    return {"window": seen} if 0 < seen < length else NONE
 
 
-def _used_up(graph: Graph, x: Tensor, layer: str) -> Tensor:
-    """Write the use of a tensor by a loss of its own, which gives it a gradient."""
-    out = graph.tensor((*x.shape[:-1], 1))
-    op = graph.forward("aten::mul", (x,), (out,), layer)
+def _concatenated(graph: Graph, x: Tensor, other: Tensor, layer: str) -> Tensor:
+    """Concatenate the features of two tensors."""
+    out = graph.tensor((*x.shape[:-1], x.shape[-1] + other.shape[-1]))
+    op = graph.forward("aten::cat", (x, other), (out,), layer)
 
     def backward() -> None:
-        dx = graph.like(x)
-        graph.backward("mul_backward", (x,), (dx,), op)
-        graph.give(x, dx, op)
+        gradients = graph.like(x), graph.like(other)
+        graph.backward("cat_backward", (graph.gradient(out),), gradients, op)
+        graph.give(x, gradients[0], op)
+        graph.give(other, gradients[1], op)
 
     graph.on_backward(op, backward)
     return out
+
+
+def _pooled(graph: Graph, mixer: CompressedAttention, size: int, h: Tensor, name: str) -> Tensor:
+    """Write the pooling of ``ratio`` tokens into one by learned shares, and its norm -> (B, S, size / ratio)."""
+    width = size * (2 if mixer.is_overlapping else 1)
+    values = projected(graph, h, width, False, f"{name}.kv", WHOLE)
+    shares = projected(graph, h, width, False, f"{name}.gate", WHOLE)
+    weights = [graph.weight(mixer.ratio, width), graph.weight(size)]  # positions, and the norm
+    return _combined(graph, "pool_sigmoid", (values, shares), -(-size // mixer.ratio), f"{name}.pool", weights)
 
 
 def _grouped(graph: Graph, x: Tensor, groups: int, rank: int, layer: str) -> Tensor:
@@ -376,7 +420,7 @@ def _grouped(graph: Graph, x: Tensor, groups: int, rank: int, layer: str) -> Ten
     batch, length, features = x.shape
     parts = graph.view(x, (batch, length * groups, features // groups))
     weight = graph.weight(groups, features // groups, rank)
-    out = product(graph, parts, weight, "_grouped_mm", layer, {"num_experts": groups, "top_k": groups})
+    out = product(graph, parts, weight, "_grouped_mm", layer, WHOLE)
     return graph.view(out, (batch, length, groups * rank))
 
 
@@ -404,39 +448,12 @@ def _scan_with(
     graph: Graph, kind: str, x: Tensor, decay: Tensor, features: int, weights: Sequence[Tensor], layer: str
 ) -> Tensor:
     """Write a chunked scan with decays of each token -> (B, S, features)."""
-    attributes: Attributes = {"passes": SCAN_PASSES}
-    out = graph.tensor((*x.shape[:-1], features))
-    op = graph.forward(kind, (x, decay, *weights), (out,), layer, attributes)
-
-    def backward() -> None:
-        dx, ddecay = graph.like(x), graph.like(decay)
-        trained = [weight for weight in weights if graph.trains(weight)]
-        gradients = [graph.weight_gradient(weight) for weight in trained]
-        inputs = (graph.gradient(out), x, decay, *weights)
-        graph.made(graph.backward(f"{kind}_backward", inputs, (dx, ddecay, *gradients), op, attributes), *trained)
-        graph.give(x, dx, op)
-        graph.give(decay, ddecay, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return _combined(graph, kind, (x, decay), features, layer, weights, {"passes": SCAN_PASSES})
 
 
 def _gated_norm(graph: Graph, x: Tensor, gate: Tensor, size: int, layer: str) -> Tensor:
     """Normalise the features of each head (``size``), and multiply by a gate."""
-    weight, out = graph.weight(size), graph.like(x)
-    op = graph.forward("norm_gate_swish", (x, gate, weight), (out,), layer)
-
-    def backward() -> None:
-        dx, dgate = graph.like(x), graph.like(gate)
-        trained = [weight] if graph.trains(weight) else []
-        outputs = (dx, dgate, *map(graph.weight_gradient, trained))
-        inputs = (graph.gradient(out), x, gate, weight)
-        graph.made(graph.backward("norm_gate_swish_backward", inputs, outputs, op), *trained)
-        graph.give(x, dx, op)
-        graph.give(gate, dgate, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return _combined(graph, "norm_gate_swish", (x, gate), x.shape[-1], layer, [graph.weight(size)])
 
 
 def _kimi_delta(graph: Graph, mixer: KimiDelta, h: Tensor, hidden: int, name: str) -> Tensor:

@@ -14,6 +14,8 @@ ACTIVATIONS = (
     "silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2", "quick_gelu", "swigluoai",
     "situ",
 )  # fmt: skip
+#: Kinds of attention in ``layer_types``.
+FULL, SLIDING = "full_attention", "sliding_attention"
 #: Default tokens per sample: long contexts of a published model are seldom what a training step uses.
 SEQUENCE = 4096
 
@@ -57,8 +59,13 @@ def head_size(config: Config, hidden: int, heads: int) -> int:
     if config.has("head_dim"):
         return config.size("head_dim")
     config.ignore("head_dim")
+    return per_head(config, "num_attention_heads", heads, hidden)
+
+
+def per_head(config: Config, name: str, heads: int, hidden: int) -> int:
+    """Return the features of each of ``heads``, whose number is the key ``name``. Raises SpecError for a remainder."""
     if hidden % heads:
-        config.fail("num_attention_heads", f"{heads} heads do not divide the {hidden} hidden features")
+        config.fail(name, f"{heads} heads do not divide the {hidden} hidden features")
     return hidden // heads
 
 
@@ -78,9 +85,9 @@ def windows(config: Config, count: int) -> list[int]:
     window = config.size("sliding_window", "sliding_window_size", default=0, least=0)
     if not config.flag("use_sliding_window", default=True):
         window = 0
-    kinds = config.items("layer_types", count)
+    kinds = config.kinds("layer_types", (FULL, SLIDING), count)
     if kinds:
-        return [window if kind == "sliding_attention" else 0 for kind in kinds]
+        return [window if kind == SLIDING else 0 for kind in kinds]
     first = config.size("max_window_layers", default=0, least=0) if config.has("use_sliding_window") else 0
     return [window if layer >= first else 0 for layer in range(count)]
 

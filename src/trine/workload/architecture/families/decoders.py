@@ -8,10 +8,13 @@ from math import ceil
 from trine.workload.architecture.blocks import Attention, FeedForward, Indexer, Mixture, Mlp
 from trine.workload.architecture.config_keys import Config, repeated
 from trine.workload.architecture.families.common import (
+    FULL,
+    SLIDING,
     activation,
     attention,
     frame,
     gated,
+    head_size,
     mixture,
     num_layers,
     windows,
@@ -66,12 +69,10 @@ def gemma2(config: Config) -> Architecture:
     count = num_layers(config)
     biases = "all" if config.flag("attention_bias", default=False) else "none"
     attends, network = attention(config, biases=biases), gated(config)
-    kinds = config.items("layer_types", count) or ["sliding_attention", "full_attention"] * ceil(count / 2)
+    kinds = config.kinds("layer_types", (FULL, SLIDING), count) or [SLIDING, FULL] * ceil(count / 2)
     window = config.size("sliding_window", default=4096)
     layers = [
-        Layer(
-            mixer=replace(attends, window=window if kind == "sliding_attention" else 0), feed_forward=network, norms=4
-        )
+        Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
         for kind in kinds[:count]
     ]
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
@@ -80,14 +81,12 @@ def gemma2(config: Config) -> Architecture:
 def gemma3(config: Config) -> Architecture:
     """Gemma 3: Gemma 2 with norms of each head's queries and keys; five of six layers in a window."""
     count, every = num_layers(config), config.size("sliding_window_pattern", default=6)
-    usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
-    kinds = config.items("layer_types", count) or usual
+    usual = [FULL if (i + 1) % every == 0 else SLIDING for i in range(count)]
+    kinds = config.kinds("layer_types", (FULL, SLIDING), count) or usual
     window = config.size("sliding_window", default=4096)
     attends, network = attention(config, norms="heads"), gated(config)
     layers = [
-        Layer(
-            mixer=replace(attends, window=window if kind == "sliding_attention" else 0), feed_forward=network, norms=4
-        )
+        Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
         for kind in kinds
     ]
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
@@ -96,7 +95,7 @@ def gemma3(config: Config) -> Architecture:
 def gemma4(config: Config) -> Architecture:
     """Gemma 4: layers of all tokens have larger heads, whose keys may serve as values; experts beside a network."""
     count = num_layers(config)
-    kinds = config.items("layer_types", count) or ["full_attention"] * count
+    kinds = config.kinds("layer_types", (FULL, SLIDING), count) or [FULL] * count
     local = attention(config, norms="heads", window=config.size("sliding_window", default=1024))
     config.ignore("num_global_key_value_heads", "global_head_dim")
     has_shared_keys = config.flag("attention_k_eq_v", default=False)
@@ -117,7 +116,7 @@ def gemma4(config: Config) -> Architecture:
     config.ignore("vocab_size_per_layer_input")
     layers = [
         Layer(
-            mixer=local if kind == "sliding_attention" else everywhere, feed_forward=network, beside=beside,
+            mixer=local if kind == SLIDING else everywhere, feed_forward=network, beside=beside,
             norms=4 if beside is None else 7,
         )
         for kind in kinds
@@ -156,7 +155,7 @@ def qwen_networks(config: Config, count: int) -> list[FeedForward]:
     """Return the network of each layer: a mixture in every ``decoder_sparse_step``-th, with a gated shared expert."""
     shared = config.size("shared_expert_intermediate_size", default=0, least=0)
     step = config.size("decoder_sparse_step", default=1)
-    dense = set(config.items("mlp_only_layers"))
+    dense = set(config.whole_items("mlp_only_layers"))
     if not config.has("num_experts", "num_local_experts"):
         config.ignore("moe_intermediate_size")
         return [gated(config)] * count
@@ -182,26 +181,46 @@ def gpt_oss(config: Config) -> Architecture:
     )
 
 
+#: Kind of attention in ``layer_types`` of Llama 4.
+CHUNKED = "chunked_attention"
+
+
 def llama4(config: Config) -> Architecture:
     """Llama 4: a mixture with a shared expert in every ``interleave_moe_layer_step``-th layer; no norm has weights for
-    queries and keys."""
+    queries and keys. Layers with rotary positions attend within chunks of tokens, which trine counts as a window."""
     count, step = num_layers(config), config.size("interleave_moe_layer_step", default=1)
     attends = attention(config)
     ffn, dense_ffn = config.size("intermediate_size"), config.size("intermediate_size_mlp", default=8192)
     experts = mixture(config, ffn=ffn, shared=ffn)
     network = gated(config, ffn=dense_ffn)
-    config.ignore("attention_chunk_size", "use_qk_norm", "no_rope_layers")
-    layers = [Layer(mixer=attends, feed_forward=network if (i + 1) % step else experts) for i in range(count)]
+    config.ignore("use_qk_norm")
+    chunked = replace(attends, window=config.size("attention_chunk_size", default=8192))
+    everywhere = replace(attends, rotary=False)
+    layers = [
+        Layer(mixer=chunked if is_chunked else everywhere, feed_forward=network if number % step else experts)
+        for number, is_chunked in enumerate(_chunked_layers(config, count), start=1)
+    ]
     return frame(config, layers)
 
 
+def _chunked_layers(config: Config, count: int) -> list[bool]:
+    """Return for each layer of Llama 4 whether it attends within chunks: all but each fourth layer by default."""
+    every = config.size("no_rope_layer_interval", default=4)
+    rotated = config.whole_items("no_rope_layers", count)  # 1 for a layer with rotary positions
+    kinds = config.kinds("layer_types", (FULL, CHUNKED), count)
+    if kinds:
+        return [kind == CHUNKED for kind in kinds]
+    return [bool(each) for each in rotated] or [number % every != 0 for number in range(1, count + 1)]
+
+
 def minimax_m2(config: Config) -> Architecture:
-    """MiniMax M2: norms of all queries and keys; a mixture in each layer."""
+    """MiniMax M2: norms of all queries and keys; a mixture in each layer, beside a shared expert if it has a size."""
     count = num_layers(config)
     has_norms = config.flag("use_qk_norm", default=True)
-    config.ignore("qk_norm_type", "attn_type_list", "shared_intermediate_size")
+    config.ignore("qk_norm_type", "attn_type_list")
     attends = attention(config, norms="features" if has_norms else "none")
-    layer = Layer(mixer=attends, feed_forward=mixture(config))
+    shared = config.size("shared_intermediate_size", default=0, least=0)
+    layer = Layer(mixer=attends, feed_forward=mixture(config, shared=shared))
     return frame(config, [layer] * count, predicted=predicted(config, layer))
 
 
@@ -212,13 +231,17 @@ def minimax_m3(config: Config) -> Architecture:
     has_norms = config.flag("use_qk_norm", default=True)
     attends = attention(config, norms="heads" if has_norms else "none")
     sparse = config.part("sparse_attention_config")
+    sparse.ignore("sparse_init_block", "sparse_local_block", "sparse_score_type", "sparse_disable_index_value")
     blocks = sparse.size("sparse_topk_blocks", default=16) * sparse.size("sparse_block_size", default=128)
     indexer = Indexer(
         heads=sparse.size("sparse_num_index_heads", default=4), size=sparse.size("sparse_index_dim", default=128),
         top_k=blocks,
     )  # fmt: skip
-    is_sparse = repeated(sparse.items("sparse_attention_freq", count), count, 0)
-    is_mixture = repeated(config.items("moe_layer_freq", count), count, 1)
+    is_sparse = repeated(sparse.whole_items("sparse_attention_freq", count), count, 0)
+    if not sparse.flag("use_sparse_attention", default=True):
+        is_sparse = [0] * count
+    sparse.check_used()
+    is_mixture = repeated(config.whole_items("moe_layer_freq", count), count, 1)
     network = gated(config, ffn=config.size("dense_intermediate_size", "intermediate_size"))
     config.ignore("first_k_dense_replace", "intermediate_size")
     experts = mixture(
@@ -239,8 +262,8 @@ def minimax_m3(config: Config) -> Architecture:
 def mimo_v2(config: Config) -> Architecture:
     """MiMo-V2: layers in a window have more keys, values and sinks; values are smaller than keys."""
     count = num_layers(config)
-    kinds = repeated(config.items("hybrid_layer_pattern", count), count, 0)
-    is_mixture = repeated(config.items("moe_layer_freq", count), count, 1)
+    kinds = repeated(config.whole_items("hybrid_layer_pattern", count), count, 0)
+    is_mixture = repeated(config.whole_items("moe_layer_freq", count), count, 1)
     config.ignore("attention_bias", "attention_chunk_size", "attention_value_scale")
     everywhere = attention(
         config, value_size=config.size("v_head_dim", default=128),
@@ -284,23 +307,33 @@ def nemotron_nas(config: Config) -> Architecture:
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     config.ignore("num_key_value_heads", "intermediate_size", "attention_bias", "num_hidden_layers", "mlp_bias")
     act = activation(config)
+    size = head_size(config, hidden, heads)
     layers = []
-    for number, block in enumerate(config.items("block_configs")):
-        parts = Config(block, config.file, f"block_configs[{number}].")
-        attends, network = parts.part("attention"), parts.part("ffn")
-        for part in (attends, network):
-            if part.flag("replace_with_linear", default=False):
-                part.fail("replace_with_linear", "blocks replaced by one product are not supported")
+    for block in config.parts("block_configs"):
+        attends, network = block.part("attention"), block.part("ffn")
         mixer = feed_forward = None
-        if not attends.flag("no_op", default=False):
+        if _is_there(attends, "n_heads_in_group"):
             group = attends.size("n_heads_in_group")
-            mixer = Attention(heads=heads, kv_heads=heads // group, head_size=hidden // heads)
-        if not network.flag("no_op", default=False):
-            ffn = int(2 * float(network.get("ffn_mult", default=1.0)) * hidden / 3)
+            if heads % group:
+                attends.fail("n_heads_in_group", f"groups of {group} do not divide {heads} heads")
+            mixer = Attention(heads=heads, kv_heads=heads // group, head_size=size)
+        if _is_there(network, "ffn_mult"):
+            ffn = max(1, int(2 * network.number("ffn_mult", default=1.0) * hidden / 3))
             feed_forward = Mlp(ffn=-(-ffn // 256) * 256, activation=act)
+        for part in (attends, network, block):
+            part.check_used()
         norms = (mixer is not None) + (feed_forward is not None)
-        layers.append(Layer(mixer=mixer, feed_forward=feed_forward, norms=norms))
+        if norms:  # a layer without blocks passes its input on
+            layers.append(Layer(mixer=mixer, feed_forward=feed_forward, norms=norms))
     return frame(config, layers)
+
+
+def _is_there(block: Config, size: str) -> bool:
+    """Return whether the search kept a block; the key ``size`` means nothing without it."""
+    if block.flag("replace_with_linear", default=False):
+        block.fail("replace_with_linear", "blocks replaced by one product are not supported")
+    block.ignore(size)
+    return not block.flag("no_op", default=False)
 
 
 def falcon(config: Config) -> Architecture:
@@ -310,10 +343,13 @@ def falcon(config: Config) -> Architecture:
     is_multi_query = config.flag("multi_query", default=True)
     heads = config.size("num_attention_heads")
     kv_heads = config.size("num_kv_heads", default=heads) if is_new else 1 if is_multi_query else heads
+    if heads % kv_heads:
+        config.fail("num_kv_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads")
     config.ignore("num_kv_heads", "alibi", "parallel_attn", "num_ln_in_parallel_attn")
     hidden = config.size("hidden_size")
     attends = Attention(
-        heads=heads, kv_heads=kv_heads, head_size=hidden // heads, biases="all" if has_biases else "none",
+        heads=heads, kv_heads=kv_heads, head_size=head_size(config, hidden, heads),
+        biases="all" if has_biases else "none",
         rotary=not config.flag("alibi", default=False),
     )  # fmt: skip
     network = Mlp(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trine.workload.architecture.blocks import Attention, Mlp
 from trine.workload.architecture.config_keys import Config
-from trine.workload.architecture.families.common import activation, attention, frame, num_layers
+from trine.workload.architecture.families.common import activation, attention, frame, num_layers, per_head
 from trine.workload.architecture.families.decoders import gemma4
 from trine.workload.architecture.model import Architecture, Layer, Tower
 
@@ -134,7 +134,8 @@ def qwen3_vl_tower(vision: Config, hidden: int) -> Tower:
     pixels, heads = vision.size("hidden_size"), vision.size("num_heads")
     patch, frames = vision.size("patch_size"), vision.size("temporal_patch_size", default=2)
     merged = pixels * vision.size("spatial_merge_size", default=2) ** 2
-    mixer = Attention(heads=heads, kv_heads=heads, head_size=pixels // heads, biases="all", causal=False)
+    size = per_head(vision, "num_heads", heads, pixels)
+    mixer = Attention(heads=heads, kv_heads=heads, head_size=size, biases="all", causal=False)
     network = Mlp(ffn=vision.size("intermediate_size"), gated=False, biases=True, activation=activation(vision))
     further: dict[str, tuple[int, ...]] = {
         "patches": (pixels, vision.size("in_channels", default=3) * frames * patch * patch), "patches.bias": (pixels,),
@@ -163,9 +164,11 @@ def kimi_tower(vision: Config) -> Tower:
     has_biases = vision.flag("linear_bias", default=True)
     rows = vision.size("init_pos_emb_height"), vision.size("init_pos_emb_width")
     patch, hidden = vision.size("patch_size"), vision.size("text_hidden_size")
-    kernel = vision.items("merge_kernel_size") or [2, 2]
+    kernel = vision.whole_items("merge_kernel_size", least=1) or [2, 2]
+    if len(kernel) != 2:
+        vision.fail("merge_kernel_size", f"must have two numbers, got {len(kernel)}")
     mixer = Attention(
-        heads=heads, kv_heads=heads, head_size=inner // heads, causal=False,
+        heads=heads, kv_heads=heads, head_size=per_head(vision, "vt_num_attention_heads", heads, inner), causal=False,
         biases="all" if vision.flag("attn_bias", default=True) else "none",
     )  # fmt: skip
     network = Mlp(ffn=vision.size("vt_intermediate_size"), gated=False, biases=has_biases)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from trine.workload.architecture.blocks import LinearAttention, Mamba, Mamba2, Mixer, Mixture, Mlp
 from trine.workload.architecture.config_keys import Config
-from trine.workload.architecture.families.common import activation, attention, frame, gated, mixture, num_layers
+from trine.workload.architecture.families.common import (
+    FULL,
+    activation,
+    attention,
+    frame,
+    gated,
+    mixture,
+    num_layers,
+)
 from trine.workload.architecture.families.decoders import predicted, qwen_networks
 from trine.workload.architecture.model import Architecture, Layer
 
@@ -13,8 +21,8 @@ def qwen3_next(config: Config) -> Architecture:
     """Qwen3-Next and Qwen3.5: a gated delta rule in three of four layers, and attention with an output gate."""
     count = num_layers(config)
     interval = config.size("full_attention_interval", default=4)
-    usual = ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(count)]
-    kinds = config.items("layer_types", count) or usual
+    usual = [FULL if (i + 1) % interval == 0 else "linear_attention" for i in range(count)]
+    kinds = config.kinds("layer_types", (FULL, "linear_attention"), count) or usual
     has_biases = config.flag("attention_bias", default=False)
     config.flag("attn_output_gate", default=True)
     everywhere = attention(config, norms="heads", gate="features", biases="all" if has_biases else "none")
@@ -25,10 +33,7 @@ def qwen3_next(config: Config) -> Architecture:
     )  # fmt: skip
     config.ignore("use_sliding_window", "sliding_window", "mtp_use_dedicated_embeddings")
     networks = qwen_networks(config, count)
-    layers = [
-        Layer(mixer=everywhere if kinds[i] == "full_attention" else linear, feed_forward=networks[i])
-        for i in range(count)
-    ]
+    layers = [Layer(mixer=everywhere if kinds[i] == FULL else linear, feed_forward=networks[i]) for i in range(count)]
     return frame(config, layers, predicted=predicted(config, Layer(mixer=everywhere, feed_forward=networks[-1])))
 
 
@@ -38,11 +43,10 @@ _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 def nemotron_h(config: Config) -> Architecture:
     """Nemotron-H and Nemotron 3: each layer is Mamba-2, attention, a network, or a mixture, with one norm."""
-    kinds = [_LETTERS.get(letter, "") for letter in config.text("hybrid_override_pattern")]
-    kinds = kinds or config.items("layers_block_type")
+    kinds = _pattern(config, "hybrid_override_pattern", "layers_block_type")
     config.ignore("layers_block_type", "num_hidden_layers")
-    if not kinds or not all(kind in _LETTERS.values() for kind in kinds):
-        config.fail("hybrid_override_pattern", f"must consist of {', '.join(_LETTERS)}")
+    if not kinds:
+        config.fail("hybrid_override_pattern", f"is missing: it must consist of {', '.join(_LETTERS)}")
     blocks: dict[str, Mixer] = {"mamba": _mamba2(config), "attention": attention(config, rotary=False)}
     has_biases = config.flag("mlp_bias", "use_bias", default=False)
     act = activation(config, "mlp_hidden_act", default="relu2")
@@ -62,10 +66,17 @@ def nemotron_h(config: Config) -> Architecture:
                   "moe_shared_expert_intermediate_size", "moe_intermediate_size", "sliding_window")  # fmt: skip
     layers = [Layer(mixer=blocks.get(kind), feed_forward=networks.get(kind), norms=1) for kind in kinds]
     further = config.size("num_nextn_predict_layers", default=0, least=0)
-    pattern = [_LETTERS.get(letter, "") for letter in config.text("mtp_hybrid_override_pattern")]
-    pattern = (pattern or config.items("mtp_layers_block_type")) * further
+    pattern = _pattern(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type") * further
     heads = [Layer(mixer=blocks.get(kind), feed_forward=networks.get(kind), norms=1) for kind in pattern]
     return frame(config, layers, predicted=tuple(heads))
+
+
+def _pattern(config: Config, letters: str, names: str) -> list[str]:
+    """Return the kinds of layers from a key with a letter for each, or from a key with their names."""
+    text = config.text(letters)
+    if not set(text) <= set(_LETTERS):
+        config.fail(letters, f"must consist of {', '.join(_LETTERS)}, got {text[:40]!r}")
+    return [_LETTERS[letter] for letter in text] or config.kinds(names, _LETTERS.values())
 
 
 def _mamba2(config: Config) -> Mamba2:
@@ -80,9 +91,9 @@ def _mamba2(config: Config) -> Mamba2:
 def mamba2(config: Config) -> Architecture:
     """Mamba-2: nothing but mixers."""
     mixer = _mamba2(config)
-    hidden, expand = config.size("hidden_size"), config.get("expand", default=2)
+    hidden, expand = config.size("hidden_size"), config.number("expand", default=2)
     if mixer.inner != expand * hidden:
-        config.fail("num_heads", f"{mixer.heads} heads of {mixer.head_size} are not {expand} x {hidden} features")
+        config.fail("num_heads", f"{mixer.heads} heads of {mixer.head_size} are not {expand:g} x {hidden} features")
     config.ignore("time_step_rank")
     tied = config.flag("tie_word_embeddings", default=False)
     layers = [Layer(mixer=mixer, norms=1)] * num_layers(config)

@@ -50,7 +50,7 @@ def _indexers(config: Config, count: int) -> list[Indexer | None]:
         config.ignore("indexer_types", "index_topk_freq", "index_topk_pattern")
         return [None] * count
     config.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset", "index_share_for_mtp_iteration")
-    kinds = repeated(config.items("indexer_types", count), count, "full")
+    kinds = repeated(config.kinds("indexer_types", ("full", "shared"), count), count, "full")
     sizes = config.size("index_n_heads"), config.size("index_head_dim"), config.size("index_topk")
     heads, size, top_k = sizes
     return [Indexer(heads=heads, size=size, top_k=top_k, is_shared=kind == "shared") for kind in kinds]
@@ -59,10 +59,9 @@ def _indexers(config: Config, count: int) -> list[Indexer | None]:
 def _networks(config: Config, count: int) -> list[FeedForward]:
     """Return the network of each layer: gated in the first ones, then a mixture with shared experts."""
     dense = config.size("first_k_dense_replace", default=0, least=0)
-    step = config.get("moe_layer_freq", default=1)
-    kinds = config.items("mlp_layer_types", count)
+    step = config.size("moe_layer_freq", default=1)
+    kinds = config.kinds("mlp_layer_types", ("dense", "sparse"), count)
     if not kinds:
-        step = step if isinstance(step, int) else 1
         kinds = ["dense" if i < dense or i % step else "sparse" for i in range(count)]
     network, experts = gated(config), _experts(config)
     return [network if kind == "dense" else experts for kind in kinds]
@@ -77,13 +76,13 @@ def _experts(config: Config, **fields: Any) -> Mixture:
 def deepseek_v4(config: Config) -> Architecture:
     """DeepSeek-V4: compressed attention, hyper-connections, and a mixture in each layer."""
     count = num_layers(config)
-    ratios = repeated(config.items("compress_ratios"), count, 0)
+    ratios = repeated(config.whole_items("compress_ratios", count), count, 0)
     indexer = Indexer(
         heads=config.size("index_n_heads"), size=config.size("index_head_dim"), top_k=config.size("index_topk")
     )
     experts, streams = _experts(config), config.size("hc_mult", default=4)
     layers = []
-    for ratio in ratios[:count]:
+    for ratio in ratios:
         is_chosen = 0 < ratio < FULL_RATIO
         mixer = CompressedAttention(
             heads=config.size("num_attention_heads"), head_size=config.size("head_dim"),
@@ -103,12 +102,14 @@ FULL_RATIO = 128
 def kimi_linear(config: Config) -> Architecture:
     """Kimi K3: Kimi delta attention in most layers, latent attention with an output gate in the others."""
     count, linear = num_layers(config), config.part("linear_attn_config")
-    full = {number - 1 for number in linear.items("full_attn_layers")}
+    full = {number - 1 for number in linear.whole_items("full_attn_layers", least=1)}
     delta = KimiDelta(
         heads=linear.size("num_heads"), head_size=linear.size("head_dim"),
         conv=linear.size("short_conv_kernel_size", default=4),
         full_gate=linear.flag("use_full_rank_gate", default=False),
     )  # fmt: skip
+    linear.ignore("kda_layers", "gate_lower_bound")
+    linear.check_used()
     latent = LatentAttention(
         heads=config.size("num_attention_heads"), query_rank=config.size("q_lora_rank", default=0, least=0),
         kv_rank=config.size("kv_lora_rank"), plain=config.size("qk_nope_head_dim"),
