@@ -94,14 +94,13 @@ def select(rows: list[Facts]) -> tuple[list[Facts], list[Facts]]:
 
 def profile_of(row: Facts) -> str:
     """Return the generation of a row's software: rows of one generation have one profile (sources.yaml)."""
-    generation = "25" if row["variant"] == "v25.05" else "24" if row["source"] == "dgxc" else row["variant"]
-    return f"{generation} {row['precision']}"
+    return "25" if row["variant"] == "v25.05" else "24" if row["source"] == "dgxc" else row["variant"]
 
 
 def tuned(folder: Path) -> Iterator[Facts]:
     """Yield the dense bf16 rows of training_tuned.csv as steps."""
     for row in _read(folder / "measured" / "training_tuned.csv"):
-        if row["kind"] not in ("dense bf16", "dense fp8/fp4"):
+        if row["kind"] != "dense bf16":
             continue
         facts = {RENAMED.get(name, name): value for name, value in row.items()}
         family, release = row["source_family"], re.search(r"@(v[\d.]+)", row["source"])
@@ -111,17 +110,8 @@ def tuned(folder: Path) -> Iterator[Facts]:
             "virtual_stages": row["VP"], "sequence": row["seq_len"], "note": row["notes"],
             "recompute": row["recompute"].split(" ")[0].rstrip(","), "sharding": "fsdp" if row["FSDP"] else "",
             "derived": row["derived"] if "iteration_s" in row["derived"] else "", "why": _why(row),
-            "precision": recipe_of(row),
         }  # fmt: skip
         yield _with_model(facts, row["model"].removesuffix("-sft"), row["model_shape"])
-
-
-def recipe_of(row: Facts) -> str:
-    """Return trine's name of a row's precision (presets/precisions.yaml)."""
-    if row["precision"] != "fp8":
-        return row["precision"]
-    is_scaled_now = any(word in row["recipe"] for word in ("current", "tensorwise", "rowwise"))
-    return "fp8-block" if "block" in row["recipe"] else "fp8-current" if is_scaled_now else "fp8"
 
 
 def _why(row: Facts) -> str:

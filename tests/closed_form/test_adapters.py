@@ -28,10 +28,6 @@ NORMS = (2 * LAYERS + 1) * HIDDEN
 TINY = "model:llama-3.2-1b,layers=1,sequence=512"
 
 
-def known(reason, raises=AssertionError):
-    return pytest.mark.xfail(strict=True, reason=reason, raises=raises)
-
-
 def adapter_parameters(rank, targets=tuple(TARGETS), layers=LAYERS):
     return layers * rank * sum(sum(PRODUCTS[TARGETS[target]]) for target in targets)
 
@@ -120,7 +116,7 @@ def test_the_forward_pass_grows_by_the_products_of_adapters():
     plain, tuned, tokens = llama(), llama("lora:16"), SEQUENCE
     more = 2 * tokens * adapter_parameters(16, layers=2)
     assert flops(tuned, FORWARD) - flops(plain, FORWARD) == more == flops(tuned, FORWARD, "lora")
-    assert flops(tuned, BACKWARD, "lora") == 2 * more
+    assert flops(tuned, BACKWARD, "lora") == 2 * more - 2 * tokens * 16 * HIDDEN  # the embedding needs no gradient
     names = sorted(op.layer for op in tuned.operators if op.phase == FORWARD and "layers.1.mlp.down" in op.layer)
     assert names == ["layers.1.mlp.down"] + [f"layers.1.mlp.down.lora_{part}" for part in ("add", "down", "up")]
 
@@ -132,11 +128,23 @@ def test_the_backward_pass_has_no_weight_products_of_frozen_weights(text):
     by_input = [op for op in workload.operators if op.attributes.get("gradient_of") == "input"]
     assert len(by_weight) == len(trained(workload))
     assert all(".lora_" in op.layer for op in by_weight)
-    assert len(by_input) == len(trained(workload)) + 4 * 2 + 1  # products of two layers, and the head
+    # Products of two layers, and the head; but nothing before the first adapter needs a gradient.
+    assert len(by_input) == len(trained(workload)) + 4 * 2 + 1 - 2
+    unneeded = {"layers.0.attention.qkv", "layers.0.attention.qkv.lora_down"}
+    assert not unneeded & {op.layer for op in by_input}
     names = {op.name for op in workload.operators if op.phase == BACKWARD}
     assert "aten::embedding_dense_backward" not in names
     frozen = flops(workload, BACKWARD) - flops(workload, BACKWARD, "lora")
-    assert frozen == flops(llama(), FORWARD)
+    assert frozen == flops(llama(), FORWARD) - 2 * SEQUENCE * prod(PRODUCTS["attention.qkv"])
+
+
+def test_layers_below_the_first_adapter_have_no_backward_pass():
+    """As in autograd: adapters of ``down`` alone need no gradients in the rest of the first layer."""
+    workload = llama("lora:16:down")
+    layers = {op.layer for op in workload.operators if op.phase == BACKWARD and op.layer.startswith("layers.0.")}
+    assert layers == {f"layers.0.mlp.down.lora_{part}" for part in ("down", "up")}
+    behind = {op.layer for op in workload.operators if op.phase == BACKWARD and op.layer.startswith("layers.1.")}
+    assert {f"layers.1.{product}" for product in PRODUCTS} <= behind
 
 
 def test_a_base_in_four_bits_is_expanded_before_each_product():
@@ -145,13 +153,28 @@ def test_a_base_in_four_bits_is_expanded_before_each_product():
         copies = [
             op for op in workload.operators
             if op.phase == phase and op.name == "aten::_to_copy"
-            and workload.tensors[op.inputs[0]].dtype == "float4_e2m1fn"
+            and workload.tensors[op.inputs[0]].dtype == "nf4"
         ]  # fmt: skip
-        layers = {f"layers.{i}.{product}{suffix}" for i in range(2) for product in PRODUCTS} | {f"head{suffix}"}
+        products = [(i, product) for i in range(2) for product in PRODUCTS]
+        if phase == BACKWARD:
+            products.remove((0, "attention.qkv"))
+        layers = {f"layers.{i}.{product}{suffix}" for i, product in products}
         assert {op.layer for op in copies} == layers
         assert len(copies) == len(layers)
         written = sum(workload.tensors[op.outputs[0]].size_bytes for op in copies)
-        assert written == 2 * (2 * sum(inputs * outputs for inputs, outputs in PRODUCTS.values()) + VOCAB * HIDDEN)
+        assert written == 2 * sum(prod(PRODUCTS[product]) for _, product in products)
+
+
+def test_experts_in_four_bits_are_expanded_before_each_product():
+    workload = trine.synthesize("mixtral-8x7b", layers=1, sequence=512, trainable="lora:16/nf4")
+    four = [p.weight for p in workload.parameters if workload.tensors[p.weight].dtype == "nf4"]
+    matrices = 4096 * (6144 + 4096) + 8 * 3 * 4096 * 14336
+    assert sum(prod(workload.tensors[weight].shape) for weight in four) == matrices
+    copies = [op for op in workload.operators if op.name == "aten::_to_copy" and op.inputs[0] in four]
+    assert sum(op.phase == FORWARD for op in copies) == len(four) == 4
+    assert sum(op.phase == BACKWARD for op in copies) == 3  # not of the first layer's qkv
+    other = [workload.tensors[p.weight].dtype for p in workload.parameters if p.weight not in four]
+    assert set(other) == {"bfloat16"}
 
 
 # -- model FLOPs -------------------------------------------------------------------------------------------------------
@@ -174,7 +197,6 @@ def test_frozen_weights_count_four_flops_a_parameter_and_token(name):
     assert [full.mfu, tuned.mfu] == pytest.approx(mfu, rel=1e-6)
 
 
-@known("training/headline.py: _frozen_flops() counts attention whose sinks are frozen weights among the products")
 def test_attention_with_frozen_sinks_has_its_whole_backward_pass():
     job = "model:gpt-oss-20b,sequence=8192,layers=2"
     workload = trine.synthesize("gpt-oss-20b", sequence=8192, layers=2, trainable="lora:16")
@@ -189,11 +211,18 @@ def test_attention_with_frozen_sinks_has_its_whole_backward_pass():
 # -- memory and messages -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "bytes_per_weight"), [("lora:16", 2), ("lora:16/nf4", 0.5)])
-def test_matrices_take_the_bytes_of_their_base(text, bytes_per_weight):
+#: Bits of a weight in NF4: four, a constant in 8 bits for 64 weights, one in 32 bits for 256 constants.
+NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
+#: Matrices of the layers; embedding and head are not among them.
+MATRICES = PARAMETERS - NORMS - 2 * VOCAB * HIDDEN
+
+
+@pytest.mark.parametrize(("text", "bytes_per_weight"), [("lora:16", 2), ("lora:16/nf4", NF4_BITS / 8)])
+def test_matrices_of_layers_take_the_bytes_of_their_base(text, bytes_per_weight):
     workload = llama(text, LAYERS)
     weights, _, optimizer = stage_programs(workload, trine.Plan())[0].resident_bytes[:3]
-    assert weights == bytes_per_weight * (PARAMETERS - NORMS) + 2 * NORMS + 2 * adapter_parameters(16)
+    others = NORMS + 2 * VOCAB * HIDDEN + adapter_parameters(16)
+    assert weights == pytest.approx(bytes_per_weight * MATRICES + 2 * others, rel=1e-5)
     assert optimizer == 12 * adapter_parameters(16)
 
 
@@ -231,7 +260,7 @@ def test_a_base_in_four_bits_takes_longer_and_less_memory():
     sixteen, four = (step("model:llama-3-8b", gpu="h100-sxm", trainable=f"lora:16{base}") for base in ("", "/nf4"))
     assert sixteen.step_time_ps < four.step_time_ps < 1.1 * sixteen.step_time_ps
     saved = sixteen.memory_peak_bytes - four.memory_peak_bytes
-    assert saved == pytest.approx(1.5 * (PARAMETERS - NORMS), rel=0.05)
+    assert saved == pytest.approx((2 - NF4_BITS / 8) * MATRICES, rel=0.05)
 
 
 @pytest.mark.parametrize("text", ["lora:16", "lora:16/nf4"])
@@ -249,24 +278,56 @@ def tensor_parallel(text=None):
     return step("model:llama-3-8b,layers=2,sequence=2048", trine.Plan(tp=2), cluster="dgx-h100", trainable=text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "lora:16:qkv", "lora:16:up", "lora:16:qkv+up",
-        *(pytest.param(text, marks=known(
-            "transformer.py: _adapted() replicates lora_down of row splits, whose input is divided, so splits.py "
-            "gathers qkv and gate_up, and attention and the MLP run whole on each rank"
-        )) for text in ("lora:16:out", "lora:16:down", "lora:16")),
-    ],
-)  # fmt: skip
+#: Targets, and the input gradients before the first adapter, which are not reduced: of qkv, or of qkv and gate_up.
+BEFORE = {"lora:16:qkv": 1, "lora:16:up": 2, "lora:16:qkv+up": 1, "lora:16:out": 1, "lora:16:down": 2, "lora:16": 1,
+          "lora:16/nf4": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BEFORE)
 def test_tensor_parallelism_sends_no_more_than_ranks_of_adapters(text):
     def large(result):
         return {(use.kind, use.size_bytes): use.count for use in result.collectives if use.size_bytes > 2**20}
 
-    assert large(tensor_parallel(text)) == large(tensor_parallel())
+    fewer = {("all_reduce", 2 * 2048 * HIDDEN): BEFORE[text]}
+    tuned, plain = large(tensor_parallel(text)), large(tensor_parallel())
+    assert {key: count + fewer.get(key, 0) for key, count in tuned.items()} == plain
 
 
-@known("transformer.py: _expand() is no split operator, so each rank expands whole weights in the forward pass")
+def times_of(result, name):
+    """Return the times of the forward operators of layer 1 whose name ends so, on rank 0."""
+    table = result.to_pandas()
+    rows = table[(table["rank"] == 0) & (table.stream == "compute") & (table.phase == FORWARD)]
+    rows = rows[rows.layer == f"layers.1.{name}"]
+    return (rows.end_ps - rows.start_ps).to_list()
+
+
+@pytest.mark.parametrize("name", ["attention.core", "mlp.act", *PRODUCTS])
+def test_ranks_divide_the_work_of_a_layer_as_without_adapters(name):
+    """Half of them; the steps differ in their clocks by less than a third."""
+    (tuned,), (plain,) = (times_of(tensor_parallel(text), name) for text in ("lora:16", None))
+    assert 0.95 * plain < tuned < 1.33 * plain
+
+
+def test_adapters_are_divided_beside_columns_and_rows():
+    """Beside qkv and gate_up the second matrix is divided, beside out and down the first."""
+    plan = trine.Plan(tp=2)
+    with_adapters, without = (stage_programs(llama(text), plan)[0].resident_bytes[0] for text in ("lora:16", None))
+    columns = sum(HIDDEN + PRODUCTS[name][1] / 2 for name in ("attention.qkv", "mlp.gate_up"))
+    rows = sum(PRODUCTS[name][0] / 2 + HIDDEN for name in ("attention.out", "mlp.down"))
+    assert with_adapters - without == 2 * 2 * 16 * (columns + rows)
+
+
+def test_sequence_parallelism_moves_small_tensors_of_adapters():
+    """No gather of a product's input for the weight gradient, which frozen weights lack."""
+    job, plan = "model:llama-3-8b,layers=2,sequence=2048", trine.Plan(tp=2, sequence_parallel=True)
+    plain, tuned = (step(job, plan, cluster="dgx-h100", trainable=text) for text in (None, "lora:16"))
+    sent = [sum(use.count * use.size_bytes for use in result.collectives if use.group_size == 2)
+            for result in (plain, tuned)]  # fmt: skip
+    assert sent[1] < sent[0]
+    small = [use for use in tuned.collectives if use.size_bytes == 2 * 2048 * 16]
+    assert {use.kind for use in small} == {"all_gather", "reduce_scatter"}
+
+
 def test_ranks_expand_their_own_part_of_a_weight():
     def expands(result):
         table = result.to_pandas()
@@ -287,28 +348,22 @@ def test_adapters_run_beside_cast_products():
     assert layers[0] == layers[1]
 
 
-@known("transformer.py: linear() gives _adapted() the cast input, so lora_down reads FP8 beside a 16-bit weight")
 def test_adapters_stay_in_sixteen_bits():
     workload = llama("lora:16", precision="fp8")
     read = {workload.tensors[i].dtype for op in workload.operators if ".lora_" in op.layer for i in op.inputs}
     assert read == {"bfloat16"}
 
 
-@known("transformer.py: _cast_input() lists frozen weights for _cast_weights(), but they change in no step")
 def test_frozen_weights_are_not_cast_again_in_each_step():
     assert not [op for op in llama("lora:16", precision="fp8").operators if op.attributes.get("cost") == "weight casts"]
 
 
-@known(
-    "parallel/memory.py: weight_copies are relative to the four bits that are stored, a quarter of the copies' bytes"
-)
-def test_copies_of_a_base_in_four_bits_have_eight():
-    """A product in FP8 reads a copy by rows and one by columns, whatever the base is stored in."""
-    plain, cast = (
-        stage_programs(llama("lora:16/nf4", precision=name), trine.Plan())[0].resident_bytes[0]
-        for name in (None, "fp8")
-    )
-    assert cast - plain == 2 * 2 * sum(inputs * outputs for inputs, outputs in PRODUCTS.values())
+def test_a_base_in_four_bits_is_not_cast():
+    message = "trainable: /nf4 stores frozen weights in four bits, and fp8 casts them from 16 bits: give one"
+    with pytest.raises(InputError, match=message):
+        llama("lora:16/nf4", precision="fp8")
+    with pytest.raises(InputError, match=message):
+        step(f"{TINY},trainable=lora:16/nf4", gpu="h100-sxm", precision="fp8")
 
 
 # -- the option --------------------------------------------------------------------------------------------------------
@@ -341,6 +396,8 @@ def test_the_command_line_takes_adapters():
         ("lora:half", "a rank is a whole number from 1 to 4096, got 'half'"),
         ("lora:16:dwn", "unknown target 'dwn'; did you mean 'down'?"),
         ("lora:16:qkv+", "unknown target ''"),
+        ("lora:16:", "unknown target ''"),
+        ("lora:16:/nf4", "unknown target ''"),
         ("dora:16", "takes lora:RANK, lora:RANK:qkv+out+up+down, or with /nf4 at the end for a base in four bits"),
         ("lora:16/int8", "takes lora:RANK"),
         ("all", "takes lora:RANK"),
@@ -377,8 +434,10 @@ def test_two_sets_of_adapters_are_refused():
         step(f"{TINY},trainable=lora:8", gpu="h100-sxm", trainable="lora:16")
 
 
-@known("synthesis/model.py: no check that any product has an adapter", raises=pytest.fail.Exception)
-def test_targets_that_a_model_lacks_are_refused():
-    """The MLPs of Mixtral are experts, which get no adapters: nothing would be trained."""
-    with pytest.raises(InputError):
-        trine.synthesize("mixtral-8x7b", layers=1, sequence=512, trainable="lora:16:up+down")
+@pytest.mark.parametrize(("text", "names"), [("lora:16:up+down", "up and down"), ("lora:16:qkv+up", "up")])
+def test_targets_that_a_model_lacks_are_refused(text, names):
+    """The MLPs of Mixtral are experts, which get no adapters."""
+    with pytest.raises(InputError) as error:
+        trine.synthesize("mixtral-8x7b", layers=1, sequence=512, trainable=text)
+    expected = f"no product outside experts matches {names} in this model: give lora:16:qkv+out"
+    assert str(error.value) == f"trainable: {expected}"

@@ -112,9 +112,11 @@ AREAS = {
         ("unit/parallel/test_allocator.py", "oracle/test_allocator*", "unit/*/test_memory*"),
     ),
     "synthesis": Area(
-        ("workload/synthesis/*.py",),
+        ("workload/synthesis/*.py", "workload/architecture/*.py", "workload/architecture/*/*.py"),
         ("closed_form/test_synth*", "closed_form/test_encoder_counts.py", "closed_form/test_memory*",
-         "unit/workload/test_synthesize.py", "unit/training/test_memory_explained.py",
+         "unit/workload/test_synthesize.py", "closed_form/test_model_*", "unit/workload/test_config_files.py",
+         "closed_form/test_adapters.py", "closed_form/test_precision_recipes.py", "property/test_precision_laws.py",
+         "property/test_layered_steps.py", "unit/training/test_memory_explained.py",
          "unit/common/test_refused_numbers.py",
          "crosscheck/test_synthesized*"),
     ),

@@ -42,7 +42,7 @@ OPTIONS = {
         "context-parallel context-parallel-size cp-size": "--cp {}",
         "expert-parallel expert-parallel-size expert-model-parallel-size ep-size": "--ep {}",
         "seq seq-len seq-length sequence sequence-length": "workload,sequence={}",
-        "num-layers layers": "workload,layers={}", "dtype precision": "workload,dtype={}",
+        "num-layers layers": "workload,layers={}", "dtype": "workload,dtype={}",
     }.items()
     for name in names.split()
 }  # fmt: skip

@@ -20,6 +20,8 @@ from trine.compute.resize import Resized, Split, resized
 from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
 
 Cost = tuple[int, int]
+#: Bytes per element of dtypes below a byte: packed FP4, and NF4 with the constants of its blocks (4.127 bits).
+SMALL_ITEMS = {"float4_e2m1fn": Fraction(1, 2), "nf4": Fraction(4127, 8000)}
 
 
 def elements(tensor: Tensor) -> int:
@@ -27,9 +29,15 @@ def elements(tensor: Tensor) -> int:
     return prod(tensor.shape)
 
 
+def bytes_of(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, from its elements if they have less than a byte each."""
+    item = SMALL_ITEMS.get(tensor.dtype)
+    return tensor.size_bytes if item is None else math.ceil(elements(tensor) * item)
+
+
 def moved(tensors: Sequence[Tensor]) -> int:
     """Return the bytes of the distinct tensors among ``tensors``."""
-    return sum({t.id: t.size_bytes for t in tensors}.values())
+    return sum({t.id: bytes_of(t) for t in tensors}.values())
 
 
 def is_gradient(sizes: Resized) -> bool:
@@ -73,9 +81,9 @@ def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor)
     with_input, with_weight = wants(sizes, x), wants(sizes, weight)
     num_bytes = 0
     if with_weight:
-        num_bytes += y.size_bytes + x.size_bytes + weight.size_bytes
+        num_bytes += bytes_of(y) + bytes_of(x) + bytes_of(weight)
     if with_input:
-        num_bytes += y.size_bytes + weight.size_bytes + x.size_bytes
+        num_bytes += bytes_of(y) + bytes_of(weight) + bytes_of(x)
     return flops * (with_input + with_weight), num_bytes
 
 

@@ -93,6 +93,7 @@ def _found(
     with unobserved():
         best = plan(model.text, gpus=len(machine.gpus), cluster=machine, global_batch=global_batch,
                     software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
+                    precision=options.precision, trainable=options.trainable,
                     top=1, workers=1, most_simulated=MAX_TRIES, fix=fix).best  # fmt: skip
     return _found_layout(best.layout, best.outcome, machine)
 

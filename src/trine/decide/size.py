@@ -208,7 +208,8 @@ def size(
     clusters: presets or files; by default trine's presets of data-centre nodes. global_batch: samples per step; by
     default 4 Mi tokens. batch_change: the global batch may differ by this share, so that more numbers of GPUs divide
     it. software, gradient_dtype, loss, precision: as of :func:`trine.simulate`. failures: as of :func:`trine.run_cost`.
-    progress: called with the number of finished machine types, and of all. on_machine: called with each answer as it ends.
+    progress: called with the number of finished machine types, and of all. on_machine: called with each answer as it
+    ends.
 
     The search assumes that more GPUs take fewer days and cost more. It follows the power law through the two nearest
     tries, so it may miss a number up to 2 % smaller.

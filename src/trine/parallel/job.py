@@ -360,9 +360,14 @@ class JobFacts:
         return self.workload.tensors[self.gradient_of.get(weight, weight)].dtype
 
     def split_of(self, op: Operator) -> TensorSplit | None:
-        """Return the tensor split of an operator; a backward operator uses its forward operator's split."""
+        """Return the tensor split of an operator; a backward operator uses its forward operator's split.
+
+        None for the cast of the gradient of a row split's output, which has all features.
+        """
         owner = op.forward_id if op.phase == BACKWARD else op.id
-        return self.splits.get(owner) if owner is not None else None
+        split = self.splits.get(owner) if owner is not None else None
+        is_whole = split is not None and split.mode == "row" and op.attributes.get("of_output") is True
+        return None if is_whole else split
 
     def output_share(self, op: Operator) -> Fraction:
         """Return the part of an operator's output that one rank of the tp group holds.

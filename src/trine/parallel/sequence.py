@@ -22,6 +22,7 @@ from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.tensor import SplitCollectives, sums_of
 from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
+from trine.software.precision import CAST_DTYPES
 from trine.workload.synthesis.graph import HEAD_NORMS
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
@@ -76,11 +77,19 @@ class SequenceCollectives(SplitCollectives):
         forward = op if op.phase == FORWARD else self.context.operators[op.forward_id or 0]
         if op.phase == FORWARD:
             return next(iter(self.differentiable_input(op)), None) if split.mode == "column" else None
+        tensors = self.context.workload.tensors
+        if split.mode == "row" and op.inputs and tensors[op.inputs[0]].dtype in CAST_DTYPES:
+            return op.inputs[0]  # each rank casts the gradient of its tokens before the gather
         if split.mode in ("row", "embedding"):
             return forward.outputs[0]
         if split.mode == "column" and self.context.memory_style.gathered_inputs == "again":
-            return next(iter(self.differentiable_input(op)), None)
+            return None if self._is_frozen(forward) else next(iter(self.differentiable_input(op)), None)
         return None
+
+    def _is_frozen(self, forward: Operator) -> bool:
+        """Return whether a product beside adapters has no weight gradient, which would need the gathered input."""
+        gradients = self.context.gradient_of
+        return "trainable" in self.context.workload.metadata and not any(t in gradients for t in forward.inputs)
 
     def _is_gathered_later(self, op: Operator, place: Place) -> bool:
         """Return whether the input of this backward operator is gathered for the deferred weight gradient only."""
@@ -96,7 +105,7 @@ class SequenceCollectives(SplitCollectives):
             return split.forward, op.outputs[0]
         is_last = op.phase == BACKWARD and self.program.last_backward[op.forward_id] == op.id
         if is_last and split.mode == "column" and split.backward and place.part != WEIGHT_PART:
-            return SCATTER, next(iter(self.differentiable_input(op)))
+            return SCATTER, next(iter(self.input_gradient(op)))
         return None
 
     def _half(self, op: Operator, place: Place) -> str:

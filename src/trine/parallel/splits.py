@@ -90,6 +90,7 @@ def _attempt(
     met: dict[int, Groups] = {}
     backward = backward_of(workload)
     most_rows = _most_rows(workload) if style == "megatron" else 0
+    of_layer: dict[str, TensorSplit] = {}
 
     def divide(op: Operator, origin: int) -> None:
         for tensor in (workload.tensors[t] for t in op.outputs):
@@ -103,12 +104,15 @@ def _attempt(
         kind = _kind(op)
         storages = [workload.tensors[t].storage for t in op.inputs]
         origins = [divided[s] for s in storages if s in divided]
+        if _is_whole_adapter(op, bool(origins), of_layer):
+            kind = "replicated"
         if kind in kinds and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
             if origins and kind in PRODUCTS:
                 splits[op.id] = TensorSplit("row", "all_reduce", False)
             else:
                 unmet.update(origins)
                 splits[op.id] = _first_split(workload, op, SPLIT_KINDS[kind], style, gathered, backward)
+            of_layer[op.layer] = splits[op.id]
             for tensor in op.outputs:
                 divided.pop(workload.tensors[tensor].storage, None)
             if splits[op.id].mode == "column" and not splits[op.id].forward:
@@ -126,9 +130,23 @@ def _attempt(
             divide(op, origins[0])
         else:
             unmet.update(origins)
+    for op in workload.operators:  # a rank expands its part of a divided weight
+        if op.attributes.get("expands") in of_layer:
+            splits[op.id] = TensorSplit("shared", "", False)
     returned = _last_outputs(workload)
     unmet.update(divided[s] for s in sorted(divided) if s in returned)
     return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+
+
+def _is_whole_adapter(op: Operator, is_divided: bool, of_layer: Mapping[str, TensorSplit]) -> bool:
+    """Return whether each rank multiplies by the whole matrix of an adapter.
+
+    Beside a product with divided output the second matrix is divided, after one with divided input the first.
+    """
+    role = op.attributes.get("adapter")
+    beside = of_layer.get(op.layer.rpartition(".")[0])
+    is_open = beside is not None and beside.mode == "column" and not beside.forward
+    return (role == "down" and not is_divided) or (role == "up" and not is_open)
 
 
 def rank_part(tensor: Tensor, groups: Groups | None, degree: int) -> Fraction:

@@ -16,6 +16,7 @@ from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import Place
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.stages import WEIGHT_PART
+from trine.software.precision import CAST_DTYPES
 
 
 class SplitCollectives(Extension):
@@ -55,10 +56,21 @@ class SplitCollectives(Extension):
             self.writer.wait(step)
 
     def differentiable_input(self, op: Operator) -> tuple[int, ...]:
-        """Return the forward operator's input activation; its gradient has the same size."""
+        """Return the forward operator's input activation."""
         forward = self.context.operators[op.forward_id] if op.forward_id is not None else op
         tensors = self.context.workload.tensors
         return tuple(t for t in forward.inputs if tensors[t].role == "activation" and tensors[t].size_bytes)[:1]
+
+    def input_gradient(self, op: Operator) -> tuple[int, ...]:
+        """Return the gradient of the forward operator's input, or the input if the trace lists no gradient.
+
+        The gradient of a cast input has 16 bits.
+        """
+        tensors, inputs = self.context.workload.tensors, self.differentiable_input(op)
+        if not inputs or tensors[inputs[0]].dtype not in CAST_DTYPES:
+            return inputs
+        gradients = [t for t in op.outputs if tensors[t].shape == tensors[inputs[0]].shape]
+        return tuple(gradients[:1]) or inputs
 
 
 def sums_of(op: Operator) -> int:
@@ -84,7 +96,7 @@ class TensorCollectives(SplitCollectives):
         if op.phase == FORWARD and split.forward:
             kind, tensors = split.forward, op.outputs[:1]
         elif op.phase == BACKWARD and split.backward and self.program.last_backward[op.forward_id] == op.id:
-            kind, tensors = "all_reduce", self.differentiable_input(op)
+            kind, tensors = "all_reduce", self.input_gradient(op)
         else:
             return
         size = sum(self.context.scaled_bytes(t, batch) for t in tensors)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from math import inf
@@ -30,8 +31,10 @@ from trine.parallel.stages import BOTH, WEIGHT_PART
 from trine.search.step_clocks import StepClocks
 from trine.training.memory import NoTimes
 from trine.training.setup import Setup, costs_on, setup_of
+from trine.workload.architecture.blocks import Attention
+from trine.workload.architecture.model import Architecture, Layer
 from trine.workload.synthesis.model import ModelRecipe
-from trine.workload.synthesis.spec import Transformer
+from trine.workload.synthesis.spec import ModelSpec, Transformer
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel
@@ -284,18 +287,50 @@ class Probe:
         return time_ps
 
 
+#: Least share of a model's layers that must be equal, but for windows, for these to stand for all.
+LEAST_EQUAL = Fraction(2, 3)
+
+
 def can_probe(workload: Workload) -> bool:
-    """Return whether the workload is a decoder-only transformer written by trine, whose layers are all equal."""
+    """Return whether the workload is a decoder written by trine, whose layers are all equal, or nearly all."""
     recipe = workload.recipe
-    return (
-        isinstance(recipe, ModelRecipe) and isinstance(recipe.spec, Transformer)
-        and workload.operators is recipe.operators and recipe.spec.layers >= LAYERS
-    )  # fmt: skip
+    if not isinstance(recipe, ModelRecipe) or workload.operators is not recipe.operators:
+        return False
+    return _with_equal_layers(recipe.spec) is not None
+
+
+def has_equal_layers(workload: Workload) -> bool:
+    """Return whether all layers of a workload that :func:`can_probe` accepts are equal, so that bounds are exact."""
+    recipe = workload.recipe
+    return isinstance(recipe, ModelRecipe) and _with_equal_layers(recipe.spec) == recipe.spec
 
 
 def with_layers(recipe: ModelRecipe, layers: int) -> Workload:
-    """Return the model of a recipe with another number of layers."""
-    return replace(recipe, asked=replace(recipe.asked, layers=layers)).write()
+    """Return the model of a recipe with another number of layers, each like most of the model's."""
+    spec = _with_equal_layers(recipe.spec)
+    assert spec is not None  # can_probe
+    return replace(recipe, spec=spec, asked=replace(recipe.asked, layers=layers)).write()
+
+
+def _without_window(layer: Layer) -> Layer:
+    """Return a layer whose attention sees all tokens."""
+    mixer = layer.mixer
+    return replace(layer, mixer=replace(mixer, window=0)) if isinstance(mixer, Attention) else layer
+
+
+def _with_equal_layers(spec: ModelSpec) -> ModelSpec | None:
+    """Return a model with all layers like most of them; None if too few layers are equal, or there are too few."""
+    if isinstance(spec, Transformer):
+        return spec if spec.layers >= LAYERS else None
+    if not isinstance(spec, Architecture) or len(spec.layers) < LAYERS or not spec.head:
+        return None
+    if all(layer == spec.layers[0] for layer in spec.layers):
+        return spec
+    layers = [_without_window(layer) for layer in spec.layers]
+    usual = max(layers, key=layers.count)
+    if layers.count(usual) < LEAST_EQUAL * len(layers):
+        return None
+    return replace(spec, layers=(usual,) * len(spec.layers), parameters=None)
 
 
 def _on_one_stage(plan: Plan) -> Plan:

@@ -218,7 +218,7 @@ class PlanSearch(Report):
             "searched: dp, tp up to a node, pp, cp with at least 1,024 tokens a rank, ep, etp, sharding, schedule, "
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
-        precision = "precision is the model's: model:NAME,dtype=fp16 changes it"
+        precision = "precision is the model's: model:NAME,dtype=fp16 and --precision change it"
         notes = self.comparison, self.tie, self.overlap, self.fabric, self.screen, space, precision
         return tuple(note for note in notes if note)
 

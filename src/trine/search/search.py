@@ -22,7 +22,7 @@ from trine.errors import PlanError
 from trine.parallel.constraints import default_balance, resolve_layout
 from trine.parallel.plan import Plan
 from trine.search.bounds import StageLayers, StageSizes, memory_bound, step_bound
-from trine.search.probe import LayerCosts, can_probe
+from trine.search.probe import LayerCosts, can_probe, has_equal_layers
 from trine.search.ranked import Ranked
 from trine.search.space import Family, Layout, Space
 from trine.search.ties import with_first
@@ -92,7 +92,7 @@ class Search:
         self._slowness: dict[tuple[object, ...], float] = {}
         self.memory_ratio: dict[tuple[object, ...], float] = {}
         self._gathers_each = not {"order", "reshard", "shard_unit_bytes", "prefetch", "overlap"} & space.fixed.keys()
-        self._has_bounds = can_probe(job.workload)
+        self._has_bounds = can_probe(job.workload) and (not exact or has_equal_layers(job.workload))
         self.layers = space.facts.layers or 1
         self.sizes = StageSizes(job.workload, self.layers)
         self.costs: dict[tuple[object, ...], LayerCosts | None] = {}

@@ -11,6 +11,9 @@ from trine.common.spec import read_spec
 from trine.errors import InputError, nearest
 
 Passes = Annotated[float, Field(gt=0, le=16)]
+_DTYPES = {"float8": "float8_e4m3fn", "float4": "float4_e2m1fn"}
+#: The dtypes of cast tensors.
+CAST_DTYPES = frozenset(_DTYPES.values())
 
 
 class Precision(Spec):
@@ -23,12 +26,13 @@ class Precision(Spec):
     weight_copies: Annotated[float, Field(ge=0, le=4)]
     weight_passes: Passes
     kernels: Annotated[int, Field(ge=1, le=16)]
+    generations: Annotated[list[str], Field(min_length=1)]
     source: str
 
     @property
     def dtype(self) -> str:
         """The dtype of a cast tensor."""
-        return "float8_e4m3fn" if self.products == "float8" else "float4_e2m1fn"
+        return _DTYPES[self.products]
 
     def takes(self, rows: int, columns: int) -> bool:
         """Return whether a product with these sizes of its weight is cast."""
@@ -56,4 +60,4 @@ def load_precision(name: str) -> Precision:
         return known[name]
     if name in PLAIN:
         raise InputError(f"{name} casts nothing: give model:NAME,dtype={name}", field="precision")
-    raise InputError(f"unknown precision {name[:40]!r}{nearest(name, known)}: {', '.join(known)}", field="precision")
+    raise InputError(f"unknown precision {name[:40]!r}{nearest(name, known)}", field="precision")

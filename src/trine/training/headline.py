@@ -17,9 +17,9 @@ from trine.common.evidence import ASSUMED, MEASURED
 from trine.common.units import PS_PER_S, format_bandwidth, whole_number
 from trine.compute import uses_recorded_times
 from trine.compute.cost import work
-from trine.compute.kinds import is_compute_bound, kind_of
+from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
-from trine.compute.roofline import has_tf32_products, precision_of
+from trine.compute.roofline import has_float4, has_tf32_products, peak, precision_of
 from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
@@ -70,20 +70,22 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         if plan.recompute_layers is not None:
             segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
         extra = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
-    dtype, peak = _peak(setup, _dtype(workload, flops))
+    dtype, peak_flops = _peak(setup, _dtype(workload, flops))
     gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
     return StepWork(
         samples=samples, tokens=None if (length := whole_number(str(sequence))) is None else samples * length,
         num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + extra) * samples,
-        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
+        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak_flops,
     )  # fmt: skip
 
 
 def _frozen_flops(workload: Workload, flops: Mapping[int, int]) -> int:
-    """Return the forward FLOPs of products with frozen weights, whose gradients are not computed."""
-    frozen = {each.weight for each in workload.parameters if each.gradient_operator is None}
-    return sum(flops.get(op.id, 0) for op in workload.operators if op.phase == FORWARD and frozen & set(op.inputs))
+    """Return the forward FLOPs of products with frozen matrices, whose weight gradients are not computed."""
+    weights = {each.weight for each in workload.parameters if each.gradient_operator is None}
+    frozen = {weight for weight in weights if len(workload.tensors[weight].shape) > 1}
+    forward = (op for op in workload.operators if op.id in flops and family_of(kind_of(op)) in ("linear", "matmul"))
+    return sum(flops[op.id] for op in forward if frozen & set(op.inputs))
 
 
 def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
@@ -94,10 +96,12 @@ def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
         gpu, precision = known_gpu(name), dtype
         if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
             precision = "float32"  # a GPU without TF32 runs it as float32
-        peak = None if gpu is None else gpu.flop_per_s.get(precision)
-        if peak is None:
+        rate = None if gpu is None else gpu.flop_per_s.get(precision)
+        if rate is None and gpu is not None and precision == "float4" and has_float4(gpu):
+            rate = peak(gpu, precision)  # presets list no FP4
+        if rate is None:
             return precision, None
-        total += float(peak) * count
+        total += float(rate) * count
     return precision, total / setup.plan.num_ranks
 
 

@@ -74,10 +74,6 @@ def test_no_measured_product_is_above_the_highest_share():
     assert max(flops(row) / (row[4] * 1e-6) / peak for row in rows()) < HIGHEST_SHARE
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError,
-    reason="compute/tables/operators.py: gemm_in_step() applies the clock after HIGHEST_SHARE: up to 0.815 of the peak",
-)  # fmt: skip
 def test_no_predicted_product_is_above_the_highest_share():
     """The highest share was measured at 1,570 MHz, the tables' clock, so the clock gives no more."""
     peak = GPU.flop_per_s["float8"]

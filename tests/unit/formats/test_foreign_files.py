@@ -53,7 +53,7 @@ FOREIGN = {
     "chakra": ('{"workload_graph": []}', "a Chakra trace in JSON: trine chakra inspect"),
     "kineto": ('{"schemaVersion": 1, "traceEvents": []}', "a profiler trace of PyTorch: trine trace inspect"),
     "execution": ('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "an execution trace of PyTorch"),
-    "config": (CONFIG, "a Hugging Face config.json, which trine does not read yet: write its sizes into a model file"),
+    "config": (CONFIG, "a Hugging Face config.json: trine train FILE"),
 }
 
 
@@ -118,11 +118,13 @@ def test_traces_and_models_name_foreign_files_too(tmp_path: Path) -> None:
         ["trace", "inspect", str(tmp_path / "config.json")],
         ["trace", "inspect", str(tmp_path)],
         ["trace", "inspect", f"model:{tmp_path / 'config.json'}"],
-        ["chakra", "inspect", str(tmp_path / "config.json")],
     ):
         answer = CliRunner().invoke(app, command)
         assert answer.exit_code == 2
-        assert "Hugging Face config.json, which trine does not read yet" in answer.output
+        assert "config.json: num_attention_heads: is missing\n" in answer.output
+    answer = CliRunner().invoke(app, ["chakra", "inspect", str(tmp_path / "config.json")])
+    assert answer.exit_code == 2
+    assert "a Hugging Face config.json: trine train FILE" in answer.output
     (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
     answer = CliRunner().invoke(app, ["trace", "inspect", str(tmp_path / "topo.txt")])
     assert "the matrix of `nvidia-smi topo -m`: trine cluster import FILE" in answer.output

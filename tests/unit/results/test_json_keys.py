@@ -117,7 +117,7 @@ LINES = {
     "study": ["study clos"],
     "compare": ["compare a.json b.json", "compare c.json d.json"],
     "size": [f"size {GPT} --tokens 1M --days 9 --budget 9$ --price 2 --cluster dgx-h100 --global-batch 4 --max-gpus 2"],
-    "support": ["support h100-sxm", "support"],
+    "support": ["support h100-sxm", "support", "support deepseek-v3"],
 }
 #: Files that the lines read.
 FILES = {

@@ -48,7 +48,7 @@ class Config:
         value = self.get(*names, default=default)
         name = next((n for n in names if self._keys.get(n) is not None), names[0])
         if value is None:
-            hint = nearest(name, [key for key in self._keys if key not in self._used])
+            hint = nearest(name, [key for key in self._keys if key not in self._used], is_listed=True)
             self.fail(name, f"is missing{hint}")
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
             self.fail(name, f"must be a whole number from {least} to {_LARGEST:,}, got {str(value)[:40]!r}")

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil, prod
 
+from trine.compute.cost import SMALL_ITEMS
 from trine.compute.kinds import family_of, is_backward, kind_of_name
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
 from trine.software.precision import Precision
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.native import ITEM_BYTES
-from trine.workload.synthesis.adapters import Adapters
+from trine.workload.synthesis.adapters import NF4, Adapters
 
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
 Attributes = Mapping[str, object]
 #: Empty attributes, shared because nothing changes them.
 NONE: Attributes = {}
+_ITEM_BYTES: dict[str, float | Fraction] = {**ITEM_BYTES, **SMALL_ITEMS}
 
 
 class Graph:
@@ -45,7 +48,8 @@ class Graph:
         self.software = software
         self.precision = precision
         self.adapters = adapters
-        self.cast_weights: list[Tensor] = []
+        self.cast_weights: list[Tensor] = []  # trained weights of cast products
+        self.targets: set[str] = set()  # targets of adapters that products of the model have
         self._cast: dict[int, Tensor] = {}  # tensor's id -> its cast
         self.style = None if software is None else WrittenStyle(software.operators, as_recorded=not accumulates)
         self.writes = OperatorStyle() if software is None else software.operators
@@ -58,6 +62,8 @@ class Graph:
         self._made_by: dict[int, int] = {}  # weight's tensor id -> the last operator that adds to its gradient
         self._flowing: dict[int, Tensor] = {}  # storage -> partial gradient
         self._tape: list[tuple[int, Callable[[], None]]] = []
+        self._trained: set[int] = set()  # storages that depend on an adapter, if there are adapters
+        self._differentiated: set[int] = set()  # forward operators with such an output
         self._layers: dict[int, str] = {}
         self._numbers: Counter[str] = Counter()
         self._num_storages = 0
@@ -74,7 +80,7 @@ class Graph:
             storage = self._num_storages
         dtype = dtype or self.dtype
         tensor = Tensor(
-            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=ceil(prod(shape) * ITEM_BYTES[dtype]),
+            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=ceil(prod(shape) * _ITEM_BYTES[dtype]),
             storage=storage, role=role, batch_dims=batch_dims,
         )  # fmt: skip
         self.tensors[tensor.id] = tensor
@@ -88,11 +94,14 @@ class Graph:
         """Return a view of the same memory in another shape, or of a part of it; the batch stays dimension 0."""
         return self.tensor(shape, role=tensor.role, dtype=tensor.dtype, storage=tensor.storage)
 
-    def weight(self, *shape: int, is_adapter: bool = False) -> Tensor:
-        """Return a new weight: trained, unless the graph trains adapters alone."""
+    def weight(self, *shape: int, is_adapter: bool = False, product: str = "") -> Tensor:
+        """Return a new weight: trained, unless the graph trains adapters alone.
+
+        product: the layer whose product reads the matrix; those of the model's layers may be stored in four bits.
+        """
         is_frozen = self.adapters is not None and not is_adapter
-        is_small = self.adapters is not None and self.adapters.is_four_bits and is_frozen and len(shape) > 1
-        dtype = "float4_e2m1fn" if is_small else self.weight_dtype
+        is_small = self.adapters is not None and self.adapters.is_four_bits and "layers." in product
+        dtype = NF4 if is_small and is_frozen else self.weight_dtype
         weight = self.tensor(shape, role="weight", dtype=dtype, batch_dims=())
         self.weights[weight.id] = weight
         if is_frozen:
@@ -102,6 +111,10 @@ class Graph:
     def trains(self, weight: Tensor) -> bool:
         """Return whether a weight gets a gradient."""
         return weight.id not in self.frozen
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Return whether the gradient of an activation is needed: always, unless no adapter comes before it."""
+        return self.adapters is None or tensor.storage in self._trained
 
     def trained(self) -> list[Tensor]:
         """Return all weights with a gradient, in the order of registration."""
@@ -144,7 +157,16 @@ class Graph:
         )  # fmt: skip
         self.operators.append(operator)
         self._layers[operator.id] = layer
+        if self.adapters is not None and phase == FORWARD:
+            self._follow(operator, inputs, outputs)
         return operator.id
+
+    def _follow(self, operator: Operator, inputs: Names, outputs: Names) -> None:
+        """Note whether the outputs of a forward operator depend on an adapter."""
+        trained = any(t.storage in self._trained or (t.id in self.weights and self.trains(t)) for t in inputs)
+        if trained:
+            self._trained.update(t.storage for t in outputs)
+            self._differentiated.add(operator.id)
 
     # -- the backward pass ---------------------------------------------------------------------------------------
 
@@ -178,6 +200,8 @@ class Graph:
 
     def give(self, tensor: Tensor, gradient: Tensor, forward: int) -> None:
         """Add ``gradient``, made by the backward pass of operator ``forward``, to the gradient of ``tensor``."""
+        if not self.reaches(tensor):
+            return
         partial = self._flowing.get(tensor.storage)
         if partial is not None and self._accumulates:
             gradient = gradient if gradient.shape == partial.shape else self.view(gradient, partial.shape)
@@ -200,9 +224,10 @@ class Graph:
         self._made_by.update({weight.id: operator for weight in weights})
 
     def run_backward(self) -> None:
-        """Add all backward operators, last forward operator first."""
-        for _, rule in reversed(self._tape):
-            rule()
+        """Add all backward operators, last forward operator first; none before the first adapter."""
+        for forward, rule in reversed(self._tape):
+            if self.adapters is None or forward in self._differentiated:
+                rule()
 
     # -- casts ---------------------------------------------------------------------------------------------------
 
@@ -226,9 +251,9 @@ class Graph:
         return self._cast[x.id]
 
     def cast_gradient(self, dy: Tensor, recipe: Precision, op: int, attributes: Attributes = NONE) -> Tensor:
-        """Return the gradient of the output of ``op`` in the recipe's dtype."""
+        """Return the gradient of the output of ``op`` in the recipe's dtype (attribute ``of_output``)."""
         out = self.tensor(dy.shape, dtype=recipe.dtype)
-        passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), **attributes}
+        passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), "of_output": True, **attributes}
         self.backward("aten::_to_copy", (dy,), (out,), op, passes)
         return out
 

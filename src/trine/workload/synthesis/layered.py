@@ -419,7 +419,7 @@ def _grouped(graph: Graph, x: Tensor, groups: int, rank: int, layer: str) -> Ten
     """Multiply each of ``groups`` parts of x's features by a matrix of its own -> (B, S, groups rank)."""
     batch, length, features = x.shape
     parts = graph.view(x, (batch, length * groups, features // groups))
-    weight = graph.weight(groups, features // groups, rank)
+    weight = graph.weight(groups, features // groups, rank, product=layer)
     out = product(graph, parts, weight, "_grouped_mm", layer, WHOLE)
     return graph.view(out, (batch, length, groups * rank))
 
@@ -535,11 +535,12 @@ def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) 
     if network.latent_norm:
         x = norm(graph, x, "rms", f"{name}.latent_norm")
     x = dispatch(graph, x, numbers, f"{name}.dispatch", shape)
-    x = product(graph, x, graph.weight(network.experts, width, ups), "_grouped_mm", f"{name}.experts.up", of_experts)
+    up = graph.weight(network.experts, width, ups, product=f"{name}.experts.up")
+    x = product(graph, x, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     if network.biases:
         x = _scaled(graph, x, [graph.weight(network.experts, ups)], f"{name}.experts.up_bias", of_experts)
     x = _activation(graph, x, network.ffn, network.gated, f"{name}.experts.act", of_experts)
-    down = graph.weight(network.experts, network.ffn, width)
+    down = graph.weight(network.experts, network.ffn, width, product=f"{name}.experts.down")
     x = product(graph, x, down, "_grouped_mm", f"{name}.experts.down", of_experts)
     if network.biases:
         x = _scaled(graph, x, [graph.weight(network.experts, width)], f"{name}.experts.down_bias", of_experts)

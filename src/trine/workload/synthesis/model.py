@@ -24,6 +24,7 @@ from trine.compute.linear import anchored
 from trine.compute.models import Transfer
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, TABLES
+from trine.compute.tables.machine import generation_of
 from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
@@ -212,8 +213,9 @@ class Synthesis:
             raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
         if self.precision is not None:
             load_precision(self.precision)
-        if self.trainable is not None:
-            parse_adapters(self.trainable)
+        if self.trainable is not None and parse_adapters(self.trainable).is_four_bits and self.precision is not None:
+            text = f"/nf4 stores frozen weights in four bits, and {self.precision} casts them from 16 bits: give one"
+            raise InputError(text, field="trainable")
 
 
 @named_arguments
@@ -349,6 +351,8 @@ class ModelRecipe:
 
     def write(self) -> Workload:
         """Return the workload, with this recipe attached."""
+        if self.asked.precision is not None:
+            check_precision(self.asked.precision, load_gpu(self.asked.gpu))
         workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
         name = NO_SOFTWARE if self.software is None else self.software.name
         gpu_note = f"assumed GPU {self.asked.gpu}: set another with --gpu, gpu= or the cluster"
@@ -495,6 +499,16 @@ def _adapters_of(options: Synthesis) -> Adapters | None:
     return None if options.trainable is None else parse_adapters(options.trainable)
 
 
+def check_precision(name: str, gpu: GpuSpec) -> None:
+    """Raise InputError for a recipe that the tensor cores of a GPU do not run."""
+    generation = generation_of(gpu.name)
+    if generation in load_precision(name).generations:
+        return
+    known = ", ".join(each for each, recipe in known_precisions().items() if generation in recipe.generations)
+    hint = f"it runs {known}" if known else "it runs none of the recipes, so leave precision out"
+    raise InputError(f"{gpu.name} does not run {name}: {hint}", field="precision")
+
+
 def _precision_facts(options: Synthesis) -> dict[str, str]:
     facts = {} if options.precision is None else {"recipe": options.precision}
     return facts if options.trainable is None else {**facts, "trainable": options.trainable}
@@ -505,7 +519,9 @@ def _precision_words(options: Synthesis) -> tuple[str, ...]:
     words: tuple[str, ...] = ()
     if options.trainable is not None:
         adapters = parse_adapters(options.trainable)
-        base = "in four bits, expanded before each product" if adapters.is_four_bits else "in 16 bits"
+        base = "in 16 bits"
+        if adapters.is_four_bits:
+            base = "matrices of layers in four bits (NF4), expanded before each product, and the others in 16 bits"
         targets = ", ".join(adapters.targets)
         words = (
             f"adapters of rank {adapters.rank} beside {targets} are trained; all other weights are frozen, {base}",
@@ -513,10 +529,11 @@ def _precision_words(options: Synthesis) -> tuple[str, ...]:
     if options.precision is None:
         return words
     recipe = load_precision(options.precision)
+    weights = "of the weights once per step" if options.trainable is None else "no cast of the frozen weights in a step"
     return (
         *words,
         f"{recipe.title}: the products of layers run in {recipe.products}, with a cast of each input and gradient, and "
-        "of the weights once per step; head, router, embedding, norms and attention stay in 16 bits; messages and "
+        f"{weights}; head, router, embedding, norms and attention stay in 16 bits; messages and "
         "optimizer as without it",
     )
 
@@ -551,7 +568,9 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if layers < len(model.layers):
         assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
     left_out = [f"its {name} tower" for name in model.towers]
-    left_out += [f"{len(model.predicted)} layers for multi-token prediction"] if model.predicted else []
+    if model.predicted:
+        count = len(model.predicted)
+        left_out.append(f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction")
     left_out += ["attention over earlier layers"] if any(layer.reads_earlier for layer in model.layers) else []
     if left_out:
         assumptions.append(f"without {', '.join(left_out)}")
@@ -638,6 +657,8 @@ def _refuse(spec: ModelSpec, options: Synthesis, names: Sequence[str]) -> None:
 def _workload(
     spec: ModelSpec, graph: Graph, batch: int, facts: Mapping[str, str], assumptions: tuple[str, ...]
 ) -> Workload:
+    if graph.adapters is not None:
+        graph.adapters.check(graph.targets)
     count = sum(prod(weight.shape) for weight in graph.weights.values())
     if isinstance(spec, Architecture):
         has_all_layers = False  # checked when the file was read; towers have no operators

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from trine.graph.workload import Tensor
 from trine.software.precision import Precision
 from trine.software.profile import FixedCost, Software
-from trine.workload.synthesis.adapters import Adapters
+from trine.workload.synthesis.adapters import NF4, Adapters, target_of
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
 
@@ -72,25 +72,33 @@ def linear(
     graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
     """Multiply x (B, S, in) by weight (out, in), and add bias (out,) -> (B, S, out)."""
+    source = x
     x, attributes = _cast_input(graph, x, weight, layer, attributes)
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     weights = (weight,) if bias is None else (weight, bias)
     _expand(graph, weight, layer)
     op = graph.forward("aten::linear", (x, *weights), (out,), layer, attributes)
     out = product_gradients(graph, op, x, out, "linear", weights, attributes)
-    return _adapted(graph, x, out, weight, layer, attributes)
+    return _adapted(graph, source, out, weight, layer, attributes)
 
 
 def _adapted(graph: Graph, x: Tensor, out: Tensor, weight: Tensor, layer: str, attributes: Attributes) -> Tensor:
-    """Add the low-rank adapter of a product, if the graph has one for it."""
-    adapters = graph.adapters
-    if adapters is None or not adapters.adapts(layer):
+    """Add the low-rank adapter of a product, if the graph has one for it; it reads the input in 16 bits.
+
+    Attribute ``adapter``: ``down`` or ``up``, for :mod:`trine.parallel.splits`.
+    """
+    adapters, target = graph.adapters, target_of(layer)
+    if adapters is None or target is None:
+        return out
+    graph.targets.add(target)
+    if target not in adapters.targets:
         return out
     down = graph.weight(adapters.rank, weight.shape[1], is_adapter=True)
     up = graph.weight(weight.shape[0], adapters.rank, is_adapter=True)
     plain = {name: value for name, value in attributes.items() if name == "replicated"}
-    low = _plain_linear(graph, x, down, f"{layer}.lora_down", {**plain, "replicated": True})
-    return add(graph, out, _plain_linear(graph, low, up, f"{layer}.lora_up", plain), f"{layer}.lora_add")
+    low = _plain_linear(graph, x, down, f"{layer}.lora_down", {**plain, "adapter": "down"})
+    more = _plain_linear(graph, low, up, f"{layer}.lora_up", {**plain, "adapter": "up"})
+    return add(graph, out, more, f"{layer}.lora_add")
 
 
 def _plain_linear(graph: Graph, x: Tensor, weight: Tensor, layer: str, attributes: Attributes) -> Tensor:
@@ -100,19 +108,18 @@ def _plain_linear(graph: Graph, x: Tensor, weight: Tensor, layer: str, attribute
     return product_gradients(graph, op, x, out, "linear", (weight,), attributes)
 
 
-def _expand(graph: Graph, weight: Tensor, layer: str) -> None:
-    """Expand a weight in four bits to 16 bits before a product, if it is stored so."""
-    if graph.adapters is None or not graph.adapters.is_four_bits or graph.trains(weight):
-        return
-    expanded = graph.tensor(weight.shape, batch_dims=())
-    op = graph.forward("aten::_to_copy", (weight,), (expanded,), f"{layer}.expand")
-    graph.on_backward(op, lambda: None)
+def _expand(graph: Graph, weight: Tensor, layer: str, attributes: Attributes = NONE) -> None:
+    """Expand a weight in four bits to 16 bits before a product, if it is stored so (attribute ``expands``)."""
+    if weight.dtype == NF4:
+        expanded = graph.tensor(weight.shape, batch_dims=())
+        graph.forward("aten::_to_copy", (weight,), (expanded,), f"{layer}.expand", {**attributes, "expands": layer})
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """Multiply x (B, T, in) by weight (in, out), or (experts, in, out) for grouped experts -> (B, T, out)."""
     if name == "_grouped_mm":
         x, attributes = _cast_input(graph, x, weight, layer, attributes)
+    _expand(graph, weight, layer, _of_experts(attributes))
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
     return product_gradients(graph, op, x, out, name, (weight,), attributes)
@@ -125,7 +132,8 @@ def _cast_input(
     recipe = graph.casts(weight, layer)
     if recipe is None:
         return x, attributes
-    graph.cast_weights.append(weight)
+    if graph.trains(weight):  # a frozen weight is cast once, before the first step
+        graph.cast_weights.append(weight)
     of_experts = {name: value for name, value in attributes.items() if name != "replicated"}
     cast = graph.cast(x, recipe, layer, of_experts)
     return cast, {**attributes, "precision": recipe.products, "weight_copies": recipe.weight_copies}
@@ -140,12 +148,13 @@ def product_gradients(
         dy = graph.gradient(out)
         dx = graph.tensor(x.shape, batch_dims=x.batch_dims)
         if (recipe := graph.precision) is not None and "precision" in attributes:
-            of_experts = {key: attributes[key] for key in ("expert", "num_experts", "top_k") if key in attributes}
-            dy = graph.cast_gradient(dy, recipe, op, of_experts)
-        if graph.adapters is not None and graph.adapters.is_four_bits and not graph.trains(weights[0]):
-            again = graph.tensor(weights[0].shape, batch_dims=())
-            graph.backward("aten::_to_copy", (weights[0],), (again,), op)
-        graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, {"gradient_of": "input", **attributes})
+            dy = graph.cast_gradient(dy, recipe, op, _of_experts(attributes))
+        if graph.reaches(x):
+            if weights[0].dtype == NF4:
+                again = graph.tensor(weights[0].shape, batch_dims=())
+                graph.backward("aten::_to_copy", (weights[0],), (again,), op, _of_experts(attributes))
+            by_input = {"gradient_of": "input", **attributes}
+            graph.backward(f"{name}_backward_input", (dy, weights[0]), (dx,), op, by_input)
         if not graph.trains(weights[0]):
             graph.give(x, dx, op)
             return
@@ -160,11 +169,16 @@ def product_gradients(
     return out
 
 
+def _of_experts(attributes: Attributes) -> Attributes:
+    """Return the attributes of a product of experts that its casts and expansions have, too."""
+    return {key: attributes[key] for key in ("expert", "num_experts", "top_k") if key in attributes}
+
+
 def projected(
     graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
     """Multiply x (B, S, in) by a new weight, and add a new bias if ``biased`` -> (B, S, features)."""
-    weight = graph.weight(features, x.shape[-1])
+    weight = graph.weight(features, x.shape[-1], product=layer)
     return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)
 
 
@@ -318,8 +332,8 @@ def _cast_weights(graph: Graph) -> None:
         return
     launches = float(graph.precision.kernels * len(weights))
     attributes = {"cost": "weight casts", "kernels": launches, "by_weight": True, "whole": True, "cpu_us": 0.0,
-                  "passes": graph.precision.weight_passes}  # fmt: skip
-    graph.optimizer("aten::_foreach_copy_", weights, (), attributes)
+                  "passes": graph.precision.weight_passes / 2}  # fmt: skip
+    graph.optimizer("aten::_foreach_copy_", weights, weights, attributes)  # a pass counts both lists
 
 
 def transformer(
@@ -395,10 +409,10 @@ def _moe_block(graph: Graph, spec: Transformer, experts: Experts, x: Tensor, nam
     chances = elementwise(graph, logits, experts.count, "aten::softmax", f"{name}.softmax", shape)
     shares, experts_of_tokens = top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
     h = dispatch(graph, h, experts_of_tokens, f"{name}.dispatch", shape)
-    up = graph.weight(experts.count, spec.hidden, 2 * experts.ffn)
+    up = graph.weight(experts.count, spec.hidden, 2 * experts.ffn, product=f"{name}.experts.up")
     h = product(graph, h, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     h = elementwise(graph, h, experts.ffn, "swiglu", f"{name}.experts.act", of_experts)
-    down = graph.weight(experts.count, experts.ffn, spec.hidden)
+    down = graph.weight(experts.count, experts.ffn, spec.hidden, product=f"{name}.experts.down")
     h = product(graph, h, down, "_grouped_mm", f"{name}.experts.down", of_experts)
     return residual(graph, x, combine(graph, h, shares, experts_of_tokens, f"{name}.combine", shape), f"{name}.add")
 
