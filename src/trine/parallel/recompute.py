@@ -160,9 +160,16 @@ def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple
 
 
 def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:
-    """Return runs of operators without weights, from the first to the last of CORE_KINDS, that are attention."""
+    """Return runs of operators without weights, from the first to the last of CORE_KINDS, that are attention.
+
+    Fused attention may read weights, such as sinks.
+    """
+
+    def is_outside(op: Operator) -> bool:
+        return kind_of(op) != "attention" and any(workload.tensors[t].role == "weight" for t in op.inputs)
+
     cores = []
-    for has_weight, group in groupby(forward, lambda op: any(workload.tensors[t].role == "weight" for t in op.inputs)):
+    for has_weight, group in groupby(forward, is_outside):
         ops = list(group)
         core = [i for i, op in enumerate(ops) if kind_of(op) in CORE_KINDS]
         if has_weight or not core:

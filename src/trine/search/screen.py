@@ -118,6 +118,10 @@ class LayoutScreen:
         """Return whether the passes of a form with the same passes were calibrated."""
         return _passes_of(layout) in self._of_passes
 
+    def give_up(self, layout: Layout) -> None:
+        """Take the form of a layout as known without corrections: no program of it could be written and measured."""
+        self._exact.setdefault(form_of(layout), None)
+
     def calibrate(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs | None) -> None:
         """Take the corrections of a layout's form from its small jobs; None: they cannot run."""
         form = form_of(layout)

@@ -186,7 +186,13 @@ class ScreenedSearch(Search):
 
     def _calibrate(self, layouts: Sequence[Layout]) -> None:
         """Simulate small jobs of each form, all at the same time."""
-        known = [(layout, costs) for layout in layouts if (costs := self.cost(layout)) is not None]
+        known: list[tuple[Layout, LayerCosts]] = []
+        for layout in layouts:
+            costs = self.cost(layout)
+            if costs is None:
+                self._known_screen.give_up(layout)
+            else:
+                known.append((layout, costs))
         futures = []
         for layout, costs in known:
             sample = sample_of(layout, self.micro_batches(layout), self.likely_stages(layout, costs))
