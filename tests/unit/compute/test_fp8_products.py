@@ -85,3 +85,13 @@ def test_predictions_stay_below_the_peak_at_the_highest_clock():
     """0.78 of the peak at 1,570 MHz leaves 0.85 at the 1,710 MHz that GEMMs reach at most."""
     peak = GPU.flop_per_s["float8"]
     assert max(flops(row) / (row[5] * 1e-6) / peak for row in rows()) < HIGHEST_SHARE * 1710 / 1570
+
+
+@pytest.mark.parametrize("rows", [1, 20, 64, 300, 5_000])
+@pytest.mark.parametrize("product", [0, 1, 2])
+def test_no_product_in_eight_bits_takes_longer_than_in_sixteen(rows: int, product: int) -> None:
+    """Experts with few tokens: the kernels that quantise are no part of a product."""
+    tables = OperatorTables(GPU)
+    eight = tables.gemm_in_step(rows, 1_024, 2_048, "float8", product)
+    sixteen = tables.gemm_in_step(rows, 1_024, 2_048, "bfloat16", product)
+    assert 0 < eight.us <= sixteen.us * 1.02  # clocks of long products differ

@@ -286,6 +286,8 @@ class OperatorTables:
         work = max(0.0, base.us - LAUNCH_US)
         if dtype in QUANTISED:
             work = self._without_quantisation(work, (m, n, k), dtype, base.source)
+            if (in_16_bits := self.gemm(m, n, k, "bfloat16")) is not None and in_16_bits.source == base.source:
+                work = min(work, max(0.0, in_16_bits.us - LAUNCH_US))  # half the bytes, at least twice the peak
         if self._curve is not None:
             work *= self._to_one_clock(work, base.source, dtype)
         if dtype in QUANTISED:
