@@ -25,7 +25,8 @@ KEPT = {"model_type", "quantization_config", "max_position_embeddings", "tie_wor
         "no_rope_layer_interval"}  # fmt: skip
 #: Names of models whose file has another one.
 NAMES = {
-    "Meta-Llama-3.1-405B": "", "Meta-Llama-3.1-70B": "", "Meta-Llama-3.1-8B": "", "gpt2": "", "gpt2-medium": "", "gpt2-xl": "", "bert-base-uncased": "",
+    "Meta-Llama-3.1-405B": "", "Meta-Llama-3.1-70B": "", "Meta-Llama-3.1-8B": "", "gpt2": "", "gpt2-medium": "",
+    "gpt2-xl": "", "bert-base-uncased": "",
     "bert-large-uncased": "", "t5-small": "", "t5-large": "", "bloom": "", "Llama-2-7b-hf": "",
     "Phi-3-mini-4k-instruct": "phi-3-mini", "vit-base-patch16-224": "vit-base", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16":
     "nemotron-3-nano-30b-a3b", "NVIDIA-Nemotron-3-Super-120B-A12B-FP8": "nemotron-3-super-120b-a12b",

@@ -26,7 +26,7 @@ from trine.software import load_software
 from trine.software.profile import Software
 from trine.validation.training_rows import TrainingRow, load_rows
 from trine.workload.synthesis.model import synthesize
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 #: Rows of tuned.csv with a layout that no earlier row has.
 RECIPES = ("dg1", "dg3", "dg5", "dg6", "dg7", "dg9", "dg10", "dg11", "dg12", "dg14", "dg15")

@@ -10,7 +10,7 @@ from trine.compute.resize import Split
 from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages, owned_weights
 from trine.software.profile import OperatorStyle, Software
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 #: Parameter counts from safetensors of the Hugging Face checkpoints, torchvision's docs, and osmr/imgclsmob's table.
 PUBLISHED = {

@@ -13,7 +13,7 @@ from trine.cli.main import app
 from trine.cluster import known_clusters
 from trine.errors import InputError, PlanError, SpecError
 from trine.results.host_memory import OTHER_USES, HostMemory
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 MODEL, LAYERS = "model:llama-3-8b,layers=4", 4
 LLAMA = replace(load_model("llama-3-8b"), layers=LAYERS, parameters=None)

@@ -14,7 +14,7 @@ from trine.software import load_software
 from trine.training.memory import rank_memory, stage_programs
 from trine.validation.memory import changed
 from trine.workload.synthesis.model import Synthesis, from_text, written
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 MIB = 2**20
 LLAMA = replace(load_model("llama-3-8b"), layers=4, parameters=None)

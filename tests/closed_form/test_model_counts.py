@@ -17,7 +17,7 @@ from trine.common.inputs import PRESETS
 from trine.common.spec import load_mapping
 from trine.workload.architecture.files import read_bundled
 from trine.workload.architecture.huggingface import architecture_of, load_config
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 DATA = Path(__file__).parents[1] / "data" / "models"
 with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:

@@ -11,7 +11,7 @@ from trine.compute import Split
 from trine.compute.resize import is_expert_product, resized
 from trine.compute.roofline import Shares
 from trine.errors import InputError, PlanError
-from trine.parallel.heads import Attention, Heads
+from trine.parallel.heads import AttentionHeads, Heads
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, backward_of, backward_parts
 
 E, IN, OUT = 6, 10, 14
@@ -87,5 +87,5 @@ def test_a_backward_operator_is_of_the_weights_if_it_makes_or_completes_a_gradie
 
 def test_attention_is_there_whether_or_not_its_heads_are_known() -> None:
     heads = (Heads(8, 8, 64, "layers.0"),)
-    found = [Attention(known, unknown).is_there for known in ((), heads) for unknown in ((), ("layers.1",))]
+    found = [AttentionHeads(known, unknown).is_there for known in ((), heads) for unknown in ((), ("layers.1",))]
     assert found == [False, True, True, True]

@@ -7,7 +7,7 @@ import pytest
 import trine
 from trine.compute import Shares, kind_of, make_compute, work
 from trine.compute.resize import Split
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 #: As published: model cards and papers; torchvision's documentation.
 PUBLISHED = {

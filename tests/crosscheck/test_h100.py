@@ -16,7 +16,7 @@ from trine.compute.resize import Resized
 from trine.compute.tables.operators import AttentionShape, OperatorTables
 from trine.compute.tables.times import SizedTimes
 from trine.graph.workload import Operator, Tensor
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 DATA = Path(__file__).parents[1] / "data" / "h100"
 GPU = load_gpu("h100-sxm")

@@ -19,7 +19,7 @@ from trine.workload.architecture.blocks import Attention, CompressedAttention, L
 from trine.workload.architecture.files import read_bundled
 from trine.workload.architecture.weights import num_elements
 from trine.workload.synthesis.model import Synthesis, written
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 
 @cache

@@ -97,7 +97,8 @@ def models(json: Json = None) -> None:
     Example: trine trace models
     """
     from trine.workload import known_models
-    from trine.workload.synthesis.spec import load_model, summary
+    from trine.workload.synthesis.model_files import load_model
+    from trine.workload.synthesis.spec import summary
 
     rows = [summary(load_model(name)) for name in known_models()]
     cells = [

@@ -28,7 +28,8 @@ from trine.results.screen import Listing, Screen
 from trine.results.text import columns, wrapped_at
 from trine.software import known_software, load_software
 from trine.workload.architecture.counts import ModelCounts, counts_of
-from trine.workload.synthesis.spec import Transformer, known_models, load_model
+from trine.workload.synthesis.model_files import known_models, load_model
+from trine.workload.synthesis.spec import Transformer
 
 _MEASURED = PRESETS / "measured"
 #: Kinds of things, in the order of the answer.

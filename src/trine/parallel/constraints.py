@@ -15,7 +15,7 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_length
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
-from trine.parallel.heads import Attention, Heads, attention_of, check_heads
+from trine.parallel.heads import AttentionHeads, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.token_partition import is_expert
 from trine.software.conditions import PLAN_NAMES, LayoutRule, Value, evaluate, names_of
@@ -53,7 +53,7 @@ class LayoutFacts:
         return self._workload.batch
 
     @cached_property
-    def attention(self) -> Attention:
+    def attention(self) -> AttentionHeads:
         """The heads of attention, each kind once."""
         return attention_of(self._workload)
 

@@ -46,7 +46,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionHeads:
     """The attention of a workload: its distinct heads, and the layers whose heads the trace does not show."""
 
     heads: tuple[Heads, ...]
@@ -59,7 +59,7 @@ class Attention:
 
 
 @keep
-def attention_of(workload: Workload) -> Attention:
+def attention_of(workload: Workload) -> AttentionHeads:
     """Derive attention heads from the attributes and shapes of forward operators.
 
     Fused attention: its attributes ``num_heads`` and ``num_kv_heads``, or the shapes of its inputs. Unfused: the
@@ -88,7 +88,7 @@ def attention_of(workload: Workload) -> Attention:
         if heads.size and features % heads.size == 0 and 0 < features // heads.size < heads.keys:
             heads = Heads(heads.queries, features // heads.size, heads.size, heads.layer)
         kinds.setdefault((heads.queries, heads.keys, heads.size, heads.as_made), heads)
-    return Attention(tuple(kinds.values()), tuple(unknown))
+    return AttentionHeads(tuple(kinds.values()), tuple(unknown))
 
 
 def _storages(workload: Workload, op: Operator) -> list[int]:
@@ -150,7 +150,7 @@ def _width(tensor: Tensor) -> int:
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
+def check_heads(attention: AttentionHeads, tp: int, are_divided: bool) -> None:
     """Raise PlanError, naming the heads and the nearest valid degrees, if ``tp`` ranks cannot share them.
 
     are_divided: whether each rank computes only some of the heads.
@@ -167,7 +167,7 @@ def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
 
 
 def check_features(
-    workload: Workload, attention: Attention, features: Mapping[int, int], tp: int, axis: str = "tp"
+    workload: Workload, attention: AttentionHeads, features: Mapping[int, int], tp: int, axis: str = "tp"
 ) -> None:
     """Raise PlanError if ``tp`` does not divide the features of an operator (id -> features) of a transformer."""
     if not attention.heads:

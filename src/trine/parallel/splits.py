@@ -13,7 +13,7 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Operator, Tensor, Workload
-from trine.parallel.heads import Attention, attention_of, check_features, check_heads, fused_heads
+from trine.parallel.heads import AttentionHeads, attention_of, check_features, check_heads, fused_heads
 from trine.parallel.plan import Plan
 from trine.parallel.stages import backward_of, needs_gradient
 
@@ -356,7 +356,7 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     )
 
 
-def _style(attention: Attention, plan: Plan) -> tuple[str, str]:
+def _style(attention: AttentionHeads, plan: Plan) -> tuple[str, str]:
     if plan.tp_style != "auto":
         return plan.tp_style, "asked for"
     if plan.sequence_parallel:
@@ -406,7 +406,7 @@ def _group_notes(workload: Workload, splits: Mapping[int, TensorSplit], tp: int)
     )
 
 
-def _unknown_heads(workload: Workload, attention: Attention, plan: Plan, style: str) -> tuple[str, ...]:
+def _unknown_heads(workload: Workload, attention: AttentionHeads, plan: Plan, style: str) -> tuple[str, ...]:
     if attention.unknown:
         layers = ", ".join(attention.unknown[:2]) + (", ..." if len(attention.unknown) > 2 else "")
         return (

@@ -127,7 +127,8 @@ def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
         return workload.format == SYNTHESISED and "image" not in workload.metadata
     if not isinstance(workload, str) or not is_model(workload):
         return False
-    from trine.workload.synthesis.spec import ConvNet, load_model
+    from trine.workload.synthesis.model_files import load_model
+    from trine.workload.synthesis.spec import ConvNet
 
     spec = load_model(workload.removeprefix(_PREFIX).partition(",")[0])
     return not isinstance(spec, ConvNet)

@@ -30,7 +30,8 @@ def predict_cnns() -> list[CnnStep]:
     from trine.parallel.plan import Plan
     from trine.training import simulate
     from trine.workload import synthesize
-    from trine.workload.synthesis.spec import ConvNet, known_models, load_model
+    from trine.workload.synthesis.model_files import known_models, load_model
+    from trine.workload.synthesis.spec import ConvNet
 
     steps = []
     for number, row in enumerate(read_table(FOLDER / "data_parallel.csv")):

@@ -39,7 +39,8 @@ from trine.validation.harness import (
 )
 from trine.validation.training_rows import FOLDER, check_sources, layer_cuts
 from trine.workload.synthesis.model import written
-from trine.workload.synthesis.spec import Transformer, load_model
+from trine.workload.synthesis.model_files import load_model
+from trine.workload.synthesis.spec import Transformer
 
 # Published peak memory (presets/measured/training) as jobs: from a row to model, plan, software and measurement.
 #

@@ -11,7 +11,7 @@ from trine.decentralised.protocol import worker_graph
 from trine.errors import InputError, PlanError, SpecError
 from trine.parallel.stragglers import Stragglers
 from trine.training.ensemble import EnsembleResult
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 DENSENET = "family: densenet\nblocks: {blocks}\ngrowth: 32\ninitial: 64\n"
 

@@ -8,7 +8,7 @@ from trine.search.pass_times import EndRates, end_passes, end_rates
 from trine.training import simulate
 from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import synthesize
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 LAYERS = 8
 

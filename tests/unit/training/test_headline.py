@@ -25,7 +25,8 @@ from trine.training.ensemble import step_ensemble
 from trine.training.headline import MOVED_BY_SHEETS, MOVED_BY_TABLES
 from trine.training.options import SimulateOptions
 from trine.validation.operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
-from trine.workload.synthesis.spec import Transformer, load_model
+from trine.workload.synthesis.model_files import load_model
+from trine.workload.synthesis.spec import Transformer
 
 TRACE = Path(trine.__file__).parent / "presets" / "traces" / "resnet50-h100-b128"
 

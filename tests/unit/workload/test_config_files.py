@@ -11,7 +11,8 @@ from trine.errors import SpecError
 from trine.workload.architecture.blocks import Attention, LatentAttention, Mamba2, Mixture, Mlp
 from trine.workload.architecture.huggingface import FAMILIES, architecture_of, load_config
 from trine.workload.architecture.model import Architecture
-from trine.workload.synthesis.spec import Transformer, load_model
+from trine.workload.synthesis.model_files import load_model
+from trine.workload.synthesis.spec import Transformer
 
 LLAMA = {
     "model_type": "llama",

@@ -19,7 +19,7 @@ from trine.parallel.stages import cut_into_stages
 from trine.workload import known_models
 from trine.workload.architecture.model import Architecture
 from trine.workload.native import check_workload
-from trine.workload.synthesis.spec import load_model
+from trine.workload.synthesis.model_files import load_model
 
 
 def small(name="llama-3-8b", **options):

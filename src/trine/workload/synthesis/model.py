@@ -39,16 +39,8 @@ from trine.workload.synthesis.documents import Documents, pack_documents, parse_
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.layered import layered
-from trine.workload.synthesis.spec import (
-    Bert,
-    ConvNet,
-    Convolutional,
-    EncoderDecoder,
-    ModelSpec,
-    Transformer,
-    check_transformer,
-    load_model,
-)
+from trine.workload.synthesis.model_files import check_transformer, load_model
+from trine.workload.synthesis.spec import Bert, ConvNet, Convolutional, EncoderDecoder, ModelSpec, Transformer
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
