@@ -108,7 +108,8 @@ def tuned(folder: Path) -> Iterator[Facts]:
             "row": row["id"], "source": SOURCES.get(family, family), "table": row["source"],
             "variant": release[1] if release and family == "dgxc" else row["software"].split(",")[0],
             "virtual_stages": row["VP"], "sequence": row["seq_len"], "note": row["notes"],
-            "recompute": row["recompute"].split(" ")[0].rstrip(","), "sharding": "fsdp" if row["FSDP"] else "",
+            "recompute": row["recompute"].split(" ")[0].rstrip(","),
+            "sharding": "fsdp" if row["FSDP"] not in ("", "0") else "",
             "derived": row["derived"] if "iteration_s" in row["derived"] else "", "why": _why(row),
         }  # fmt: skip
         yield _with_model(facts, row["model"].removesuffix("-sft"), row["model_shape"])
