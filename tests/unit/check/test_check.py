@@ -208,9 +208,9 @@ def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: P
     """Published measurements of a real fault: the network plug-in was switched off, and NCCL used TCP."""
     data = Path(__file__).parents[3] / "examples" / "data"
     cluster = load_cluster("gh200-node", nodes=2)
-    for step in (1, 2):
+    for step, state in ((1, "cannot decide"), (2, "model does not fit")):  # sizes in the middle are 1.4 to 3 times slow
         sound = check_log(thinned(read_log(data / "gh200-8.log"), step), cluster)
-        assert (sound.state, sound.noise) == ("cannot decide", ())  # ten sizes in a row are 1.4 to 3 times slow
+        assert (sound.state, sound.noise) == (state, ())
         sick = check_log(thinned(read_log(data / "gh200-8-tcp.log"), step), cluster)
         assert sick.suspicious_from == 8
 
