@@ -432,7 +432,8 @@ def test_blocks_of_32_need_blackwell():
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("gpu", ["b200", "gb300"])
 def test_blackwell_runs_all_recipes(gpu, name):
-    trine.synthesize("llama-3.2-1b", layers=1, sequence=512, gpu=gpu, precision=name)
+    workload = trine.synthesize("llama-3.2-1b", layers=1, sequence=512, gpu=gpu, precision=name)
+    assert workload.metadata["recipe"] == name
 
 
 def test_a_recipe_is_checked_on_the_gpus_of_the_cluster():

@@ -203,14 +203,21 @@ def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
     )  # fmt: skip
 
 
-def foreign_band(result: Result) -> tuple[str, ...]:
-    """Warn if no published step behind the range has the result's precision or GPU; networks have their own rows."""
+def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
+    """Warn if no published step behind the range has the result's precision, experts, adapters or GPU.
+
+    Convolutional networks have their own rows.
+    """
     work, band = result.work, result.band
     if work is None or work.tokens is None or not isinstance(band, StepBand) or band.reason:
         return ()
     differences = []
     if work.dtype not in ("bfloat16", "float16"):
         differences.append(work.dtype)
+    if "num_experts" in workload.metadata:
+        differences.append("mixtures of experts")
+    if "trainable" in workload.metadata:
+        differences.append("adapters")
     if band.is_of_all and work.gpu is not None:
         differences.append(f"the {work.gpu} or its generation")
     if not differences:

@@ -343,8 +343,8 @@ class _Run:
         )
         result = show(observation, run.ranks, scope_of(run, show, _with_memory_verdict))
         warnings = (
-            *memory_verdict(result), *result.warnings, *crowded_uplinks(result, setup.machine), *foreign_band(result),
-            *public_mfu(result),
+            *memory_verdict(result), *result.warnings, *crowded_uplinks(result, setup.machine),
+            *foreign_band(result, setup.workload), *public_mfu(result),
         )  # fmt: skip
         support = result.evidence if setup.launch is None else exposed_launches(result)
         band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)

@@ -166,23 +166,27 @@ def _written_again(workload: Workload, profile: Software | None) -> Workload:
 
 def packed(workload: Workload, documents: str) -> Workload:
     """Return a synthesised transformer with packed documents. Raises InputError for any other workload."""
-    if workload.recipe is None or workload.recipe.operators is not workload.operators:
-        raise InputError(
-            "packed documents need a synthesised model (model:NAME): a trace has the attention of its own documents",
-            field="documents",
-        )
+    _check_synthesised(
+        workload, "documents", "packed documents need a synthesised model (model:NAME): a trace has the attention of "
+        "its own documents",
+    )  # fmt: skip
     return _packed_again(workload, documents)
+
+
+def _check_synthesised(workload: Workload, field: str, message: str) -> None:
+    """Raise InputError unless trine wrote the workload and can write it again."""
+    if workload.recipe is None or workload.recipe.operators is not workload.operators:
+        raise InputError(message, field=field)
 
 
 def cast(workload: Workload, precision: str) -> Workload:
     """Return a synthesised transformer with the casts of a recipe. Raises InputError for any other workload."""
     if workload.metadata.get("recipe") == precision:
         return workload
-    if workload.recipe is None or workload.recipe.operators is not workload.operators:
-        raise InputError(
-            "a precision needs a synthesised model (model:NAME): a trace has the precision it was recorded in",
-            field="precision",
-        )
+    _check_synthesised(
+        workload, "precision", "a precision needs a synthesised model (model:NAME): a trace has the precision it was "
+        "recorded in",
+    )  # fmt: skip
     return _cast_again(workload, precision)
 
 
@@ -196,11 +200,10 @@ def tuned(workload: Workload, trainable: str) -> Workload:
     """Return a synthesised transformer that trains adapters alone. Raises InputError for any other workload."""
     if workload.metadata.get("trainable") == trainable:
         return workload
-    if workload.recipe is None or workload.recipe.operators is not workload.operators:
-        raise InputError(
-            "adapters need a synthesised model (model:NAME): a trace trains the weights that it trained when recorded",
-            field="trainable",
-        )
+    _check_synthesised(
+        workload, "trainable", "adapters need a synthesised model (model:NAME): a trace trains the weights that it "
+        "trained when recorded",
+    )  # fmt: skip
     return _tuned_again(workload, trainable)
 
 

@@ -248,11 +248,13 @@ def test_times_that_were_predicted_have_no_band() -> None:
         ("resnet18", "h100-sxm", ()),
         ("llama-3.2-1b", "mi300x", ("the mi300x or its generation",)),
         ("llama-3.2-1b", "h100-sxm", ()),
+        ("mixtral-8x7b", "h100-sxm", ("mixtures of experts",)),
+        ("llama-3.2-1b,trainable=lora:8", "h100-sxm", ("adapters",)),
     ],
 )
 def test_a_band_of_other_models_or_gpus_says_so(model: str, gpu: str, said: tuple[str, ...]) -> None:
-    kept = {"layers": 1, "sequence": 512} if model.startswith("llama") else {}
-    step = trine.simulate(trine.synthesize(model, gpu=gpu, **kept), trine.Plan(), compare=False)  # type: ignore[arg-type]
+    kept = "" if model.startswith("resnet") else ",layers=1,sequence=512"
+    step = trine.simulate(f"model:{model}{kept},gpu={gpu}", trine.Plan(), compare=False)
     warned = [text for text in step.warnings if "likely range may be too narrow" in text]
     assert len(warned) == bool(said)
     assert all(word in warned[0] for word in said)
