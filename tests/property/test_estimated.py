@@ -144,7 +144,7 @@ def test_with_a_dead_link_too_but_for_detours(seed: int) -> None:
     dead = f"{node}.{rng.choice((*NICS[:2], 'pcie0-{}.nic0', 'nic3-{}.pcie1')).format(node)}"
     cluster = take_down(joined("dgx-h100", nodes, fabric), [dead])
     (low, high), exact, estimate = drawn(rng, nodes, cluster)
-    assert low <= exact <= 1.003 * high  # at most 0.2 % longer in 41 jobs
+    assert low <= exact <= 1.003 * high  # the extreme of 741 adverse jobs below is 0.24 %
     assert high == estimate.step_time_ps
     assert f"{dead.replace('-', '->', 1) if '>' not in dead else dead}" in estimate.warnings[0]
     assert "dead alone" in estimate.warnings[0]
