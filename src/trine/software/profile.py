@@ -93,7 +93,8 @@ class LaunchStyle(Spec):
     collective, including its launch. message_us: time per pipeline message, sent or received. crossing_us: extra time
     for each collective of a tensor-parallel group, per rank of the group, if pipeline messages leave the node.
     queue_limit: maximum lead of the thread over the GPU when a pass begins, in launches. synchronises: the points at
-    which the thread waits for the GPU to finish all launched work: at each pipeline message and the end of a step (``pass``), also after each forward
+    which the thread waits for the GPU to finish all launched work: at each pipeline message and the end of a step
+    (``pass``), also after each forward
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
     interleaved_messages: with virtual stages, messages are ``batched`` as without, or ``separate`` sends and receives
     for which the thread waits only at the end of a step.
