@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Option, argument, clusters, gpus
-from trine.cli.options import traces as known_traces
+from trine.cli.completions import clusters, gpus
+from trine.cli.completions import traces as known_traces
+from trine.cli.options import OUTPUT, Option, argument
 from trine.cli.output import show, write_json, written
 from trine.cli.progress import RowsLine
 from trine.errors import InputError

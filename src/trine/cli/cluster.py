@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trine.cli.completions import clusters, gpus
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
-from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
+from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError, SpecError

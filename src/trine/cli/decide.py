@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import (
-    GRADIENT_WORDS,
-    LOSS_WORDS,
-    OUTPUT,
-    Brief,
-    Details,
-    Json,
-    Option,
-    argument,
-    clusters,
-    models,
-    software_profiles,
-)
+from trine.cli.completions import clusters, models, software_profiles
+from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
 from trine.cli.parameters import Given
 from trine.cli.progress import RowsLine

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from trine.cli.options import Json, argument, software_profiles
+from trine.cli.completions import software_profiles
+from trine.cli.options import Json, argument
 from trine.cli.output import show, show_table, write_json
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
-from trine.cli.options import models as known
+from trine.cli.completions import gpus, software_profiles, traces
+from trine.cli.completions import models as known
+from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json
 from trine.common.units import finite_number, format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS

@@ -6,24 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.completions import workloads
 from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.emit import EmitAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, group_machine, job_machine
-from trine.cli.options import (
-    CHANCE,
-    OUTPUT,
-    RANKS,
-    Brief,
-    Details,
-    Json,
-    Option,
-    Parquet,
-    Perfetto,
-    Timeline,
-    argument,
-    workloads,
-)
+from trine.cli.options import CHANCE, OUTPUT, RANKS, Brief, Details, Json, Option, Parquet, Perfetto, Timeline, argument
 from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched

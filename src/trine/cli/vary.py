@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs, show_answer, write_json
+from trine.cli.output import show_answer, write_json
+from trine.cli.output_files import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs
 from trine.cli.parameters import CommandParameter
 from trine.errors import InputError
 

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
-from trine.cluster.tables import LinkedDevices, LinkTable, joined_sets
+from trine.cluster.tables import LinkedDevices, LinkTable
+from trine.cluster.tiers import joined_sets
 from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)

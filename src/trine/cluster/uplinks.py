@@ -13,7 +13,7 @@ from trine.cluster.data import SHORTEST, SPLIT
 from trine.cluster.parts import NIC, SCALE_OUT, SCALE_UP
 from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import MAX_LEVELS, levels_above
+from trine.cluster.tiers import MAX_LEVELS, levels_above
 from trine.common.arrays import Int32, Int64
 
 #: trine warns about uplinks above this multiple of their even share.

@@ -44,8 +44,8 @@ from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 
-# Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
-# (docs/background/operator-time.md, with the results of other shares).
+#: Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
+#: (docs/background/operator-time.md, with the results of other shares).
 _ALGORITHM_SHARE = 0.25
 #: Families with tables for 16-bit types.
 _IN_HALF = ("linear", "matmul", "attention")

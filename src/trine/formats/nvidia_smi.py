@@ -12,7 +12,7 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
-from trine.cluster.tables import joined_sets
+from trine.cluster.tiers import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.gpu_names import gpu_of_text, listed_gpus

@@ -12,7 +12,8 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.presets import library_of_gpu, load_gpu
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import LinkTable, joined_sets
+from trine.cluster.tables import LinkTable
+from trine.cluster.tiers import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media

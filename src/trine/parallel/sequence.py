@@ -23,7 +23,7 @@ from trine.parallel.tensor import SplitCollectives, sums_of
 from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 from trine.software.precision import CAST_DTYPES
-from trine.workload.synthesis.graph import HEAD_NORMS
+from trine.workload.synthesis.written_style import HEAD_NORMS
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 #: A GEMM runs in pieces if they end earlier by at least this part; smaller gains are below the accuracy of the times.

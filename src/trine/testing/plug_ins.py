@@ -19,7 +19,8 @@ from trine.errors import PlanError, TrineError
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.graph.workload import Operator, Workload
 from trine.testing import schedule_proof
-from trine.workload.native import check_workload, load_native, save
+from trine.workload.consistency import check_workload
+from trine.workload.native import load_native, save
 from trine.workload.readers import TraceReader
 
 # Assertions that the conformance checks share.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, software_profiles
+from trine.cli.completions import software_profiles
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option
 from trine.cli.output import end, say, show, show_answer, to_terminal, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
 from trine.results.text import first_screen

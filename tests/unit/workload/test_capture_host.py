@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import trine
 from trine.workload.tracing import tracer
-from trine.workload.tracing.tracer import describe_machine
+from trine.workload.tracing.machine import describe_machine
 
 MODULE_OF_DRIVER = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023

@@ -5,21 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.collective import Question, alias
+from trine.cli.completions import collectives, networks
 from trine.cli.layout import imbalance_fields
 from trine.cli.machine import MachineOptions, group_machine
-from trine.cli.options import (
-    HOW,
-    JOB,
-    NETWORK_WORDS,
-    OUTPUT,
-    Brief,
-    Details,
-    Json,
-    Option,
-    argument,
-    collectives,
-    networks,
-)
+from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, say, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions

@@ -134,7 +134,7 @@ class LoadStoreQuestion:
 
     def _compared(self, cluster: Cluster, options: LoadStoreOptions) -> FidelityResult:
         from trine.gpu.collective import compare_fidelity
-        from trine.gpu.collective.query import shared_algorithm
+        from trine.gpu.collective.two_levels import shared_algorithm
 
         operator = replace(self.operator, algorithm=shared_algorithm(self.op, self.operator.algorithm))
         return compare_fidelity(self.op, self.sizes, cluster, options=options, operator=operator, network=self.network)

@@ -15,7 +15,8 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
-from trine.gpu.collective.runs import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, LoadStoreRow
+from trine.gpu.collective.runs import LoadStoreRow
+from trine.gpu.collective.time_split import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS
 from trine.gpu.model import GpuModel
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.summary import use_vendor_terms

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trine.gpu.kernels.builder import CollectiveBuilder, Peers, RankBarrier, Region, Signal, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
 from trine.gpu.kernels.nccl_nvls import nccl_nvls
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import Peers, RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.builder import CollectiveBuilder, Region, Signal, SignalTable, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import Signal
 from trine.gpu.program import DMA, WRITE, GpuProgram
 
 

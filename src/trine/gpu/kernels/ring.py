@@ -8,8 +8,9 @@ previous one, once that rank has signalled that its chunk is ready.
 from __future__ import annotations
 
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.builder import CollectiveBuilder, RankBarrier, Region, Signal, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 NEXT, PREVIOUS = (1,), (-1,)

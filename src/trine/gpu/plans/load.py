@@ -23,12 +23,11 @@ from trine.gpu.plans.reading import (
     MAX_CHUNKS,
     MAX_OPERATIONS,
     MAX_RANKS,
-    STEPS,
     check_plan_shape,
     chunks_of_size,
-    vocabularies,
     walk,
 )
+from trine.gpu.plans.vocabulary import STEPS, vocabularies
 
 # MSCCL algorithms in XML (Azure/msccl-tools @7e7d6bf): docs/formats/mscclpp.md.
 

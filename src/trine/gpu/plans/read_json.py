@@ -7,21 +7,8 @@ from dataclasses import replace
 
 from trine.errors import nearest
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.reading import (
-    COLLECTIVES,
-    MAX_BYTES,
-    MAX_CHUNKS,
-    MAX_RANKS,
-    PACKET,
-    SIGNALS,
-    Move,
-    OperandKind,
-    PlanFields,
-    PlanVocabulary,
-    Side,
-    chunks_of_size,
-    pick,
-)
+from trine.gpu.plans.reading import COLLECTIVES, MAX_BYTES, MAX_CHUNKS, MAX_RANKS, PlanFields, chunks_of_size, pick
+from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.

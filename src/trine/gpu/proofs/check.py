@@ -13,8 +13,9 @@ import numpy as np
 from trine.errors import InputError, nearest
 from trine.gpu.builder import Operand
 from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, Buffer, GpuProgram
-from trine.gpu.proofs.memory import NOTHING, Cells, DecodedOp, Index, Values, decode, make_cells
+from trine.gpu.proofs.memory import NOTHING, Cells, Index, Values, make_cells
 from trine.gpu.proofs.run import ProofRun
+from trine.gpu.proofs.state import DecodedOp, decode
 
 # Inputs and expected results of a collective, as numbers that stand for parts of the ranks' inputs.
 

@@ -16,20 +16,12 @@ from trine.errors import DeadlockError, InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand
 from trine.gpu.program import GpuProgram
-from trine.gpu.proofs.memory import (
-    NOTHING,
-    CellMemory,
-    Cells,
-    Clock,
+from trine.gpu.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, buffer_of, combine
+from trine.gpu.proofs.state import (
     DecodedOp,
-    Index,
     ProofSemaphore,
     ProofWavefront,
-    Race,
     ReleaseToken,
-    Values,
-    buffer_of,
-    combine,
     is_flagged_write,
     ports_of,
     releases,

@@ -21,7 +21,6 @@ from trine.workload.synthesis.transformer import (
     add_positions,
     attend,
     cross_entropy,
-    dropped,
     elementwise,
     embedding,
     linear,
@@ -29,6 +28,7 @@ from trine.workload.synthesis.transformer import (
     projected,
     residual,
 )
+from trine.workload.synthesis.unfused import dropped
 
 REPLICATED: Attributes = {"replicated": True}
 

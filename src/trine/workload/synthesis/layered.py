@@ -53,7 +53,6 @@ from trine.workload.synthesis.transformer import (
     combine,
     cross_entropy,
     dispatch,
-    dropped,
     elementwise,
     embedding,
     linear,
@@ -63,6 +62,7 @@ from trine.workload.synthesis.transformer import (
     residual,
     top_k,
 )
+from trine.workload.synthesis.unfused import dropped
 
 #: Products that each tensor-parallel rank computes whole.
 WHOLE: Attributes = {"replicated": True}
