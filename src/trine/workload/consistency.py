@@ -6,15 +6,7 @@ import math
 from pathlib import Path
 
 from trine.errors import TraceError, nearest
-from trine.graph.workload import (
-    BACKWARD,
-    FORWARD,
-    PHASES,
-    ROLES,
-    Operator,
-    Tensor,
-    Workload,
-)
+from trine.graph.workload import BACKWARD, FORWARD, PHASES, ROLES, Operator, Tensor, Workload
 
 #: Bytes per element of the dtypes that trine knows; sizes of other dtypes are not checked.
 ITEM_BYTES = {

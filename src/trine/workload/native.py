@@ -15,13 +15,7 @@ from trine.common.inputs import head
 from trine.common.outputs import write_bytes
 from trine.common.units import MAX_INT64
 from trine.errors import TraceError, nearest
-from trine.graph.workload import (
-    Operator,
-    Parameter,
-    RecordedCollective,
-    Tensor,
-    Workload,
-)
+from trine.graph.workload import Operator, Parameter, RecordedCollective, Tensor, Workload
 from trine.workload.consistency import check_workload
 from trine.workload.files import read_json, short
 from trine.workload.readers import TraceReader

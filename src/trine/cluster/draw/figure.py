@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw.hosts import (
-    MORE,
-    DrawnLink,
-    Mark,
-    Picture,
-)
+from trine.cluster.draw.hosts import MORE, DrawnLink, Mark, Picture
 from trine.cluster.draw.positions import lay_out
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
 from trine.common.outputs import save_figure

@@ -6,16 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw.hosts import (
-    MAX_CIRCLE,
-    MAX_SIDE,
-    DrawnLink,
-    Mark,
-    Picture,
-    fabric_levels,
-    lay_out_hosts,
-    short,
-)
+from trine.cluster.draw.hosts import MAX_CIRCLE, MAX_SIDE, DrawnLink, Mark, Picture, fabric_levels, lay_out_hosts, short
 from trine.cluster.parts import GPU, HOST, SWITCH, Link
 
 

@@ -14,9 +14,7 @@ from trine.common.arguments import named_arguments
 from trine.common.observer import OnCompile, OnStage, Progress, observing
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions
-from trine.gpu.collective.result import (
-    LoadStoreCollectiveResult,
-)
+from trine.gpu.collective.result import LoadStoreCollectiveResult
 from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
 from trine.gpu.kernels.moe.options import MOE
 from trine.results.text import unused_options

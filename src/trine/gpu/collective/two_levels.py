@@ -18,13 +18,7 @@ from trine.common.observer import OnCompile, OnStage, Progress, ignore, observin
 from trine.common.units import format_bytes
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions
-from trine.gpu.collective.result import (
-    OVERLAP,
-    PARTS,
-    ComparedRow,
-    FidelityResult,
-    LevelPart,
-)
+from trine.gpu.collective.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
 from trine.gpu.collective.runs import LoadStoreRuns
 from trine.gpu.collective.time_split import LATENCY, LAUNCH, LINKS, split
 from trine.gpu.kernels.build import has_kernel

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from trine.gpu.kernels.builder import CollectiveBuilder, Workgroup
-from trine.gpu.kernels.options import (
-    JOINT,
-)
+from trine.gpu.kernels.options import JOINT
 
 #: Peers of a workgroup: (distance, signal number), in the order of service.
 Peers = Sequence[tuple[int, int]]

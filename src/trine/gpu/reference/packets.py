@@ -10,7 +10,7 @@ from functools import partial
 from trine.common.units import transfer_ps
 from trine.engine.validate import software_latency_ps
 from trine.gpu.reference.events import PACKETS, Action, Key, ServerVisit
-from trine.gpu.reference.requests import Interconnect, PathStop
+from trine.gpu.reference.interconnect import Interconnect, PathStop
 
 
 def _nothing() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trine.gpu.program import ADD_ALL, DATA_OPS, MEMBER_ROLES, READ_ROLES, is_flagged
+from trine.gpu.reference.messages import Messages
 from trine.gpu.reference.packets import CopyEngines
-from trine.gpu.reference.requests import Messages, RequestCounters
+from trine.gpu.reference.requests import RequestCounters
 from trine.gpu.system import GpuSystem
 
 #: More requests than a CU can have in flight.

@@ -16,12 +16,7 @@ from typing import Any
 from trine.common.inputs import PRESETS
 from trine.common.spec import load_mapping
 from trine.errors import SpecError
-from trine.gpu.replay.profile_rows import (
-    RANGE,
-    ProfileRow,
-    selected,
-    spanned,
-)
+from trine.gpu.replay.profile_rows import RANGE, ProfileRow, selected, spanned
 
 ROCPD = "rocpd SQLite"
 _TABLE = re.compile(r"rocpd_(kernel_dispatch|memory_copy|region)(\w*)")

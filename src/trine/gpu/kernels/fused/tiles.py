@@ -14,11 +14,7 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int64
 from trine.errors import InputError
-from trine.gpu.kernels.fused.options import (
-    EMBEDDING,
-    GEMV,
-    FusedOptions,
-)
+from trine.gpu.kernels.fused.options import EMBEDDING, GEMV, FusedOptions
 from trine.gpu.kernels.options import JOINT
 
 #: Limits for all ranks together: a program below 0.4 GB (measured: 38 bytes per operand), and 1 GB of flags.
