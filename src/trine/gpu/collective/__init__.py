@@ -19,7 +19,7 @@ _MODULES = {
     "LoadStoreCollectiveResult": "trine.gpu.collective.result",
     "LoadStoreCosts": "trine.gpu.collective.costs",
     "LoadStoreOptions": "trine.gpu.collective.options",
-    "compare_fidelity": "trine.gpu.collective.query",
+    "compare_fidelity": "trine.gpu.collective.two_levels",
     "loadstore_collective": "trine.gpu.collective.query",
 }
 
