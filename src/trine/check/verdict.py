@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 from trine.check.hypotheses import Expected, Hypothesis
 from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
@@ -133,17 +134,27 @@ def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[f
     return wide or (far if 2 * sum(map(len, far)) > len(sizes) else [])
 
 
+class _RangeVerdict(NamedTuple):
+    """Judgement of sizes above the band; ``is_compared``: whether the verdict lists possible causes."""
+
+    state: str
+    reason: str
+    is_compared: bool
+
+
 def _range_above(
     expected: Expected, measured_ps: Sequence[int], ranges: list[list[int]], log_odds: float
-) -> tuple[str, str, bool]:
-    """Return state, reason, and whether causes are compared, for ranges above the band without a likely fault."""
+) -> _RangeVerdict:
+    """Judge ranges above the band without a likely fault."""
     places = [i for run in ranges for i in run]
     ratio = max(measured_ps[i] / expected.usual[i].time_ps for i in places)
     count = of_sizes(len(places), len(expected.sizes))
     text = f"{count} above the band in a row, up to {ratio:.2g} times slower than predicted"
     if log_odds > MAX_MISFIT_LOG_ODDS:
-        return UNDECIDED, f"{text}; a fault and a wrong prediction are about as likely", True
-    return MISFIT, f"{text}, but no fault is more likely than a wrong prediction", False
+        reason = f"{text}; a fault and a wrong prediction are about as likely"
+        return _RangeVerdict(UNDECIDED, reason, is_compared=True)
+    reason = f"{text}, but no fault is more likely than a wrong prediction"
+    return _RangeVerdict(MISFIT, reason, is_compared=False)
 
 
 def _named_cause(

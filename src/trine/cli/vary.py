@@ -55,11 +55,11 @@ def answer_varied(
     spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
     folder = vary.get("experiment")
     with _spare_folder() if folder is None else nullcontext(folder) as directory:
-        answer, _, is_finished = run_watched(spec, directory, processes=vary.get("processes"))
-        answer = replace(answer, is_kept=folder is not None)
+        watched = run_watched(spec, directory, processes=vary.get("processes"))
+        answer = replace(watched.experiment, is_kept=folder is not None)
         show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
         write_json(answer, shown["json"], words)
-        end_points(answer, is_finished, shown["parquet"])
+        end_points(answer, watched.is_finished, shown["parquet"])
 
 
 def _spare_folder() -> tempfile.TemporaryDirectory[str]:

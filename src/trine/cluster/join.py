@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -116,8 +117,16 @@ def _with_wires(
     )  # fmt: skip
 
 
-def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:
-    """Return the fabric that joins the NICs among ``devices``, its routing, and its description."""
+class _BuiltFabric(NamedTuple):
+    """The fabric that joins the NICs of several nodes, its routing policy, and its description in words."""
+
+    builder: FabricBuilder
+    routing: str
+    description: str
+
+
+def _built_fabric(devices: DeviceTable, fabric: Fabric) -> _BuiltFabric:
+    """Build the fabric that joins the NICs among ``devices``."""
     nics = np.flatnonzero(devices.where(NIC))
     isolated = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
     if len(isolated):
@@ -143,7 +152,7 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
     if fabric.oversubscription != 1:
         no_effect = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{no_effect}"
-    return builder, routing, words
+    return _BuiltFabric(builder, routing, words)
 
 
 def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:

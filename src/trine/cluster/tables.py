@@ -327,6 +327,29 @@ class NodeBlock:
         return tuple(dict.fromkeys(device.node or "" for device in self.node.devices))
 
 
+class DevicePlaces(NamedTuple):
+    """Places of devices, int64[devices] each.
+
+    block: -1 for a fabric switch. copy: node of the block. local: device of the node.
+    """
+
+    block: Int64
+    copy: Int64
+    local: Int64
+
+
+class _DeviceRuns(NamedTuple):
+    """Runs of devices with consecutive numbers, in their order, int64 each.
+
+    width: devices per node. block: -1 for the fabric. shift: number of the first device in the node.
+    """
+
+    start: Int64
+    width: Int64
+    block: Int64
+    shift: Int64
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeLayout:
     """Blocks in order; ``clos``: the fabric, or None for another shape or no fabric.
@@ -340,16 +363,15 @@ class NodeLayout:
     clos: Clos | None
     trimmed: bool = False
 
-    def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
-        """Return (block, node of the block, device of the node), int64[devices] each; block -1: a fabric switch."""
-        starts, widths, owners, shifts = self._segments
-        segment = np.searchsorted(starts, devices, side="right") - 1
-        copy, local = np.divmod(devices - starts[segment], widths[segment])
-        return owners[segment], copy, local + shifts[segment]
+    def places(self, devices: npt.NDArray[np.int64]) -> DevicePlaces:
+        """Return the places of ``devices`` among the blocks and nodes."""
+        runs = self._segments
+        segment = np.searchsorted(runs.start, devices, side="right") - 1
+        copy, local = np.divmod(devices - runs.start[segment], runs.width[segment])
+        return DevicePlaces(runs.block[segment], copy, local + runs.shift[segment])
 
     @cached_property
-    def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Start, devices per node, block (-1: the fabric) and first device in the node, for each run of devices."""
+    def _segments(self) -> _DeviceRuns:
         rows = []
         for number, block in enumerate(self.blocks):
             gpus, devices = len(block.node.gpus), len(block.node.devices)
@@ -357,5 +379,4 @@ class NodeLayout:
             rows.append((block.first_other, devices - gpus, number, gpus))
         rows = sorted(row for row in rows if row[1])
         rows.append((self.fabric_device, 1 << 62, -1, 0))
-        starts, widths, owners, shifts = np.array(rows, np.int64).T
-        return starts, widths, owners, shifts
+        return _DeviceRuns(*np.array(rows, np.int64).T)

@@ -380,7 +380,7 @@ def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[I
     return (InputDifference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
 
 
-def _cells(term: Term) -> tuple[str, str, str, str]:
+def _cells(term: Term) -> tuple[str, ...]:
     return term.name, format_time(term.a_ps), format_time(term.b_ps), _signed(term.difference_ps)
 
 

@@ -211,10 +211,18 @@ def class_between(a: Device, b: Device) -> str:
     return HOST_LINK
 
 
-def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
+class MergedSwitches(NamedTuple):
+    """Devices and cables after merging, and the number of removed switches."""
+
+    devices: list[Device]
+    cables: list[Cable]
+    num_removed: int
+
+
+def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> MergedSwitches:
     """Merge switches that join the same GPUs of a node by equal links into one, and add up their bandwidths.
 
-    Returns devices, wires, and the number of removed switches. Cables between merged switches are removed too.
+    Cables between merged switches are removed too.
     """
     around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
@@ -230,8 +238,8 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
             stands_for[switch] = leaders.setdefault((tuple(gpu_ends), devices[switch].node), switch)
     removed = {switch for switch, leader in stands_for.items() if switch != leader}
     if not removed:
-        return list(devices), list(wires), 0
-    return (*_remove_switches(devices, wires, stands_for, removed), len(removed))
+        return MergedSwitches(list(devices), list(wires), 0)
+    return MergedSwitches(*_remove_switches(devices, wires, stands_for, removed), len(removed))
 
 
 def _remove_switches(

@@ -71,6 +71,18 @@ class Spoke(NamedTuple):
     down: LaneHop
 
 
+class _LinkNumbers(NamedTuple):
+    """Numbers of scale-up links at the ends of a group.
+
+    out: of each link among the source's outgoing ones. into: among the target's incoming ones. num_out: links out of
+    each device.
+    """
+
+    out: dict[int, int]
+    into: dict[int, int]
+    num_out: dict[int, int]
+
+
 class GpuFabric:
     """Paths between the ranks of ``group`` (their devices in ``cluster``), all of one GPU model."""
 
@@ -80,8 +92,8 @@ class GpuFabric:
         self._spokes: dict[tuple[int, ...], dict[int, tuple[Spoke, ...]]] = {}
 
     @cached_property
-    def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Numbers of scale-up links among the source's outgoing and the target's incoming links; links out per device.
+    def _ends(self) -> _LinkNumbers:
+        """Numbers of the scale-up links of the group.
 
         A GPU numbers its links by the distance of the rank at the other end, then links to other devices in the
         cluster's order. The port to the next rank is therefore the same on every GPU.
@@ -94,7 +106,7 @@ class GpuFabric:
         links = np.array([i for i in group_links if self.cluster.links[i].link_class == SCALE_UP], np.int64)
         out, count_out = self._numbered(links, source[links], target[links])
         into, _ = self._numbered(links, target[links], source[links])
-        return out, into, {self.group[rank]: count for rank, count in count_out.items()}
+        return _LinkNumbers(out, into, {self.group[rank]: count for rank, count in count_out.items()})
 
     def _numbered(self, links: Int64, rank_of: Int64, peer: Int64) -> tuple[dict[int, int], dict[int, int]]:
         """Return the number of each link within its rank, and the number of links per rank."""

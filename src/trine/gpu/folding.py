@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +35,10 @@ def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
         return None, obstacle
     reasons: list[tuple[int, str]] = []
     for group in candidates(system.grid):
-        stage, reason, orbits = _broken_by(system, rows, group)
-        if orbits is not None:
-            return folded_system(system, rows, group, orbits), None
-        reasons.append((stage, f"{reason} (under {group})"))
+        tried = _broken_by(system, rows, group)
+        if tried.link_orbits is not None:
+            return folded_system(system, rows, group, tried.link_orbits), None
+        reasons.append((tried.num_passed, f"{tried.reason} (under {group})"))
     # report the group that passes most checks; among equals, the largest
     return None, max(reasons, key=lambda entry: entry[0])[1]
 
@@ -65,17 +66,28 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
     return None
 
 
-def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
-    """Return the number of checks that ``group`` passes, the first failure as text, and the link orbits if all pass."""
+class _Tried(NamedTuple):
+    """Checks of a group of translations.
+
+    num_passed: number of checks that it passes. reason: the first failure, as text. link_orbits: None after a failure.
+    """
+
+    num_passed: int
+    reason: str | None
+    link_orbits: Int32 | None
+
+
+def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> _Tried:
+    """Check whether the ranks of ``system`` behave alike under ``group``."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     translation, origin = group.split(ranks)
     reason = _programs(system, rows, group, translation, origin)
     if reason is not None:
-        return 0, reason, None
+        return _Tried(0, reason, None)
     reason = _memory(system, rows, group, translation, origin)
     if reason is not None:
-        return 1, reason, None
-    return 2, *_link_orbits(system, rows, group)
+        return _Tried(1, reason, None)
+    return _Tried(2, *_link_orbits(system, rows, group))
 
 
 def _programs(system: GpuSystem, rows: RankRows, group: Translations, translation: Int64, origin: Int64) -> str | None:

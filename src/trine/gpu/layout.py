@@ -141,7 +141,16 @@ def layout_of(model: GpuModel) -> GpuLayout:
     )  # fmt: skip
 
 
-def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+class _LinkNames(NamedTuple):
+    """Names and kinds of the links of a NoC, and the routers at their ends (-1: no router)."""
+
+    names: list[str]
+    kinds: list[str]
+    source: list[int]
+    target: list[int]
+
+
+def _mesh_names(model: GpuModel) -> _LinkNames:
     """Return links out of CUs, links into CUs, four out of each router; links over the mesh's edge are never used."""
     noc = model.noc
     if noc.rows < 1 or noc.cols < 1:
@@ -158,16 +167,16 @@ def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[
             kinds.append("noc")
             source.append(router if exists else -1)
             target.append(other if exists else -1)
-    return names, kinds, source, target
+    return _LinkNames(names, kinds, source, target)
 
 
-def _crossbar_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+def _crossbar_names(model: GpuModel) -> _LinkNames:
     ends = [f"cu{i}" for i in range(model.num_cus)]
     ends += [f"channel{i}" for i in range(model.memory.num_channels)]
     ends += [f"port{i}" for i in range(model.ports.count)]
     names = [f"{end}.{side}" for end in ends for side in ("out", "in")]
     kinds = ["cu" if name.startswith("cu") else "noc" for name in names]
-    return names, kinds, [-1] * len(names), [-1] * len(names)
+    return _LinkNames(names, kinds, [-1] * len(names), [-1] * len(names))
 
 
 def router_of(model: GpuModel, kind: str, i: int) -> int:

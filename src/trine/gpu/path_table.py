@@ -44,8 +44,16 @@ class OperandPairs(NamedTuple):
     of_member: Int32
 
 
-def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]:
-    """Return all paths, the pairs of operands, and the paths over the fabric."""
+class SystemPaths(NamedTuple):
+    """All paths of a system: the tables of the loop, the pairs of operands, and the paths over the fabric."""
+
+    table: PathTable
+    pairs: OperandPairs
+    fabric: FabricPaths
+
+
+def make_paths(system: GpuSystem) -> SystemPaths:
+    """Return all paths of ``system``."""
     paths = [system.layout.paths(*kind) for kind in PATHS]
     begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
     fabric = FabricPaths(system, Lanes(system.num_gpus * system.layout.num_resources))
@@ -68,7 +76,7 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]
         pairs=_records(PAIR, fabric.pairs()),
         route_path=np.array(route_path, np.int32),
     )
-    return table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric
+    return SystemPaths(table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric)
 
 
 def _steps(hops: Int32, ptr: Int32) -> Int32:

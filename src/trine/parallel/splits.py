@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from trine.common.kept import keep
 from trine.common.units import format_bytes
@@ -74,15 +75,24 @@ def split_operators(
         groups |= met
 
 
+class _Attempt(NamedTuple):
+    """One pass over the operators.
+
+    divided: the part of each divided storage that a rank holds. unmet: column operators whose split output reaches an
+    operator that needs all of it. met: those whose output reaches an attention with fewer KV heads than ranks.
+    """
+
+    splits: dict[int, TensorSplit]
+    divided: dict[int, Fraction]
+    unmet: set[int]
+    met: dict[int, Groups]
+
+
 def _attempt(
     workload: Workload, style: str, degree: int, kinds: Collection[str], gathered: set[int],
     groups: Mapping[int, Groups],
-) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:  # fmt: skip
-    """Try one pass over the operators.
-
-    The last two results are the column operators whose split output reaches an operator that needs all of it, and
-    those whose output reaches an attention with fewer KV heads than ranks.
-    """
+) -> _Attempt:  # fmt: skip
+    """Try one pass over the operators."""
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
     parts: dict[int, Fraction] = {}
     splits: dict[int, TensorSplit] = {}
@@ -135,7 +145,7 @@ def _attempt(
             splits[op.id] = TensorSplit("shared", "", False)
     returned = _last_outputs(workload)
     unmet.update(divided[s] for s in sorted(divided) if s in returned)
-    return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+    return _Attempt(splits, {s: parts[s] for s in divided}, unmet - gathered, met)
 
 
 def _is_whole_adapter(op: Operator, is_divided: bool, of_layer: Mapping[str, TensorSplit]) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.draw.hosts import MORE, DrawnLink, Mark, Picture
@@ -77,12 +77,21 @@ def _title(cluster: Cluster) -> str:
     return f"{cluster.name}: {len(cluster.gpus)} GPUs{where}"
 
 
-def _extent(picture: Picture) -> tuple[float, float, float, float]:
+class _Extent(NamedTuple):
+    """Edges of the drawn area."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+
+def _extent(picture: Picture) -> _Extent:
     xs = [mark.x for mark in picture.marks] + [edge for f in picture.frames for edge in (f.left, f.right)]
     ys = [mark.y for mark in picture.marks] + [edge for f in picture.frames for edge in (f.bottom, f.top)]
     bent = [line.bend * _length(picture.marks, line) / 2 for line in picture.lines]
     spare = max(bent, default=0.0)
-    return min(xs) - 0.9, max(xs) + 0.9 + spare, min(ys) - 0.7, max(ys) + 0.6 + spare
+    return _Extent(min(xs) - 0.9, max(xs) + 0.9 + spare, min(ys) - 0.7, max(ys) + 0.6 + spare)
 
 
 def _length(marks: Sequence[Mark], line: DrawnLink) -> float:

@@ -112,6 +112,19 @@ class Use(NamedTuple):
     latencies_ps: list[int]
 
 
+class Way(NamedTuple):
+    """The way of messages between two GPUs of a domain.
+
+    hops: direct links between two GPUs of the domain, and the fraction of the bytes on each. links: other links, with
+    their fractions. uses_host: whether the way leads through hosts.
+    """
+
+    latency_ps: int
+    hops: list[tuple[tuple[int, int], float]]
+    links: list[tuple[int, float]]
+    uses_host: bool = False
+
+
 class PairTable:
     """Routes between the GPUs of a domain: the direct link; else the cluster's route if it uses only such links; else a
     relay through one GPU, as libraries do if GPUs do not forward; else hosts.
@@ -137,12 +150,12 @@ class PairTable:
         latencies = []
         uses_host = 0
         for source, target in pairs:
-            latency_ps, hops, links, is_hosted = self.way(source, target)
-            latencies.append(latency_ps)
-            uses_host = max(uses_host, is_hosted)
-            for hop, part in hops:
+            way = self.way(source, target)
+            latencies.append(way.latency_ps)
+            uses_host = max(uses_host, way.uses_host)
+            for hop, part in way.hops:
                 load[hop] = load.get(hop, 0.0) + part
-            for link, part in links:
+            for link, part in way.links:
                 link_load[link] = link_load.get(link, 0.0) + part
         rates = [self.rates[i][j] / times for (i, j), times in load.items()]
         rates += [_link_rate(self.cluster, link) / times for link, times in link_load.items()]
@@ -159,28 +172,27 @@ class PairTable:
         """Return the rate of each pair in an all-to-all exchange; for many GPUs, from a sample of shifts."""
         return _exchange_rate(len(self.domain), self.concurrent_use)
 
-    def way(
-        self, source: int, target: int
-    ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
-        """Return the latency, the fractions on hops of the domain and on other links, and whether hosts are used."""
+    def way(self, source: int, target: int) -> Way:
+        """Return the way between two GPUs: a direct link, the routes of the cluster, or a third GPU."""
         if self.rates[source][target]:
-            return self.latency_ps[source, target], [((source, target), 1.0)], [], False
+            return Way(self.latency_ps[source, target], [((source, target), 1.0)], [])
         try:
             paths = self.cluster.paths(self.domain[source], self.domain[target])
         except SpecError:
             paths = ()
         if paths and all(link in self._pair_of_link for route, _ in paths for link in route):
             hops = [(self._pair_of_link[link], part) for route, part in paths for link in route]
-            return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
+            return Way(max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [])
         middles = [gpu for gpu, rate in enumerate(self.rates[source]) if rate and self.rates[gpu][target]]
         if middles:
             legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((source, middle), (middle, target))]
             latency_ps = max(self.latency_ps[source, m] + self.latency_ps[m, target] for m in middles)
-            return latency_ps, legs, [], False
+            return Way(latency_ps, legs, [])
         if not paths:  # no described link: the way leads through undescribed hosts
-            return 0, [], [], True
+            return Way(0, [], [], uses_host=True)
         link_parts = [(link, part) for route, part in paths for link in route]
-        return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], link_parts, True
+        latency_ps = max(self.cluster.route_latency_ps(route) for route, _ in paths)
+        return Way(latency_ps, [], link_parts, uses_host=True)
 
 
 def _link_rate(cluster: Cluster, link: int) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +190,9 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library orders GPUs itself, regardless of rank numbers
     domains = domains_of(cluster, gpus)
     inner, path = _inner_tier(cluster, domains)
-    pair_rate, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
+    bounds = _PairBounds(float("inf"), float("inf"), 0)
+    if len(domains) > 1:
+        bounds = _exchanges(cluster, domains)
     table = cluster.device_table
     models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
@@ -199,8 +201,8 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         library=cluster.library or library_of_gpu(oldest(models)) or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
         multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
-        sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=pair_rate, root_pair_bytes_per_s=root,
-        far_latency_ps=far_ps, same_gpus=have_one_capability(models),
+        sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=bounds.exchange,
+        root_pair_bytes_per_s=bounds.rooted, far_latency_ps=bounds.latency_ps, same_gpus=have_one_capability(models),
     )  # fmt: skip
 
 
@@ -299,7 +301,7 @@ def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: S
     layout = cluster.device_table.layout
     assert layout is not None
     gpus = np.concatenate([np.array(domain) for domain in domains])
-    node_class, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
+    node_class, local = node_make[gpus].tolist(), layout.places(gpus).local.tolist()
     ends = list(accumulate(map(len, domains), initial=0))
     return [(node_class[first], tuple(local[first:last])) for first, last in pairwise(ends)]
 
@@ -345,8 +347,19 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     )  # fmt: skip
 
 
-def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:
-    """Return upper bounds of bytes/s per pair of GPUs, all-to-all and first-to-all, and the longest latency of a pair.
+class _PairBounds(NamedTuple):
+    """Upper bounds of the bytes/s of each pair of GPUs, and the longest latency of a pair.
+
+    exchange: in an all-to-all exchange. rooted: between the first GPU and all others.
+    """
+
+    exchange: float
+    rooted: float
+    latency_ps: int
+
+
+def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> _PairBounds:
+    """Return upper bounds of the rate of pairs of GPUs.
 
     Messages follow the cluster's routes; the busiest link, at its peak rate, sets the bound. Messages between domains
     count, and messages inside domains without scale-up links, because they cross the same links. With too many pairs
@@ -369,7 +382,7 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
     exchange = (float("inf"), 0)
     if size * size <= MAX_ROUTES:
         exchange = bound_of(np.repeat(ranks, size), np.tile(ranks, size))
-    return exchange[0], min(out[0], back[0]), max(exchange[1], out[1], back[1])
+    return _PairBounds(exchange[0], min(out[0], back[0]), max(exchange[1], out[1], back[1]))
 
 
 def headroom_of(link: Link) -> float:

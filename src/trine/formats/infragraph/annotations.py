@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trine.cluster.parts import GPU, Device
 from trine.common.spec import check, load_mapping
@@ -33,10 +33,18 @@ def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple
     return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)
 
 
+class Annotated(NamedTuple):
+    """Devices in the order of their ranks, the cables between them, and a note on each unused attribute."""
+
+    devices: list[Device]
+    cables: list[Cable]
+    unused: list[str]
+
+
 def apply_annotations(
     spec: AnnotationFile, file: str, expanded: Expanded, devices: Sequence[Device], wires: Sequence[Cable]
-) -> tuple[list[Device], list[Cable], list[str]]:
-    """Sort the GPUs by their ``rank``; return devices, wires and a note on each unused attribute.
+) -> Annotated:
+    """Sort the GPUs by their ``rank``.
 
     Raises SpecError: an annotation of a missing node, or ranks that do not number all GPUs from 0.
     """
@@ -50,11 +58,11 @@ def apply_annotations(
                     ranks[match] = _rank(attribute.value, file, f"nodes[{number}]")
     unused = [f"unused annotation {text}" for text in _unused(spec)]
     if not ranks:
-        return list(devices), list(wires), unused
+        return Annotated(list(devices), list(wires), unused)
     order = _order(ranks, devices, file)
     position = {old: new for new, old in enumerate(order)}
     moved_wires = [wire._replace(a=position[wire.a], b=position[wire.b]) for wire in wires]
-    return [devices[old] for old in order], moved_wires, unused
+    return Annotated([devices[old] for old in order], moved_wires, unused)
 
 
 def _rank(text: str, file: str, field: str) -> int:

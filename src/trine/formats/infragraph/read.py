@@ -57,11 +57,13 @@ def infragraph_cluster(
         spoken = read_annotations(file if annotations is None else annotations, inner if annotations is None else None)
         devices, wires, unused = apply_annotations(*spoken, expanded, devices, wires)
         notes.extend(unused)
-    merged, fewer, num_merged = merge_parallel_switches(devices, wires)
+    merged = merge_parallel_switches(devices, wires)
     if merge_switches:
-        devices, wires = merged, fewer
-        notes.append(f"{num_merged} switches merged into others that join the same devices; their bandwidths add up")
-    elif num_merged:
+        devices, wires = merged.devices, merged.cables
+        notes.append(
+            f"{merged.num_removed} switches merged into others that join the same devices; their bandwidths add up"
+        )
+    elif merged.num_removed:
         notes.append(
             "several switches join the same GPUs, and messages use all of them at once: --merge-switches "
             "(merge_switches=True) makes one of each group"

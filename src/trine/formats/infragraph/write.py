@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,8 +27,15 @@ from trine.formats.reader import Cable
 
 _CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}
 #: An endpoint: instance (None within a device), component, number.
-_End = tuple[str | None, str, int]
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class _End(NamedTuple):
+    """End of an edge: an instance (None inside a device), a component, and its number."""
+
+    instance: str | None
+    component: str
+    number: int
 
 
 def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
@@ -169,13 +176,13 @@ class _Export:
                 {"name": component, "description": _mark(extra), "count": len(members), "choice": _CHOICES[first.kind]}
             )
             kind.ends.extend((component, number) for number in range(len(members)))
-        kind.edges = list(_edges(group.wires, lambda i: (None, *kind.ends[i]), kind.links, None))
+        kind.edges = list(_edges(group.wires, lambda i: _End(None, *kind.ends[i]), kind.links, None))
         return kind
 
-    def instance_end(self, member: int) -> tuple[str | None, str, int]:
+    def instance_end(self, member: int) -> _End:
         group = self.group_of[member]
         assert group.type is not None
-        return (f"{group.instance}[0]", *group.type.ends[self.local[member]])
+        return _End(f"{group.instance}[0]", *group.type.ends[self.local[member]])
 
 
 def _grouped(devices: Sequence[Device]) -> list[_Group]:
@@ -242,9 +249,9 @@ def _continues(run: Sequence[tuple[_End, _End]], pair: tuple[_End, _End]) -> boo
         before, after = run[-1][side], pair[side]
         if before[:2] != after[:2]:
             return False
-        steps.append(after[2] - before[2])
+        steps.append(after.number - before.number)
     if len(run) > 1:
-        return steps == [run[1][side][2] - run[0][side][2] for side in (0, 1)]
+        return steps == [run[1][side].number - run[0][side].number for side in (0, 1)]
     return steps in ([1, 1], [1, 0], [0, 1]) and run[0][0][:2] != run[0][1][:2]
 
 
@@ -252,10 +259,10 @@ def _edge(run: Sequence[tuple[_End, _End]], link: str, instance: str | None) -> 
     ends = []
     for side in (0, 1):
         owner, component, first = run[0][side]
-        last = run[-1][side][2]
+        last = run[-1][side].number
         text = f"{component}[{first}]" if first == last else f"{component}[{first}:{last + 1}]"
         ends.append({"component": text} if instance is None else {instance: owner, "component": text})
-    one_fixed = len(run) > 1 and any(run[0][side][2] == run[-1][side][2] for side in (0, 1))
+    one_fixed = len(run) > 1 and any(run[0][side].number == run[-1][side].number for side in (0, 1))
     return {"ep1": ends[0], "ep2": ends[1], "scheme": "many2many" if one_fixed else "one2one", "link": link}
 
 

@@ -56,6 +56,14 @@ class Region(NamedTuple):
         return Operand(roles[1], distance, address, self.step, self.flags + chunk * self.lines + line)
 
 
+class PayloadEnds(NamedTuple):
+    """Input and output of a collective, and the lines of a chunk."""
+
+    source: Region
+    result: Region
+    lines: int
+
+
 class CollectiveBuilder(ProgramBuilder):
     """Builder of rank 0's program: add regions first, then workgroups."""
 
@@ -72,12 +80,12 @@ class CollectiveBuilder(ProgramBuilder):
         step = self.options.step_bytes
         return Region(self.buffer(name, chunks * lines * step), lines, step, by_rank=chunks > 1, flags=-1)
 
-    def ends(self, inputs: int, outputs: int) -> tuple[Region, Region, int]:
-        """Add input and output; return both and the lines per chunk, for a payload cut into the larger count."""
+    def ends(self, inputs: int, outputs: int) -> PayloadEnds:
+        """Add input and output with these numbers of chunks; the larger one divides the payload."""
         lines = self.options.lines(max(inputs, outputs))
-        return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
+        return PayloadEnds(self.data("input", inputs, lines), self.data("output", outputs, lines), lines)
 
-    def collective_ends(self) -> tuple[Region, Region, int]:
+    def collective_ends(self) -> PayloadEnds:
         """Add input and output; the input of a reduction and the output of a gather have one chunk per rank."""
         ranks = self.options.num_ranks
         return self.ends(ranks if self.options.reduces else 1, ranks if self.options.gathers else 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Workgroup
 from trine.gpu.kernels.nccl_nvls import nccl_nvls
 from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.kernels.signals import Peers, RankBarrier, Signal
@@ -104,7 +104,9 @@ def put_and_reduce(options: KernelOptions) -> GpuProgram:
     The parts of a chunk go to the chunk's rank, or, in an all-reduce, all parts to all ranks. They go through scratch,
     so every byte passes memory twice, and the sum begins after the last part's signal.
     """
-    builder, source, result, lines, has_chunks = _one_step("put", "oneshot", options)
+    builder = _one_step("put", "oneshot", options)
+    has_chunks = _has_chunks(options)
+    source, result, lines = builder.ends(options.num_ranks if has_chunks else 1, 1)
     slots = builder.slots("scratch", options.num_ranks - 1, lines)
     barrier, signal = RankBarrier(builder, options.distances, default="none"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
@@ -122,7 +124,8 @@ def get_and_reduce(options: KernelOptions) -> GpuProgram:
 
     It reads its chunk, or, in an all-reduce, the whole inputs, and adds up lines on arrival.
     """
-    builder, source, result, lines, _ = _one_step("get", "oneshot-get", options)
+    builder = _one_step("get", "oneshot-get", options)
+    source, result, lines = builder.ends(options.num_ranks if _has_chunks(options) else 1, 1)
     barrier = RankBarrier(builder, options.distances, default="both")
     for group in barrier.around(builder.workgroups(lines)):
         sources = [group.read(source, d) for d in (0, *group.rotated(options.distances))]
@@ -130,13 +133,15 @@ def get_and_reduce(options: KernelOptions) -> GpuProgram:
     return builder.finished()
 
 
-def _one_step(
-    scatter: str, all_reduce: str, options: KernelOptions
-) -> tuple[CollectiveBuilder, Region, Region, int, bool]:
-    """Return a builder named after the collective's algorithm, its ends, and whether the input has a chunk per rank."""
-    has_chunks = options.op == "reduce_scatter"
-    builder = CollectiveBuilder(f"{options.op}/{scatter if has_chunks else all_reduce}", options)
-    return builder, *builder.ends(options.num_ranks if has_chunks else 1, 1), has_chunks
+def _has_chunks(options: KernelOptions) -> bool:
+    """Return whether the input of a reduction in one step has a chunk per rank."""
+    return options.op == "reduce_scatter"
+
+
+def _one_step(scatter: str, all_reduce: str, options: KernelOptions) -> CollectiveBuilder:
+    """Return a builder named after the algorithm of the collective."""
+    algorithm = scatter if _has_chunks(options) else all_reduce
+    return CollectiveBuilder(f"{options.op}/{algorithm}", options)
 
 
 def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:

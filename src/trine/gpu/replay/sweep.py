@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trine.common._version import __version__
 from trine.common.observer import OnCompile, observing
@@ -22,13 +22,23 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import columns, first_screen, wrapped_at
 
 MAX_RUNS = 10_000
+
+
+class _Axis(NamedTuple):
+    """Horizontal axis of the curves: key of a row, label, and factor from the row to the label's unit."""
+
+    key: str
+    label: str
+    scale: float
+
+
 #: Option that may vary -> (key in a row, axis label, factor to the axis unit).
 _AXES = {
-    "wakeup": ("wakeup_s", "wake-up time, us", 1e6),
-    "rows": ("rows", "rows", 1),
-    "cols": ("cols", "columns", 1),
-    "peers": ("peers", "replayed peers", 1),
-    "issue_seed": ("issue_seed", "seed of the issue order", 1),
+    "wakeup": _Axis("wakeup_s", "wake-up time, us", 1e6),
+    "rows": _Axis("rows", "rows", 1),
+    "cols": _Axis("cols", "columns", 1),
+    "peers": _Axis("peers", "replayed peers", 1),
+    "issue_seed": _Axis("issue_seed", "seed of the issue order", 1),
 }
 
 #: Options with several values. Wake-up times of a workload run one after the other, its wait methods in one group.
@@ -90,15 +100,15 @@ class Sweep(Report):
     finished: bool = True
 
     @property
-    def axis(self) -> tuple[str, str, float]:
-        """Key, label and scale of the horizontal axis."""
-        return next((_AXES[name] for name in _AXES if name in self.varied), _AXES["wakeup"])
+    def axis(self) -> _Axis:
+        """The horizontal axis: the first option that varies."""
+        return next((axis for name, axis in _AXES.items() if name in self.varied), _AXES["wakeup"])
 
     def curves(self, axis: str) -> dict[str, list[Row]]:
         """Return the rows grouped by the other varied options, each group sorted by ``axis``."""
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
-            keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
+            keys = [other.key for name, other in _AXES.items() if name in self.varied and other.key != axis]
             parts = [_value_text(key, row[key]) for key in keys]
             groups.setdefault(", ".join([*parts, str(row["sync"])]), []).append(row)
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in groups.items()}
@@ -151,8 +161,8 @@ class Sweep(Report):
     def _draw(self) -> Any:
         if len(self.rows) < 2:
             raise InputError("one run is no curve: give several values")
-        axis, label, scale = self.axis
-        return draw_grid(self.curves(axis), axis, label, scale, self.headline)
+        axis = self.axis
+        return draw_grid(self.curves(axis.key), *axis, self.headline)
 
     def document(self) -> Row:
         """Return plain data (docs/reference/eidolon-json.md)."""
