@@ -150,7 +150,8 @@ def printed_text(text: str) -> str:
             for side in (row.get("out_of_place"), row.get("in_place")):
                 time = side and side.get("time", side.get("cpu_time"))
                 cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
-            lines.append(" ".join("N/A" if cell is None else str(cell).strip() for cell in cells))
+            row_text = " ".join("N/A" if cell is None else str(cell).strip() for cell in cells)
+            lines.append(row_text)
         return "\n".join(lines)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
         return text

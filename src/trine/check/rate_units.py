@@ -69,7 +69,11 @@ def read_units(rows: Sequence[LogRow], blocks: int | None, states_unit: bool) ->
 
     blocks: size / (count x bytes of an element) if constant. states_unit: the header names the unit of the times.
     """
-    factors = [each for row in rows for measure in (row.out_of_place, row.in_place) if (each := _factor(row, measure))]
+    factors = []
+    for row in rows:
+        for measure in (row.out_of_place, row.in_place):
+            if each := _factor(row, measure):
+                factors.append(each)
     if not factors:
         return RateUnits()
     factor = median(value for value, _ in factors)

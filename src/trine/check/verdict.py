@@ -114,7 +114,11 @@ def _slow_runs(
     """Return the runs of sizes above the band that a fault explains."""
     sizes = expected.sizes
     if len(sizes) < FEW_SIZES:
-        return [run for run in runs if any(sizes[i] >= DECIDES_BYTES for i in run)]
+        decisive = []
+        for run in runs:
+            if any(sizes[i] >= DECIDES_BYTES for i in run):
+                decisive.append(run)
+        return decisive
     wide = [run for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
     in_middle = bool(runs) and runs[0][0] > 0 and runs[-1][-1] < len(sizes) - 1
     if log_odds >= (MIN_MIDDLE_LOG_ODDS if in_middle else MIN_LOG_ODDS):
@@ -123,14 +127,24 @@ def _slow_runs(
     def is_far(i: int) -> bool:
         return sizes[i] >= LARGE_BYTES and measured_ps[i] > FAR_SLOWER * expected.usual[i].time_ps
 
-    return [run for run in runs if any(is_far(a) and is_far(b) for a, b in pairwise(run))]
+    far_runs = []
+    for run in runs:
+        if any(is_far(a) and is_far(b) for a, b in pairwise(run)):
+            far_runs.append(run)
+    return far_runs
 
 
 def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[float]) -> list[list[int]]:
     """Return the runs of neighbouring sizes that lie above the band: clearly, over a wide range, or most sizes."""
     several = [run for run in runs if len(run) > 1]
-    wide = [run for run in several if octaves(sizes, run) >= MIN_OCTAVES and max(above[i] for i in run) > MARGIN]
-    far = [run for run in several if max(above[i] for i in run) > MOST_MARGIN]
+    wide = []
+    for run in several:
+        if octaves(sizes, run) >= MIN_OCTAVES and max(above[i] for i in run) > MARGIN:
+            wide.append(run)
+    far = []
+    for run in several:
+        if max(above[i] for i in run) > MOST_MARGIN:
+            far.append(run)
     return wide or (far if 2 * sum(map(len, far)) > len(sizes) else [])
 
 
@@ -171,11 +185,10 @@ def _named_cause(
         causes = (replace(cited, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not cited))
     elif cause is None:
         causes = _by_error(causes)
-    return Verdict(
-        cause=cause, alike=() if cause is None else weights.alike(cause), causes=causes,
-        stated="" if cited is None else stated[cited.cause.kind],
-        unexplained_from=None if cause is None else _unexplained(expected, measured_ps, cause),
-    )  # fmt: skip
+    alike = () if cause is None else weights.alike(cause)
+    stated_text = "" if cited is None else stated[cited.cause.kind]
+    unexplained_from = None if cause is None else _unexplained(expected, measured_ps, cause)
+    return Verdict(cause=cause, alike=alike, causes=causes, stated=stated_text, unexplained_from=unexplained_from)
 
 
 def _by_error(causes: Sequence[Weighed]) -> tuple[Weighed, ...]:
@@ -227,4 +240,6 @@ def octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
 
 def of_sizes(count: int, total: int) -> str:
     """Return ``3 of 8 sizes lie``."""
-    return f"{count} of {total} {'size' if total == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
+    noun = "size" if total == 1 else "sizes"
+    verb = "lies" if count == 1 else "lie"
+    return f"{count} of {total} {noun} {verb}"

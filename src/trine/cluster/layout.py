@@ -163,14 +163,16 @@ def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) ->
             nodes = first_host + np.arange(block.count, dtype=np.int32)[:, None] * len(hosts) + host
             parts.append(([device.name for device in members], np.tile(kind, block.count), nodes.ravel(), block))
             first_host += block.count * len(hosts)
+    kind_parts = [part[1] for part in parts]
+    node_parts = [part[2] for part in parts]
+    name_parts = [_copied([("", f".{name}") for name in names], block) for names, _, _, block in parts if names]
+    host_parts = [_copied([("", host) for host in block.hosts], block) for block in blocks]
     return DeviceTable(
         kinds=tuple(kinds),
-        kind=np.concatenate([part[1] for part in parts]),
-        node=np.concatenate([part[2] for part in parts]).astype(np.int32),
-        names=JoinedNames(
-            [_copied([("", f".{name}") for name in names], block) for names, _, _, block in parts if names]
-        ),
-        node_names=JoinedNames([_copied([("", host) for host in block.hosts], block) for block in blocks]),
+        kind=np.concatenate(kind_parts),
+        node=np.concatenate(node_parts).astype(np.int32),
+        names=JoinedNames(name_parts),
+        node_names=JoinedNames(host_parts),
     )
 
 

@@ -131,7 +131,10 @@ def _with_one_less(
 ) -> tuple[Callable[[], Cluster], ...]:
     """Return makers of the clusters with one fault less; above MAX_FAULTS, of the cluster without these faults."""
     is_few = len(faults) <= MAX_FAULTS
-    rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))] if is_few else [()]
+    if is_few:
+        rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))]
+    else:
+        rests = [()]
     return (
         *(partial(change, cluster, others) for others in rests),
         *(partial(_changed, change, make, faults) for make in cluster.degraded_from),
@@ -180,7 +183,9 @@ def _links_at(cluster: Cluster, name: str) -> str:
     if device is None:
         return ""
     links = [link.name for link in cluster.links_from(cluster.index(device))]
-    return ", ".join(repr(link) for link in links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
+    listed = ", ".join(repr(link) for link in links[:3])
+    remainder = f" and {len(links) - 3} more" if len(links) > 3 else ""
+    return listed + remainder
 
 
 def _pair_names(cluster: Cluster) -> dict[str, list[int]]:

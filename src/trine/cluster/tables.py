@@ -87,12 +87,14 @@ class DeviceTable(_OnDemand[Device]):
         nodes: dict[str | None, int] = {None: -1}
         kind = [kinds.setdefault(kind_of(device), len(kinds)) for device in devices]
         node = [nodes.setdefault(device.node, len(nodes) - 1) for device in devices]
+        device_names = tuple(device.name for device in devices)
+        node_names = tuple(name for name in nodes if name is not None)
         return cls(
             kinds=tuple(kinds),
             kind=np.array(kind, np.int32),
             node=np.array(node, np.int32),
-            names=tuple(device.name for device in devices),
-            node_names=tuple(name for name in nodes if name is not None),
+            names=device_names,
+            node_names=node_names,
         )
 
     def where(self, *kinds: str) -> npt.NDArray[np.bool_]:
@@ -158,7 +160,10 @@ class LinkTable(_OnDemand[Link]):
         source_of, target_of = np.ascontiguousarray(end_columns[:, 0]), np.ascontiguousarray(end_columns[:, 1])
         if names is None:
             after_ends = EndNames(devices, source_of, target_of)
-            names = after_ends if not name_of else tuple(name_of.get(i, "") or after_ends[i] for i in range(len(ends)))
+            if not name_of:
+                names = after_ends
+            else:
+                names = tuple(name_of.get(i, "") or after_ends[i] for i in range(len(ends)))
         return cls(
             numbers=tuple(numbers), number=np.array(number, np.int32), source=source_of, target=target_of, names=names
         )

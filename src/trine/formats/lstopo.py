@@ -257,7 +257,10 @@ def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, 
             continue  # for NUMA nodes or processing units, which have no NVLinks or XGMI
         names = [word.rpartition(":")[2] for part in element.all("indexes") for word in part.text.split()]
         words = [word for part in element.all("u64values") for word in part.text.split()]
-        numbers = [number for word in words if (number := whole_number(word, most=10**9)) is not None]
+        numbers = []
+        for word in words:
+            if (number := whole_number(word, most=10**9)) is not None:
+                numbers.append(number)
         if len(numbers) != len(words) or len(numbers) != len(names) ** 2:
             counts = f"{len(words)} values for {len(names)} objects"
             raise SpecError(f"has {counts}", file=f"{file}:{element.line}", field=element.get("name"))

@@ -155,7 +155,9 @@ def assemble(
     if any(library_of_gpu(device.gpu) == "rccl" for device in devices):
         library = "rccl"
     if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
-        devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
+        devices = []
+        for device in devices:
+            devices.append(replace(device, forwards=True) if device.kind == GPU else device)
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(

@@ -48,7 +48,10 @@ def to_rows(things: Iterable[Any], keys: str = "") -> list[Row]:
 @cache
 def _columns(kind: type[Any], keys: str) -> tuple[tuple[str, str, int, object], ...]:
     """Return each column of a class: key, attribute, divisor (0: same unit), and a value that means None."""
-    declared = {each.name: each.metadata for each in fields(kind)} if is_dataclass(kind) else {}
+    if is_dataclass(kind):
+        declared = {each.name: each.metadata for each in fields(kind)}
+    else:
+        declared = {}
     renamed = {str(data["key"]): name for name, data in declared.items() if data.get("key")}
     chosen_keys = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
     columns = []

@@ -37,7 +37,11 @@ def details(result: TaskRun) -> str:
         _energy(result),
         _notes(result),
     )
-    return "\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
+    blocks_text = []
+    for block in blocks:
+        if block:
+            blocks_text.append("\n".join(line.rstrip() for line in block))
+    return "\n".join(blocks_text)
 
 
 def _head(result: TaskRun) -> list[str]:
@@ -232,7 +236,9 @@ def _percent(part: int, total: int) -> str:
 
 
 def _fact(value: object) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _short(name: str) -> str:

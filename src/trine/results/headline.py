@@ -285,11 +285,15 @@ def numbers(result: TimedStep) -> Row:
     """Return all headline numbers by JSON key; None for a number with unknown inputs."""
     ends, work = ends_ps(result), result.work
     shortest_ps, longest_ps = ends or (0, 0)
+    shortest = None if ends is None else seconds(shortest_ps)
+    longest = None if ends is None else seconds(longest_ps)
+    band = None if result.band is None else result.band.words
+    mfu_definition = None if work is None else work.mfu_definition
     values: Row = {
-        "step_time_low_s": None if ends is None else seconds(shortest_ps),
-        "step_time_high_s": None if ends is None else seconds(longest_ps),
-        "step_time_band": None if result.band is None else result.band.words,
-        "mfu_definition": None if work is None else work.mfu_definition,
+        "step_time_low_s": shortest,
+        "step_time_high_s": longest,
+        "step_time_band": band,
+        "mfu_definition": mfu_definition,
     }
     for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
         for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):

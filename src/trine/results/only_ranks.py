@@ -32,16 +32,15 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
     sender, receiver = row_of[graph.rank], row_of[graph.peer]
     tasks = np.flatnonzero((sender >= 0) | (receiver >= 0))
     capacity, power = result.memory_capacity_bytes, result.power_w
+    times = {name: getattr(records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
+    memory = None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks)
+    capacities = tuple(capacity[row] for row in rows) if capacity else ()
+    powers = tuple(power[row] for row in rows) if power else ()
     return replace(
-        result,
-        graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows),
-        records=replace(
-            records, **{name: getattr(records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
+        result, graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows), records=replace(
+            records, **times
         ),
-        memory=None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks),
-        memory_capacity_bytes=tuple(capacity[row] for row in rows) if capacity else (),
-        power_w=tuple(power[row] for row in rows) if power else (),
-        part=Part(
+        memory=memory, memory_capacity_bytes=capacities, power_w=powers, part=Part(
             ranks=tuple(ranks), num_ranks=result.num_ranks, ends=_ends(result, tasks),
             step_ends_ps=result.simulated_ends_ps, reasons=lambda: result.wait_reasons[tasks],
         ),
@@ -77,6 +76,13 @@ def _only(graph: TaskGraph, tasks: Int64, sender: Int64, receiver: Int64, rows: 
     stream_of[shown_streams] = np.arange(len(shown_streams))
     row_of = {row: number for number, row in enumerate(rows)}
     is_transfer = graph.kind[tasks] == TRANSFER
+    stream_names = tuple(graph.stream_names[stream] for stream in shown_streams.tolist())
+    stream_ranks = tuple(row_of[int(streams[stream])] for stream in shown_streams.tolist())
+    rank_names = tuple(graph.rank_names[row] for row in rows)
+    collectives = tuple(
+        replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
+        for label in graph.collectives
+    )
     return replace(
         graph,
         **take(graph, tasks)
@@ -90,13 +96,10 @@ def _only(graph: TaskGraph, tasks: Int64, sender: Int64, receiver: Int64, rows: 
         },
         predecessor_ptr=ptr,
         predecessor_idx=predecessors,
-        stream_names=tuple(graph.stream_names[stream] for stream in shown_streams.tolist()),
-        stream_ranks=tuple(row_of[int(streams[stream])] for stream in shown_streams.tolist()),
-        rank_names=tuple(graph.rank_names[row] for row in rows),
-        collectives=tuple(
-            replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
-            for label in graph.collectives
-        ),
+        stream_names=stream_names,
+        stream_ranks=stream_ranks,
+        rank_names=rank_names,
+        collectives=collectives,
     )
 
 
@@ -123,10 +126,10 @@ def _memory(memory: MemoryEvents, tasks: Int64, row_of: Int64, rows: Sequence[in
     number = np.full(num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
     is_shown = row_of[memory.rank] >= 0
+    block = None if memory.block is None else memory.block[is_shown]
+    held = None if memory.held is None else _renumbered(memory.held[is_shown], number)
     return MemoryEvents(
         task=number[memory.task[is_shown]].astype(np.int32), at_end=memory.at_end[is_shown],
         rank=row_of[memory.rank[is_shown]].astype(np.int32), delta_bytes=memory.delta_bytes[is_shown],
-        category=memory.category[is_shown], resident_bytes=memory.resident_bytes[list(rows)],
-        block=None if memory.block is None else memory.block[is_shown],
-        held=None if memory.held is None else _renumbered(memory.held[is_shown], number),
+        category=memory.category[is_shown], resident_bytes=memory.resident_bytes[list(rows)], block=block, held=held,
     )  # fmt: skip

@@ -54,12 +54,15 @@ class Result(TaskRun, Report):
         """Step time, ranks, the slowest rank's compute share, MFU, and whether it fits in memory."""
         name = self.plan.get("workload") or self.plan.get("name")
         needed = summary.memory_needed(self)
+        prefix = f"{name}: " if name else ""
+        plural = "s" if self.num_ranks > 1 else ""
+        compute_percent = 100 * self.compute_s / self.step_time_s if self.step_time_ps else 0
+        rates = "".join(f", {words}" for words in summary.rates_in_brief(self))
+        memory = f", memory needed {needed}" if needed else ""
         return (
-            f"{f'{name}: ' if name else ''}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
-            f"rank{'s' if self.num_ranks > 1 else ''}{summary.profile_suffix(self)} "
-            f"({100 * self.compute_s / self.step_time_s if self.step_time_ps else 0:.0f} % compute)"
-            + "".join(f", {words}" for words in summary.rates_in_brief(self))
-            + (f", memory needed {needed}" if needed else "")
+            f"{prefix}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
+            f"rank{plural}{summary.profile_suffix(self)} "
+            f"({compute_percent:.0f} % compute)" + rates + memory
         )
 
     @property

@@ -88,7 +88,9 @@ def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = (), margin: 
     if not spare or max(map(len, lines), default=0) <= width() - margin:
         return lines
     first, *later = spare
-    narrower = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
+    narrower = []
+    for row in rows:
+        narrower.append(tuple(cell for column, cell in enumerate(row) if column != first))
     return columns(narrower, [column - (column > first) for column in later], margin)
 
 

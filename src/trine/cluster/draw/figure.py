@@ -87,8 +87,12 @@ class _Extent(NamedTuple):
 
 
 def _extent(picture: Picture) -> _Extent:
-    xs = [mark.x for mark in picture.marks] + [edge for f in picture.frames for edge in (f.left, f.right)]
-    ys = [mark.y for mark in picture.marks] + [edge for f in picture.frames for edge in (f.bottom, f.top)]
+    mark_xs = [mark.x for mark in picture.marks]
+    edge_xs = [edge for f in picture.frames for edge in (f.left, f.right)]
+    xs = mark_xs + edge_xs
+    mark_ys = [mark.y for mark in picture.marks]
+    edge_ys = [edge for f in picture.frames for edge in (f.bottom, f.top)]
+    ys = mark_ys + edge_ys
     bent = [line.bend * _length(picture.marks, line) / 2 for line in picture.lines]
     spare = max(bent, default=0.0)
     return _Extent(min(xs) - 0.9, max(xs) + 0.9 + spare, min(ys) - 0.7, max(ys) + 0.6 + spare)
@@ -133,10 +137,12 @@ def _widths(picture: Picture) -> Callable[[Link], float]:
 
 def _draw_line(axes: Any, marks: Sequence[Mark], line: DrawnLink, width: float, figures: dict[str, Any]) -> None:
     a, b = marks[line.a], marks[line.b]
+    style = "-|>" if line.one_way else "-"
+    shrink = 14 if line.one_way else 0
     arrow = figures["Arrow"](
-        (a.x, a.y), (b.x, b.y), connectionstyle=f"arc3,rad={line.bend or _detour(marks, line)}",
-        arrowstyle="-|>" if line.one_way else "-", mutation_scale=9, shrinkA=0, shrinkB=14 if line.one_way else 0,
-        color=_LINK_COLOURS[line.link.link_class], lw=width, alpha=0.85, zorder=1,
+        (a.x, a.y), (b.x, b.y), connectionstyle=f"arc3,rad={line.bend or _detour(marks, line)}", arrowstyle=style,
+        mutation_scale=9, shrinkA=0, shrinkB=shrink, color=_LINK_COLOURS[line.link.link_class], lw=width, alpha=0.85,
+        zorder=1,
     )  # fmt: skip
     axes.add_patch(arrow)
     if line.count > 1:
@@ -151,7 +157,9 @@ def _detour(marks: Sequence[Mark], line: DrawnLink) -> float:
         return 0.0
     low, high = sorted((a.x, b.x))
     between = any(low < m.x < high and abs(m.y - a.y) < 0.05 for m in marks)
-    return (0.28 if a.x < b.x else -0.28) if between else 0.0
+    if between:
+        return 0.28 if a.x < b.x else -0.28
+    return 0.0
 
 
 def _draw_mark(axes: Any, mark: Mark, figures: dict[str, Any]) -> None:
@@ -163,13 +171,21 @@ def _draw_mark(axes: Any, mark: Mark, figures: dict[str, Any]) -> None:
         corner, _WIDTH, tall, boxstyle=style, fc=_FILLS[mark.kind], ec="#333333", lw=0.8, ls=dashed, zorder=3
     )
     axes.add_patch(box)
-    size = 7.5 if len(mark.label) <= 7 else 5.8 if len(mark.label) <= 10 else 5.0
+    if len(mark.label) <= 7:
+        size = 7.5
+    elif len(mark.label) <= 10:
+        size = 5.8
+    else:
+        size = 5.0
     axes.text(mark.x, mark.y, mark.label, fontsize=size, ha="center", va="center", zorder=4)
 
 
 def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float) -> None:
     """Add the legend: kinds of devices, and kinds of links with bandwidth (one direction) and latency."""
-    kinds = [kind for kind in _NAMES if any(mark.kind == kind for mark in picture.marks)]
+    kinds = []
+    for kind in _NAMES:
+        if any(mark.kind == kind for mark in picture.marks):
+            kinds.append(kind)
     handles = [figures["Patch"](fc=_FILLS[kind], ec="#333333", label=_NAMES[kind]) for kind in kinds]
     kinds_of_links: dict[tuple[object, ...], Link] = {}
     for line in sorted(picture.lines, key=lambda line: -line.link.bytes_per_s):

@@ -47,7 +47,9 @@ def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], fl
 def _grid(cluster: Cluster, picture: Picture) -> dict[tuple[int, int], float]:
     """Place the GPUs of a mesh or torus in rows and columns, the third dimension as layers; return the bends."""
     sizes = cluster.grid
-    limits = [min(size, MAX_SIDE if len(sizes) == 2 else 4) for size in sizes]
+    limits = []
+    for length in sizes:
+        limits.append(min(length, MAX_SIDE if len(sizes) == 2 else 4))
     places: dict[int, tuple[int, ...]] = {}
     for rank, device in enumerate(cluster.gpus):
         coordinates, remainder = [], rank

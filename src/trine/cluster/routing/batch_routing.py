@@ -532,4 +532,7 @@ def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
     hosts = None if bulk is None else bulk.hosts_of(gpus)
     if hosts is not None:
         return hosts
-    return np.array([-1 if (host := router.host_of(gpu)) is None else host for gpu in gpus.tolist()], np.int64)
+    host_rows = []
+    for gpu in gpus.tolist():
+        host_rows.append(-1 if (host := router.host_of(gpu)) is None else host)
+    return np.array(host_rows, np.int64)

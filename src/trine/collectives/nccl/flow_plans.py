@@ -120,7 +120,10 @@ class FlowPlanner:
     def domains(self) -> list[list[int]]:
         """The ranks of each domain, in the library's order."""
         position = {gpu: rank for rank, gpu in enumerate(self.gpus.tolist())}
-        return [[position[gpu] for gpu in domain] for domain in domains_of(self.cluster, sorted(position))]
+        positions = []
+        for domain in domains_of(self.cluster, sorted(position)):
+            positions.append([position[gpu] for gpu in domain])
+        return positions
 
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:

@@ -76,7 +76,8 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
                 rates[i][place[link.target]] += link.bytes_per_s
                 peaks[i][place[link.target]] += link.peak_bytes_per_s or 0
                 links_in_use.append(link)
-    widths = peaks if all(link.peak_bytes_per_s for link in links_in_use) else rates
+    have_peaks = all(link.peak_bytes_per_s for link in links_in_use)
+    widths = peaks if have_peaks else rates
     width = min((width for row in widths for width in row if width), default=0)
     members = range(len(domain))
     if not width or any(not any(rates[i][j] for j in range(size)) for i in members):
@@ -92,7 +93,9 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
         num_lanes, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
     else:
-        lanes = [[min(MAX_LANES, each // width) for each in row] for row in widths]
+        lanes = []
+        for row in widths:
+            lanes.append([min(MAX_LANES, each // width) for each in row])
         num_lanes = _count_rings(lanes) if size > 2 else lanes[0][1]
         if not num_lanes:
             return None
@@ -211,7 +214,9 @@ def _exchange_rate(size: int, use_of: Callable[[Iterable[tuple[int, int]]], Use]
         return use_of([(i, j) for i in range(size) for j in range(size) if i != j])
     number = max(2, MAX_PAIRS // size)
     shifts = sorted({1, size - 1, *(round(size * k / number) for k in range(1, number))})
-    uses = [use_of([(i, (i + shift) % size) for i in range(size)]) for shift in shifts]
+    uses = []
+    for shift in shifts:
+        uses.append(use_of([(i, (i + shift) % size) for i in range(size)]))
     mean = len(uses) / sum(1 / use.rate for use in uses)
     return Use(mean / (size - 1), [latency_ps for use in uses for latency_ps in use.latencies_ps])
 
@@ -248,7 +253,10 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
             return
         if len(trail) == size and _can_reach(lanes, trail[-1], 0):
             yield list(trail)
-        step = next((target for target in choices[-1] if target not in trail), None) if len(trail) < size else None
+        if len(trail) < size:
+            step = next((target for target in choices[-1] if target not in trail), None)
+        else:
+            step = None
         if step is None:
             choices.pop()
             trail.pop()

@@ -276,7 +276,12 @@ class StepCosts:
             return []
         if algorithm is not None and algorithm.startswith("hierarchical"):
             halves = num_domains & (num_domains - 1) == 0
-            outer = "pat" if kind != "all_reduce" else "halving-doubling" if halves else ""
+            if kind != "all_reduce":
+                outer = "pat"
+            elif halves:
+                outer = "halving-doubling"
+            else:
+                outer = ""
             return [f"{algorithm}:outer={outer}"] if outer else []
         if algorithm is not None:
             return []
@@ -369,12 +374,14 @@ class LinkCosts(StepCosts):
 def _keep_used_links(graph: TaskGraph) -> TaskGraph:
     """Return the tasks on a network of only the links they use, in the same order; a machine may have millions."""
     links, route_links = np.unique(graph.route_links, return_inverse=True)
+    latency_ps = None if graph.link_latency_ps is None else graph.link_latency_ps[links]
+    link_names = tuple(graph.link_names[link] for link in links.tolist())
     return replace(
         graph,
         route_links=route_links.astype(np.int32),
         link_bytes_per_s=graph.link_bytes_per_s[links],
-        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[links],
-        link_names=tuple(graph.link_names[link] for link in links.tolist()),
+        link_latency_ps=latency_ps,
+        link_names=link_names,
     )
 
 

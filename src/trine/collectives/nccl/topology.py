@@ -176,7 +176,10 @@ def _interpolate(start: object, end: object, part: float) -> dict[str, Any]:
     """Return rates and latencies interpolated between two tiers or groups."""
     names = [name for name in end.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
     pairs = {name: (getattr(start, name), getattr(end, name)) for name in names}
-    return {name: b if a == b else a + (b - a) * part for name, (a, b) in pairs.items()}
+    mixed = {}
+    for name, (a, b) in pairs.items():
+        mixed[name] = b if a == b else a + (b - a) * part
+    return mixed
 
 
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
@@ -235,7 +238,9 @@ def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
     island_of_node[node_of] = islands
     if is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all():  # each node is in one island
         return list(islands.tolist())
-    parts = [island if fast else None for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True)]
+    parts = []
+    for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True):
+        parts.append(island if fast else None)
     nodes = [None if node < 0 else node for node in node_of.tolist()]
     owner: dict[object, object] = {}
     for node, part in zip(nodes, parts, strict=True):
@@ -258,7 +263,9 @@ def _inner_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tie
     if not best:
         return None, float("inf")
     tiers = list(best.values())
-    return min((tier for tier, _ in tiers), key=_slowness), min(path for _, path in tiers)
+    slowest = min((tier for tier, _ in tiers), key=_slowness)
+    path_rate = min(path for _, path in tiers)
+    return slowest, path_rate
 
 
 def _slowness(tier: Tier) -> tuple[float, float, int, int, str]:
@@ -332,7 +339,9 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    shift_loads = [(ring, latencies) if shift == 1 else _shift_load(cluster, starts, shift * width) for shift in shifts]
+    shift_loads = []
+    for shift in shifts:
+        shift_loads.append((ring, latencies) if shift == 1 else _shift_load(cluster, starts, shift * width))
     exchange = [load.worst(cluster)[1] * width for load, _ in shift_loads]
     last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
     is_ring = max(map(len, domains)) == 1  # the last GPU of a domain is its first

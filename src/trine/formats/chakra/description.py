@@ -26,17 +26,21 @@ def description(trace: ChakraTrace) -> dict[str, Any]:
             sizes[kind] += uses[number] * getattr(step, "size_bytes", 0)
             times[kind] += uses[number] * getattr(step, "duration_ps", 0)
     job, reason = trace_job(trace)
+    kinds = {
+        kind: {"nodes": count, "bytes": sizes[kind], "time_s": times[kind] / PS_PER_S}
+        for kind, count in counts.most_common()
+    }
+    group_sizes = Counter(len(ranks) for ranks in trace.groups.values())
+    grid = None if job is None else [list(axis) for axis in job.axes]
+    num_programs = None if job is None else len(job.programs)
     return {
         "prefix": trace.prefix,
         "ranks": trace.num_ranks,
         "nodes": trace.num_nodes,
-        "kinds": {
-            kind: {"nodes": count, "bytes": sizes[kind], "time_s": times[kind] / PS_PER_S}
-            for kind, count in counts.most_common()
-        },
-        "groups": sorted(Counter(len(ranks) for ranks in trace.groups.values()).items()),
-        "grid": None if job is None else [list(axis) for axis in job.axes],
-        "programs": None if job is None else len(job.programs),
+        "kinds": kinds,
+        "groups": sorted(group_sizes.items()),
+        "grid": grid,
+        "programs": num_programs,
         "why_no_grid": reason,
         "notes": list(trace.notes),
     }

@@ -19,7 +19,7 @@ from trine.engine.circuit_model import network_on
 from trine.errors import PlanError
 from trine.formats.chakra.job import trace_job
 from trine.formats.chakra.trace import ChakraTrace
-from trine.formats.chakra.trace_graph import trace_graph
+from trine.formats.chakra.task_graph import trace_graph
 from trine.graph.placement import CollectiveCosts, Placement
 from trine.graph.taskgraph import TaskGraph
 from trine.parallel.instantiate import instantiate

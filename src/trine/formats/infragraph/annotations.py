@@ -146,7 +146,9 @@ def _count(stem: str, expanded: Expanded) -> int:
 
 def _picked(text: str, count: int, file: str, field: str) -> Sequence[int]:
     try:
-        numbers = [int(part) if part.strip() else None for part in text.split(":")]
+        numbers = []
+        for part in text.split(":"):
+            numbers.append(int(part) if part.strip() else None)
         if len(numbers) == 1:
             return range(count) if numbers[0] is None else [range(count)[numbers[0]]]
         return range(count)[slice(*numbers)]

@@ -54,7 +54,9 @@ def infragraph_cluster(
     notes.extend(expanded.notes)
     exported = own_part(spec.description, OwnFile, file)
     if annotations is not None or inner is not None:
-        spoken = read_annotations(file if annotations is None else annotations, inner if annotations is None else None)
+        path = file if annotations is None else annotations
+        inner_annotations = inner if annotations is None else None
+        spoken = read_annotations(path, inner_annotations)
         devices, wires, unused = apply_annotations(*spoken, expanded, devices, wires)
         notes.extend(unused)
     merged = merge_parallel_switches(devices, wires)
@@ -110,14 +112,14 @@ def restored(cluster: Cluster, exported: OwnFile, file: str) -> Cluster:
             raise SpecError(f"names link {number!r}, there are {len(links)}", file=file)
         links[link] = replace(links[link], name=name)
     try:
+        devices = tuple(cluster.devices[old] for old in order)
+        reason = ("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file")
+        peer_access = None if exported.peer_access is None else exported.peer_access == "yes"
+        fabric = None if exported.fabric is None else Fabric(**exported.fabric.model_dump())
         return replace(
-            cluster, devices=tuple(cluster.devices[old] for old in order), links=tuple(links),
-            evidence=exported.evidence, sources=exported.sources, notes=exported.notes, library=exported.library,
-            routing=exported.routing,
-            routing_reason=("", "") if exported.routing == SHORTEST else (exported.routing, "set in its file"),
-            grid=tuple(exported.grid),
-            peer_access=None if exported.peer_access is None else exported.peer_access == "yes",
-            fabric=None if exported.fabric is None else Fabric(**exported.fabric.model_dump()),
+            cluster, devices=devices, links=tuple(links), evidence=exported.evidence, sources=exported.sources,
+            notes=exported.notes, library=exported.library, routing=exported.routing, routing_reason=reason,
+            grid=tuple(exported.grid), peer_access=peer_access, fabric=fabric,
         )  # fmt: skip
     except SpecError as error:
         raise SpecError(str(error), file=file) from None

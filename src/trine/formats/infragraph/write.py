@@ -52,6 +52,8 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         note = f"exported with {missing} links made alike in both directions"
         cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
     data = _Export(cluster, wires).data()
+    peer_access = None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access]
+    fabric = None if cluster.fabric is None else _fields(cluster.fabric)
     extra = {
         "evidence": cluster.evidence,
         "sources": dict(cluster.sources),
@@ -59,8 +61,8 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         "library": cluster.library,
         "routing": cluster.routing,
         "grid": list(cluster.grid),
-        "peer_access": None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access],
-        "fabric": None if cluster.fabric is None else _fields(cluster.fabric),
+        "peer_access": peer_access,
+        "fabric": fabric,
     }
     _put_order(data, extra, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
@@ -132,20 +134,23 @@ class _Export:
             group.type = types[key]
         links: dict[Link, str] = {}
         edges = list(_edges(self.outside, self.instance_end, links, "instance"))
+        devices = [_type_data(kind) for kind in types.values()]
+        link_rows = [_link_data(name, rates) for rates, name in links.items()]
+        instances = [
+            {
+                "name": group.instance,
+                "description": _mark({"prefix": group.prefix, "node": group.node}),
+                "device": group.type.name if group.type else "",
+                "count": 1,
+            }
+            for group in self.groups
+        ]
         return {
             "name": self.cluster.name,
             "description": "",
-            "devices": [_type_data(kind) for kind in types.values()],
-            "links": [_link_data(name, rates) for rates, name in links.items()],
-            "instances": [
-                {
-                    "name": group.instance,
-                    "description": _mark({"prefix": group.prefix, "node": group.node}),
-                    "device": group.type.name if group.type else "",
-                    "count": 1,
-                }
-                for group in self.groups
-            ],
+            "devices": devices,
+            "links": link_rows,
+            "instances": instances,
             "edges": edges,
         }
 
@@ -163,13 +168,15 @@ class _Export:
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
             rails = [self.cluster.devices[i].rail for i, _, _ in members]
+            local_names = [local for _, local, _ in members]
+            has_no_rails = all(rail is None for rail in rails)
             extra = {
                 "kind": first.kind,
-                "names": [local for _, local, _ in members],
+                "names": local_names,
                 "gpu": first.gpu,
                 "forwards": first.forwards,
                 "reduces": first.reduces,
-                "rail": None if all(rail is None for rail in rails) else rails,
+                "rail": None if has_no_rails else rails,
                 "memory_bytes": first.memory_bytes,
             }
             kind.components.append(
@@ -190,11 +197,16 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     members: dict[str | None, list[int]] = {}
     for i, device in enumerate(devices):
         members.setdefault(device.node, []).append(i)
-    order = [node for node in members if node is not None] + ([None] if None in members else [])
+    named = [node for node in members if node is not None]
+    unnamed = [None] if None in members else []
+    order = named + unnamed
     names: set[str] = set()
     groups = []
     for node in order:
-        prefix = f"{node}." if node and all(devices[i].name.startswith(f"{node}.") for i in members[node]) else ""
+        if node and all(devices[i].name.startswith(f"{node}.") for i in members[node]):
+            prefix = f"{node}."
+        else:
+            prefix = ""
         groups.append(_Group(_unique(node or "fabric", names), node, prefix, members[node]))
     return groups
 
