@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 #: Maximum characters of an error's line on the terminal, and of the text in it.
@@ -210,6 +210,13 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, comm
     if command and len(names) > _MOST_SHOWN:
         return f"; '{command}' lists all {len(names)}"
     return f"; known: {', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
+
+
+def nearest_numbers(valid: Sequence[int], number: int) -> list[int]:
+    """Return the largest of ``valid`` (ascending) below ``number`` and the smallest above it, if they exist."""
+    below = [each for each in valid if each < number]
+    above = [each for each in valid if each > number]
+    return [*below[-1:], *above[:1]]
 
 
 def as_known(name: str, known: Collection[str]) -> str:

@@ -44,9 +44,10 @@ def answer(word: str, found: list[WordPlace]) -> str:
     for kind in dict.fromkeys(each.kind for each in found):
         group = [each for each in found if each.kind == kind]
         lines += ["", f"{kind}:"]
-        lines += [
-            f"  {each.text}" if kind == "Glossary" else f"  {each.page}: {each.text}" for each in group[:MOST_SHOWN]
-        ]
+        found_lines = []
+        for each in group[:MOST_SHOWN]:
+            found_lines.append(f"  {each.text}" if kind == "Glossary" else f"  {each.page}: {each.text}")
+        lines += found_lines
         if len(group) > MOST_SHOWN:
             lines.append(f"  ... {len(group) - MOST_SHOWN} more")
     pages = [each.page for each in found if each.kind in ("Pages", "Tables")]

@@ -190,7 +190,8 @@ def show_answer(answer: Report, json_target: str | None, brief: bool, details: b
     if is_recording():
         return
     with to_terminal(json_target):
-        show(answer.headline if brief else answer.details() if details else answer.summary(), json_target)
+        shown = answer.headline if brief else answer.details() if details else answer.summary()
+        show(shown, json_target)
 
 
 @contextmanager

@@ -106,7 +106,10 @@ def _try_file(path: Path) -> None:
 
 def _try_folder(path: Path, is_made: bool = True) -> None:
     """Check a folder. is_made: trine creates it, with its parents, if it does not exist."""
-    folder = next((parent for parent in (path, *path.parents) if parent.exists()), path) if is_made else path
+    if is_made:
+        folder = next((parent for parent in (path, *path.parents) if parent.exists()), path)
+    else:
+        folder = path
     os.listdir(folder)  # there, and no file
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(13, "Permission denied", str(folder))

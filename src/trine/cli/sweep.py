@@ -148,5 +148,8 @@ def plot(
         drop_link(target)
     answer.plot("points", path=target, **chosen)
     unfit = answer.num_unfit
-    left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory" if unfit else ""
+    if unfit:
+        left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory"
+    else:
+        left_out = ""
     say(f"drawn in {target}{left_out}")

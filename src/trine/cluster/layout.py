@@ -165,8 +165,13 @@ def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) ->
             first_host += block.count * len(hosts)
     kind_parts = [part[1] for part in parts]
     node_parts = [part[2] for part in parts]
-    name_parts = [_copied([("", f".{name}") for name in names], block) for names, _, _, block in parts if names]
-    host_parts = [_copied([("", host) for host in block.hosts], block) for block in blocks]
+    name_parts = []
+    for names, _, _, each in parts:
+        if names:
+            name_parts.append(_copied([("", f".{name}") for name in names], each))
+    host_parts = []
+    for each in blocks:
+        host_parts.append(_copied([("", host) for host in each.hosts], each))
     return DeviceTable(
         kinds=tuple(kinds),
         kind=np.concatenate(kind_parts),

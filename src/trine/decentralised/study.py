@@ -76,7 +76,10 @@ class HopNumbers:
     @cached_property
     def trained(self) -> Int64:
         """Number of iterations that each worker computed."""
-        return np.array([sum(visit.trains for visit in path) for path in self.run.choices.paths], np.int64)
+        visits = []
+        for path in self.run.choices.paths:
+            visits.append(sum(visit.trains for visit in path))
+        return np.array(visits, np.int64)
 
     @cached_property
     def skipped(self) -> Int64:

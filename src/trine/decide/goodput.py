@@ -140,9 +140,11 @@ class Goodput:
     def document(self) -> Row:
         """Return the goodput as plain data (docs/reference/decide-json.md)."""
         model, has_failures = self.model, self.model.mtbf_s != math.inf
+        mtbf_per_gpu = self.mtbf_per_gpu_h if has_failures else None
+        mtbf = model.mtbf_s / _S_PER_HOUR if has_failures else None
         return {
-            "mtbf_per_gpu_hours": self.mtbf_per_gpu_h if has_failures else None,
-            "mtbf_hours": model.mtbf_s / _S_PER_HOUR if has_failures else None,
+            "mtbf_per_gpu_hours": mtbf_per_gpu,
+            "mtbf_hours": mtbf,
             "checkpoint_s": model.checkpoint_s, "restart_s": model.restart_s,
             "checkpoint_interval_s": self.interval_s, "failures": self.num_failures,
             "effective_share": self.effective_share, "effective_share_low": 1 / self.high,

@@ -125,10 +125,11 @@ def _found_layout(layout: Layout, outcome: Outcome, machine: Cluster) -> FoundLa
     """Return a layout with the facts of its step that a run's cost needs."""
     low_ps, high_ps = outcome.low_ps, outcome.high_ps
     gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
+    ends_ps = None if low_ps is None or high_ps is None else (low_ps, high_ps)
+    gpu_name = None if gpu is None else gpu.name
     step = RunStep(
-        step_ps=outcome.step_ps, ends_ps=None if low_ps is None or high_ps is None else (low_ps, high_ps),
-        tokens=outcome.tokens or 0, num_gpus=len(machine.gpus), gpu=None if gpu is None else gpu.name,
-        mean_w=outcome.mean_w,
+        step_ps=outcome.step_ps, ends_ps=ends_ps, tokens=outcome.tokens or 0, num_gpus=len(machine.gpus),
+        gpu=gpu_name, mean_w=outcome.mean_w,
     )  # fmt: skip
     return FoundLayout(layout, step, outcome.mfu, outcome.precision)
 

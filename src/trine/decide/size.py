@@ -62,7 +62,10 @@ class SizeAnswer(Report):
 
     @property
     def _question(self) -> str:
-        days = "" if self.days is None else f"{self.days:g} day{'' if self.days == 1 else 's'}"
+        if self.days is None:
+            days = ""
+        else:
+            days = f"{self.days:g} day{'' if self.days == 1 else 's'}"
         goal = " and ".join(filter(None, (days, "" if self.budget is None else f"${self.budget:,.0f}")))
         return f"{self.model} on {number_words(self.tokens)} tokens in {goal}"
 
@@ -85,7 +88,9 @@ class SizeAnswer(Report):
         """Return the table's head and rows. is_short: layouts in the short form of ``trine plan``."""
         head = ("machine", "GPUs", "batch", "days", "likely", "GPU-hours", "cost", "kWh", "layout")
         rows = [head, *(_cells(each, each.cost, is_short) for each in self.machines if each.cost is not None)]
-        return rows if self.price_source is not None else [(*row[:6], *row[7:]) for row in rows]
+        if self.price_source is not None:
+            return rows
+        return [(*row[:6], *row[7:]) for row in rows]
 
     def _fitting_rows(self) -> list[tuple[str, ...]]:
         """Return the rows with long layouts if they fit on the terminal, else with short ones."""
@@ -165,7 +170,8 @@ class SizeAnswer(Report):
         if row["problem"]:
             raise InputError(f"no machine trains {self._question}: {row['problem']}")
         layout, cost = cast("dict[str, Row]", row).pop("layout"), cast("dict[str, Row]", row).pop("cost")
-        return {**row, **layout, **{f"run_{name}" if "days" in name else name: cost[name] for name in cost}}
+        run_costs = {f"run_{name}" if "days" in name else name: cost[name] for name in cost}
+        return {**row, **layout, **run_costs}
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""
@@ -276,8 +282,11 @@ def _is_machine_type(machine: Cluster) -> bool:
 
 def _cells(machine: MachineSize, cost: RunCost, is_short: bool) -> tuple[str, ...]:
     days, likely = cost.expected_days.words()
+    usd = cost.usd.words("$")[0] if cost.usd else ""
+    kwh = cost.kwh.words()[0] if cost.kwh else ""
+    layout_words = machine.words if is_short or machine.layout is None else words(machine.layout.layout)
     return (
         machine.cluster, f"{machine.num_gpus:,}", f"{machine.global_batch:,}", days, likely.removeprefix("likely "),
-        cost.gpu_hours.words()[0], cost.usd.words("$")[0] if cost.usd else "", cost.kwh.words()[0] if cost.kwh else "",
-        machine.words if is_short or machine.layout is None else words(machine.layout.layout),
+        cost.gpu_hours.words()[0], usd, kwh,
+        layout_words,
     )  # fmt: skip

@@ -319,7 +319,8 @@ class Reference:
 
         A flow that represents many crosses this link once, since each of the many has a separate limit.
         """
-        routes, counts = [flow.route for flow in flows], [flow.counts for flow in flows]
+        routes = [flow.route for flow in flows]
+        counts = [flow.counts for flow in flows]
         if self.caps is None:
             return routes, counts, self.capacity
         capacity = list(self.capacity)

@@ -88,17 +88,22 @@ def _snapshot(run: Reference) -> Snapshot:
     active = np.flatnonzero((start_ps >= 0) & (end_ps < 0))
     flows = [run.flows.get(task) for task in active.tolist()]
     speed_ppm, stream_left_as = _stream_state(run)
+    due_ps = [_due_ps(run, task) for task in active.tolist()]
+    since_ps = [-1 if flow is None else flow.since_ps for flow in flows]
+    remaining = [0.0 if flow is None else flow.remaining for flow in flows]
+    rates = [0.0 if flow is None else flow.rate for flow in flows]
+    flow_end_ps = [-1 if flow is None else flow.end_ps for flow in flows]
     return Snapshot(
         now_ps=run.now,
         ready_ps=ready_ps,
         start_ps=start_ps,
         end_ps=end_ps,
         active=active.astype(np.int32),
-        due_ps=np.array([_due_ps(run, task) for task in active.tolist()], np.int64),
-        since_ps=np.array([-1 if flow is None else flow.since_ps for flow in flows], np.int64),
-        remaining_bytes=np.array([0.0 if flow is None else flow.remaining for flow in flows]),
-        bytes_per_s=np.array([0.0 if flow is None else flow.rate for flow in flows]),
-        flow_end_ps=np.array([-1 if flow is None else flow.end_ps for flow in flows], np.int64),
+        due_ps=np.array(due_ps, np.int64),
+        since_ps=np.array(since_ps, np.int64),
+        remaining_bytes=np.array(remaining),
+        bytes_per_s=np.array(rates),
+        flow_end_ps=np.array(flow_end_ps, np.int64),
         is_finished=not (end_ps < 0).any(),
         num_events=run.num_events,
         speed_ppm=speed_ppm,

@@ -131,9 +131,11 @@ class GpuFabric:
         for link, number in into.items():
             number_in[link] = number
         rates = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
+        bandwidths = [rate for rate, _ in rates]
+        latencies = [latency for _, latency in rates]
         return [
-            ("bandwidth", np.array([rate for rate, _ in rates], np.int64)),
-            ("latency", np.array([latency for _, latency in rates], np.int64)),
+            ("bandwidth", np.array(bandwidths, np.int64)),
+            ("latency", np.array(latencies, np.int64)),
             ("their place among the links out of their GPU", number_out),
             ("their place among the links into their GPU", number_in),
             ("the number of links out of their GPU", share),

@@ -45,7 +45,9 @@ def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
 
 def candidates(grid: Sequence[int]) -> Iterator[Translations]:
     """Return groups of translations, largest first."""
-    divisors = [[step for step in range(1, size + 1) if size % step == 0] for size in grid]
+    divisors = []
+    for size in grid:
+        divisors.append([step for step in range(1, size + 1) if size % step == 0])
     groups = [Translations(tuple(grid), steps) for steps in product(*divisors)]
     return iter(sorted((g for g in groups if g.order > 1), key=lambda g: (-g.order, g.steps)))
 

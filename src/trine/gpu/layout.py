@@ -155,7 +155,9 @@ def _mesh_names(model: GpuModel) -> _LinkNames:
     noc = model.noc
     if noc.rows < 1 or noc.cols < 1:
         raise SpecError(f"GPU model {model.name!r}: a mesh has rows and columns, got {noc.rows} x {noc.cols}")
-    names = [f"cu{i}.out" for i in range(model.num_cus)] + [f"cu{i}.in" for i in range(model.num_cus)]
+    out_names = [f"cu{i}.out" for i in range(model.num_cus)]
+    in_names = [f"cu{i}.in" for i in range(model.num_cus)]
+    names = out_names + in_names
     kinds = ["cu"] * len(names)
     source, target = [-1] * len(names), [-1] * len(names)
     for router in range(noc.rows * noc.cols):
@@ -175,7 +177,9 @@ def _crossbar_names(model: GpuModel) -> _LinkNames:
     ends += [f"channel{i}" for i in range(model.memory.num_channels)]
     ends += [f"port{i}" for i in range(model.ports.count)]
     names = [f"{end}.{side}" for end in ends for side in ("out", "in")]
-    kinds = ["cu" if name.startswith("cu") else "noc" for name in names]
+    kinds = []
+    for name in names:
+        kinds.append("cu" if name.startswith("cu") else "noc")
     return _LinkNames(names, kinds, [-1] * len(names), [-1] * len(names))
 
 
@@ -185,7 +189,10 @@ def router_of(model: GpuModel, kind: str, i: int) -> int:
     if kind == CU:
         return i % (rows * cols)
     if kind == CHANNEL:
-        routers = list(range(cols)) + ([(rows - 1) * cols + c for c in range(cols)] if rows > 1 else [])
+        last_row = [(rows - 1) * cols + c for c in range(cols)] if rows > 1 else []
+        routers = list(range(cols)) + last_row
     else:
-        routers = [r * cols for r in range(rows)] + ([r * cols + cols - 1 for r in range(rows)] if cols > 1 else [])
+        first_column = [r * cols for r in range(rows)]
+        last_column = [r * cols + cols - 1 for r in range(rows)] if cols > 1 else []
+        routers = first_column + last_column
     return routers[i % len(routers)]

@@ -146,7 +146,12 @@ class FabricPaths:
             self._add(self.out, self._out_ps, path, rank, peer, 1 if is_away else len(path.hops))
         self.out_ptr.append(len(self.out))
         for path in () if is_dma else find(peer, rank):
-            simulated = 0 if is_away else 1 if is_foreign else len(path.hops)
+            if is_away:
+                simulated = 0
+            elif is_foreign:
+                simulated = 1
+            else:
+                simulated = len(path.hops)
             self._add(self.back, self._back_ps, path, rank, peer, simulated)
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
@@ -198,7 +203,9 @@ class FabricPaths:
             self._cross(resource, hop.bytes_per_s, hop.after_ps, lane_label, hop.link)
         paths.append((first, len(self.rows), path.port_out, path.port_in))
         rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in path.hops[simulated:]]
-        rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
+        data_ps = sum(d + after for d, _, after in rest)
+        control_ps = sum(c + after for _, c, after in rest)
+        rest_ps.append((data_ps, control_ps))
 
     @property
     def fabric_ps(self) -> list[tuple[int, int]]:
@@ -320,4 +327,6 @@ def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]
 
 def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
     """Return the link and the number of each lane, in the order of their resources."""
-    return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]
+    links = [link for link, _ in lanes.number]
+    lane_numbers = [lane for _, lane in lanes.number]
+    return links, lane_numbers

@@ -70,7 +70,8 @@ class ExpertExchange(Extension):
         excess = [_part(size, share) - smallest for share in self._load.shares]
         peers = [p for p in range(self.context.plan.ep) if p != position]
         for peer in peers:
-            if num_bytes := excess[peer if to_experts else position]:
+            owner = peer if to_experts else position
+            if num_bytes := excess[owner]:
                 self.writer.add(Send(Peer(self._axis, peer), num_bytes, (*key, position, peer), after, label))
         for peer in peers:
             if excess[position if to_experts else peer]:

@@ -137,7 +137,9 @@ class RankActions:
             passes_of[action.microbatch].append((action.kind, action.chunk))
         order_of = [order_numbers.setdefault(tuple(passes_of[m]), len(order_numbers)) for m in passes_of]
         chunks = self.context.chunks
-        orders = [[run for kind, chunk in path for run in chunks[chunk].passes[kind].runs] for path in order_numbers]
+        orders = []
+        for path in order_numbers:
+            orders.append([run for kind, chunk in path for run in chunks[chunk].passes[kind].runs])
         return orders, order_of
 
 

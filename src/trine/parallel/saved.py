@@ -127,7 +127,9 @@ class Extras:
         """Return the storages of ``touched`` that are kept for ``run``: not a part if the whole is kept."""
         op = run.op
         part = self._instead.get(op.forward_id, -1) if op.phase == BACKWARD and op.forward_id is not None else -1
-        return {storage: None for storage in touched if storage != part} if part >= 0 else touched
+        if part >= 0:
+            return {storage: None for storage in touched if storage != part}
+        return touched
 
     def allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
         """Return (storage, tensor whose size counts, category) of the storages that ``run`` allocates."""

@@ -315,7 +315,10 @@ def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dic
         split = splits.get(op.id)
         if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
             continue
-        tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
+        tensors = []
+        for i in (*op.inputs, *op.outputs):
+            if (t := workload.tensors[i]).size_bytes:
+                tensors.append(t)
         for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
             if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
                 features[op.id] = tensor.shape[dim]
@@ -346,7 +349,10 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")
-    kinds = {kind for kind in SPLIT_KINDS if (plan.expert_tp if kind == "experts" else plan.tp) > 1}
+    kinds = set()
+    for kind in SPLIT_KINDS:
+        if (plan.expert_tp if kind == "experts" else plan.tp) > 1:
+            kinds.add(kind)
     splits, divided = _split(workload, style, plan.tp, frozenset(kinds))
     if not splits:
         raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")

@@ -75,7 +75,10 @@ class StageBuilder(StageProgram):
             self.writer.thread.end_passes(synchronisations)
             self._optimizer_step(step)
         local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
-        bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if keeps else 0
+        if keeps:
+            bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights)
+        else:
+            bucket_bytes = 0
         resident = self.memory.resident(
             self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
         )

@@ -273,6 +273,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     kernels = setup.kernels(costs)
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
+    estimate = (lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None
     runner = JobRunner(
         job=job,
         placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),
@@ -280,7 +281,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         engine=options.engine,
         fold=options.fold,
         stragglers=options.stragglers,
-        has_estimate=(lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None,
+        has_estimate=estimate,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
     return _Run(
@@ -352,8 +353,9 @@ class _Run:
         """Return how many of many micro-batches and steps the run simulated, and why."""
         run = self.job_run
         rows = ("micro-batches", run.repeats, self.why), ("steps", run.repeated_steps, self.why_each_step)
-        details = {what: repeats.sentence if repeats else why and f"all are simulated: {why}"
-                   for what, repeats, why in rows}  # fmt: skip
+        details = {}
+        for what, repeats, why in rows:
+            details[what] = repeats.sentence if repeats else why and f"all are simulated: {why}"
         return tuple(Evidence(what, "modelled", detail) for what, detail in details.items() if detail)
 
     def _warnings(self) -> tuple[str, ...]:
@@ -399,14 +401,17 @@ def _build_result(
     machine, capacity = setup.machine, setup.memory_bytes(ranks)
     if machine is not None and len(observation.graph.link_names) == len(machine.links):
         tiers = machine.link_tiers.names, machine.link_tiers.tier
+    records = observation.records if repeats is None else repeats.stretched(observation.records)
+    capacities = capacity if any(capacity) else ()
+    state_w = None if setup.cap is None else setup.cap.states_w
     return Result(
         graph=observation.graph,
-        records=observation.records if repeats is None else repeats.stretched(observation.records),
+        records=records,
         memory=observation.memory,
-        memory_capacity_bytes=capacity if any(capacity) else (),
+        memory_capacity_bytes=capacities,
         scope=scope,
         power_w=setup.power_w(ranks),
-        state_w=None if setup.cap is None else setup.cap.states_w,
+        state_w=state_w,
         gpu_models=setup.models_of(ranks),
         part=part,
         link_tiers=tiers,

@@ -185,11 +185,17 @@ class Setup:
 
     def memory_bytes(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the GPU memory of each of ``ranks``, 0 if unknown."""
-        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_of(ranks))
+        capacities = []
+        for spec in self._gpus_of(ranks):
+            capacities.append(0 if spec is None else spec.memory_bytes)
+        return tuple(capacities)
 
     def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the maximum GPU power of each of ``ranks``; empty if any is unknown."""
-        watts = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
+        rank_watts = []
+        for spec in self._gpus_of(ranks):
+            rank_watts.append(0 if spec is None else spec.power_w or 0)
+        watts = tuple(rank_watts)
         return watts if all(watts) else ()
 
     def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -328,20 +334,22 @@ def setup_times(
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
+    models = tuple(OnSlowestGpu(model, slower) if slower else model for model in gpus.models)
+    gpu_spec = None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine.cluster,
         options=options,
         compute=compute,
-        gpus=replace(gpus, models=tuple(OnSlowestGpu(model, slower) if slower else model for model in gpus.models)),
+        gpus=replace(gpus, models=models),
         slower=slower,
         launch=launch or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
         layout_notes=layout_notes,
         layout_warnings=layout_warnings,
         network=machine.network,
-        gpu=None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu),
+        gpu=gpu_spec,
         times=times,
         places=machine.places,
         cap=cap,
@@ -389,7 +397,9 @@ def _cap_of(
     """Return the effect of the power cap, None without a cap; raise InputError for several GPU models."""
     if options.power_cap_w is None:
         return None
-    names = {None if spec is None else spec.name for spec in specs}
+    names = set()
+    for spec in specs:
+        names.add(None if spec is None else spec.name)
     if len(names) > 1:
         raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
     return power_cap(options.power_cap_w, workload, gpus.models[0], specs[0], batch, count)
@@ -410,13 +420,13 @@ def _rank_gpus(
         names, of_rank = models_under(machine, places, workload.gpu)
     pairs = [(workload, model)] * len(names)
     if times.is_each:
-        pairs = [
-            (workload, model) if name is None or short_name(name) == times.gpu else times_on(workload, name, make)
-            for name in names
-        ]
-    return RankGpus(
-        names=names, of_rank=of_rank, workloads=tuple(w for w, _ in pairs), models=tuple(m for _, m in pairs)
-    )
+        pairs = []
+        for name in names:
+            is_recorded_gpu = name is None or short_name(name) == times.gpu
+            pairs.append((workload, model) if is_recorded_gpu else times_on(workload, name, make))
+    workloads = tuple(w for w, _ in pairs)
+    models = tuple(m for _, m in pairs)
+    return RankGpus(names=names, of_rank=of_rank, workloads=workloads, models=models)
 
 
 def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int) -> float:

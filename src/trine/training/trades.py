@@ -95,7 +95,8 @@ def _memory_verdict(trade: Trade, result: Result, without: Result) -> str | None
 def _change(result: Result, without: Result) -> str:
     now, before = result.step_time_ps, without.step_time_ps
     share = 100 * (now - before) / before if before else 0.0
-    effect = (
-        f"{abs(share):.2g} % {'longer' if share > 0 else 'shorter'}" if now != before else "neither longer nor shorter"
-    )
+    if now != before:
+        effect = f"{abs(share):.2g} % {'longer' if share > 0 else 'shorter'}"
+    else:
+        effect = "neither longer nor shorter"
     return f"{effect} ({format_time(now)}, without it {format_time(before)})"

@@ -168,7 +168,8 @@ class PairTable:
     def star(self) -> Use:
         """Return the total rate between the first GPU and all others, in the slower direction."""
         peers = range(1, len(self.domain))
-        out, back = self.concurrent_use((0, i) for i in peers), self.concurrent_use((i, 0) for i in peers)
+        out = self.concurrent_use((0, i) for i in peers)
+        back = self.concurrent_use((i, 0) for i in peers)
         return Use(min(out.rate, back.rate) * len(peers), [*out.latencies_ps, *back.latencies_ps])
 
     def exchange(self) -> Use:
@@ -345,7 +346,8 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     rate *= staging
     exchange = _exchange_rate(size, use_of)
     peers = range(1, size)
-    out, back = use_of((0, i) for i in peers), use_of((i, 0) for i in peers)
+    out = use_of((0, i) for i in peers)
+    back = use_of((i, 0) for i in peers)
     return RingRates(
         ring=rate, path=rate, fan_out=exchange.rate * (size - 1), shift=rate,
         root=min(out.rate, back.rate) * (size - 1), lanes=1, link=cluster.links[worst],

@@ -18,8 +18,8 @@ from trine.engine import run
 from trine.engine.circuit_model import network_on
 from trine.errors import PlanError
 from trine.formats.chakra.job import trace_job
-from trine.formats.chakra.trace import ChakraTrace
 from trine.formats.chakra.task_graph import trace_graph
+from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.placement import CollectiveCosts, Placement
 from trine.graph.taskgraph import TaskGraph
 from trine.parallel.instantiate import instantiate

@@ -123,7 +123,10 @@ def _written_out(text: str, expanded: Expanded, file: str, field: str) -> list[s
     names = [""]
     for step in steps:
         if step[2] is None:
-            names = [f"{name}.{step[1]}" if name else step[1] for name in names]
+            below = []
+            for name in names:
+                below.append(f"{name}.{step[1]}" if name else step[1])
+            names = below
             continue
         grown: list[str] = []
         for name in names:

@@ -50,7 +50,10 @@ def collective(
     sizes, table = _sizes(kind, size, matrix)
     if experts.values:
         table = _uneven(kind, sizes, table, experts, machine)
-        sizes = sizes if table is None else [max(sum(row) for row in table)]
+        if table is None:
+            sizes = sizes
+        else:
+            sizes = [max(sum(row) for row in table)]
     if kind in MOE and (not is_loadstore or inside.compare_fidelity):
         raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
@@ -63,10 +66,12 @@ def collective(
             "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
         }  # fmt: skip
         refuse_others(operator_options, inside.compare_fidelity)
+        rows = None if table is None else [*map(tuple, table)]
+        tokens = _tokens(experts) if kind in MOE else None
         LoadStoreQuestion(
             op=kind, sizes=sizes, machine=machine, operator=asked.make(), kernel_options=given, inside=inside,
             network=network, json=json, plot=plot, brief=brief, details=details,
-            matrix=None if table is None else [*map(tuple, table)], moe=_tokens(experts) if kind in MOE else None,
+            matrix=rows, moe=tokens,
         ).answer()  # fmt: skip
         return
     answer, warnings = Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)

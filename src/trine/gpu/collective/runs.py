@@ -311,9 +311,10 @@ class LoadStoreRuns:
     ) -> GpuRun:
         """Run a program on the group; ``what``: difference from the requested run, for the observer."""
         announce_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
+        machine = self.cluster if cluster is None else cluster
+        gpu_model = self.model if model is None else model
         return run_gpus(
-            program, self.cluster if cluster is None else cluster, self.group, self.model if model is None else model,
-            options=GpuRunOptions(fold=self.options.fold, verify=verify),
+            program, machine, self.group, gpu_model, options=GpuRunOptions(fold=self.options.fold, verify=verify),
         )  # fmt: skip
 
     def is_hopeless(self, name: str, size_bytes: int, best_ps: int) -> bool:
@@ -369,10 +370,10 @@ def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
     gpus = list(cluster.gpus)
     fabric = GpuFabric(cluster, gpus, model_for(options, cluster, gpus))
     names = cluster.link_names
-    return tuple(
-        (path.port_out, path.port_in, *((names[hop.link], *hop[1:]) for hop in path.hops))
-        for source in range(len(gpus))
-        for target in range(len(gpus))
-        if source != target
-        for path in fabric.paths(source, target)
-    )
+    rows = []
+    for source in range(len(gpus)):
+        for target in range(len(gpus)):
+            if source != target:
+                for path in fabric.paths(source, target):
+                    rows.append((path.port_out, path.port_in, *((names[hop.link], *hop[1:]) for hop in path.hops)))
+    return tuple(rows)

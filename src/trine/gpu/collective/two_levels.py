@@ -124,12 +124,16 @@ def _row(runs: LoadStoreRuns, size: int, time: CollectiveTime, operator: dict[st
 
 
 def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str] | None) -> LevelPart:
+    operator_ps = None if operator is None else operator[0]
+    loadstore_ps = None if loadstore is None else loadstore[0]
+    operator_why = "" if operator is None else operator[1]
+    loadstore_why = "" if loadstore is None else loadstore[1]
     return LevelPart(
         name=name,
-        operator_ps=None if operator is None else operator[0],
-        loadstore_ps=None if loadstore is None else loadstore[0],
-        operator_why="" if operator is None else operator[1],
-        loadstore_why="" if loadstore is None else loadstore[1],
+        operator_ps=operator_ps,
+        loadstore_ps=loadstore_ps,
+        operator_why=operator_why,
+        loadstore_why=loadstore_why,
     )
 
 

@@ -88,7 +88,9 @@ class CollectiveBuilder(ProgramBuilder):
     def collective_ends(self) -> PayloadEnds:
         """Add input and output; the input of a reduction and the output of a gather have one chunk per rank."""
         ranks = self.options.num_ranks
-        return self.ends(ranks if self.options.reduces else 1, ranks if self.options.gathers else 1)
+        inputs = ranks if self.options.reduces else 1
+        outputs = ranks if self.options.gathers else 1
+        return self.ends(inputs, outputs)
 
     def slots(self, name: str, slots: int, lines: int) -> Region:
         """Add a scratch buffer that peers write to, with flags if the protocol has them."""

@@ -42,7 +42,9 @@ def _serve_all(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
     """Yield workgroups that each serve all peers with their slice."""
     for group in builder.workgroups(lines):
         order = group.rotated(builder.options.distances)
-        yield PeerWork(tuple((group, d) for d in order), (group,), [(d, d - 1) for d in order])
+        remote_groups = tuple((group, d) for d in order)
+        peers = [(d, d - 1) for d in order]
+        yield PeerWork(remote_groups, (group,), peers)
 
 
 ALL_PEERS = Division(lambda options: options.distances, _serve_all)
@@ -152,7 +154,8 @@ def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
     barrier, signal = RankBarrier(builder, options.distances, default="start"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = (0, *group.rotated(options.distances))
-        sources, targets = [group.read(source, d) for d in order], [group.write(result, d) for d in order]
+        sources = [group.read(source, d) for d in order]
+        targets = [group.write(result, d) for d in order]
         group.reduce(sources, *targets, label="reduce")
         signal.meet(group, last=True)
     return builder.finished()
@@ -172,7 +175,9 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
         first.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        peer_targets = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
+        peer_targets = []
+        for d in order:
+            peer_targets.append(group.write(result, d) if sums is None else group.write(sums, d, d - 1))
         group.reduce(sources, group.write(result), *peer_targets, label="reduce")
         second.meet(group, last=True)
         if sums is not None:

@@ -108,4 +108,7 @@ def _lines(options: KernelOptions) -> MatrixLines:
         raise InputError(f"has {len(matrix)} rows, and there are {options.num_ranks} ranks", field="matrix")
     if not any(any(row) for row in matrix):
         raise InputError("nobody sends anything", field="matrix")
-    return tuple(tuple(-(-size // options.step_bytes) for size in row) for row in matrix)
+    rows = []
+    for row in matrix:
+        rows.append(tuple(-(-size // options.step_bytes) for size in row))
+    return tuple(rows)

@@ -85,13 +85,16 @@ class _Signals:
 
     def send(self, group: Workgroup, peers: Peers | None, direction: int, label: str) -> None:
         """Send to rank + d, or to rank - d if ``direction`` is -1."""
-        targets = [(direction * d, 0 if self._joint else index) for d, index in self._peers(group, peers)]
+        targets = []
+        for d, index in self._peers(group, peers):
+            targets.append((direction * d, 0 if self._joint else index))
         group.signal(self._semaphores, targets, label)
 
     def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
         served_peers = list(self._peers(group, peers))
         group.count(label)
-        for index, amount in [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]:
+        counts = [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]
+        for index, amount in counts:
             group.wait(self._semaphores, index, amount, label)
         group.delay_after_wait(label)
 

@@ -193,17 +193,26 @@ class _XmlReader:
         depends_on, step_number = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
         if (depends_on < 0) != (step_number < 0):
             raise step.fail("depid", "depid and deps must be given together")
+        operands_read = tuple(self._operand(step, where, "recv", ends) for where in sources)
+        operands_written = tuple(self._operand(step, where, "send", ends) for where in targets)
+        reduce_op = "sum" if len(sources) > 1 else None
+        dependencies = () if depends_on < 0 else ((depends_on, step_number),)
         return KernelOp(
             action=action,
             name=name,
-            sources=tuple(self._operand(step, where, "recv", ends) for where in sources),
-            targets=tuple(self._operand(step, where, "send", ends) for where in targets),
-            reduce_op="sum" if len(sources) > 1 else None,
-            dependencies=() if depends_on < 0 else ((depends_on, step_number),),
+            sources=operands_read,
+            targets=operands_written,
+            reduce_op=reduce_op,
+            dependencies=dependencies,
         )
 
     def _operand(self, step: _Element, where: str, end: str, ends: dict[str, int | None]) -> KernelOperand:
-        side = where if where != ir.FIFO else "src" if end == "recv" else "dst"
+        if where != ir.FIFO:
+            side = where
+        elif end == "recv":
+            side = "src"
+        else:
+            side = "dst"
         buffer = BUFFER_LETTERS[step.choice(f"{side}buf", BUFFER_LETTERS)]
         index, count = step.integer(f"{side}off", 0, MAX_CHUNKS), step.integer("cnt", 1, MAX_CHUNKS)
         if where != ir.FIFO:
@@ -284,9 +293,10 @@ class PlanSummary:
         low, high = self.blocks_per_gpu
         blocks = f"{low}" if low == high else f"{low} to {high}"
         limit = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
+        place = " in place" if self.in_place else ""
         return [
             f"plan         {self.name} ({self.format})",
-            f"collective   {self.collective}{' in place' if self.in_place else ''}, {self.num_ranks} ranks",
+            f"collective   {self.collective}{place}, {self.num_ranks} ranks",
             f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {limit}",
             f"blocks       {blocks} a GPU, {self.threads_per_block or '?'} threads each",
             f"operations   {_counts(self.operations)}",

@@ -102,7 +102,9 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
     buffers = {buffer.name: buffer for buffer in program.buffers}
     source, result = buffers.get("input"), buffers.get("output")
     ranks = program.num_ranks
-    counts = [ranks if count == "ranks" else 1 for count in _CHUNKS[op]]
+    counts = []
+    for count in _CHUNKS[op]:
+        counts.append(ranks if count == "ranks" else 1)
     if source is None or result is None or source.base == result.base:
         only = max((b for b in (source, result) if b is not None), key=lambda b: b.size_bytes, default=None)
         if only is None:

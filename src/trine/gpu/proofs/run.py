@@ -214,7 +214,9 @@ class ProofRun:
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
         writes = [self._cells(operand, op.width, lines) for operand in op.writes]
         flags = iter(tokens)
-        clocks = [next(flags).added_to(knows) if o.role == isa.READ_FLAGGED else knows for o in op.reads]
+        clocks = []
+        for o in op.reads:
+            clocks.append(next(flags).added_to(knows) if o.role == isa.READ_FLAGGED else knows)
         self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
         for operand, cells in zip(op.reads, reads, strict=True):
             if operand.role == isa.READ_FLAGGED:

@@ -129,23 +129,28 @@ class GpuReference:
         return self.is_stuck
 
     def _gpu_records(self) -> GpuRecords:
-        counts_of_servers = np.array(
-            [[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.interconnect.gpu_servers], np.int64
-        )
+        servers_of_gpus = []
+        for servers in self.interconnect.gpu_servers:
+            servers_of_gpus.append([(s.count[1], s.count[0], s.busy_ps) for s in servers])
+        counts_of_servers = np.array(servers_of_gpus, np.int64)
         lanes = sorted((lane, server) for lane, server in self.interconnect.lanes.items() if sum(server.count))
         counters = self.shared.counters
         tags = [memory.tags for memory in self.memories]
+        states = []
+        for gpu in self.gpus:
+            states.append([cu.state_ps for cu in gpu.cus])
+        lane_links = [link for (link, _), _ in lanes]
+        lane_numbers = [number for (_, number), _ in lanes]
+        data_counts = [server.count[1] for _, server in lanes]
+        control_counts = [server.count[0] for _, server in lanes]
         return GpuRecords(
             ranks=self.system.ranks, gpu_of=self.system.gpu_of, workgroup_start_ps=_column(self.workgroups.start_ps),
             workgroup_end_ps=_column(self.workgroups.end_ps), workgroup_cu=np.array(self.workgroups.cu, np.int32),
             op_start_ps=_column(self.shared.op_start_ps), op_end_ps=_column(self.shared.op_end_ps),
-            state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
-            resource_data=counts_of_servers[:, :, 0].copy(), resource_control=counts_of_servers[:, :, 1].copy(),
-            resource_busy_ps=counts_of_servers[:, :, 2].copy(),
-            lane_link=np.array([link for (link, _), _ in lanes], np.int32),
-            lane_number=np.array([number for (_, number), _ in lanes], np.int32),
-            lane_data=_column([server.count[1] for _, server in lanes]),
-            lane_control=_column([server.count[0] for _, server in lanes]),
+            state_ps=np.array(states, np.int64), resource_data=counts_of_servers[:, :, 0].copy(),
+            resource_control=counts_of_servers[:, :, 1].copy(), resource_busy_ps=counts_of_servers[:, :, 2].copy(),
+            lane_link=np.array(lane_links, np.int32), lane_number=np.array(lane_numbers, np.int32),
+            lane_data=_column(data_counts), lane_control=_column(control_counts),
             lane_busy_ps=_column([server.busy_ps for _, server in lanes]), packets=_column(self.packets.sent),
             l2_hits=_column([tag.hits for tag in tags]), l2_misses=_column([tag.misses for tag in tags]),
             **{name: _column([getattr(each, name) for each in counters]) for name in vars(counters[0])},

@@ -50,7 +50,9 @@ class Interconnect:
         self.model = system.model
         self.ranks = system.ranks.tolist()
         self.rates = system.layout.bytes_per_s.tolist()
-        self.gpu_servers = [[Server(agenda) for _ in self.rates] for _ in self.ranks]
+        self.gpu_servers = []
+        for _ in self.ranks:
+            self.gpu_servers.append([Server(agenda) for _ in self.rates])
         self.lanes: dict[tuple[int, int], Server] = {}
         self._paths: dict[tuple[PathEnd, PathEnd, int], MessagePath] = {}
         self._uncached = [(b.base, b.base + b.size_bytes) for b in system.program.buffers if b.uncached]

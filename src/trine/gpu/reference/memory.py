@@ -207,4 +207,7 @@ def _lines_of_semaphores(system: GpuSystem, gpu: int) -> dict[int, int]:
                 operand = int(program.operand_ptr[op])
                 line = int(program.operand_address[operand]) // system.model.line_bytes
                 lines_of.setdefault(int(program.operand_semaphore[operand]), set()).add(line)
-    return {semaphore: lines.pop() if len(lines) == 1 else -1 for semaphore, lines in lines_of.items()}
+    line_of = {}
+    for semaphore, lines in lines_of.items():
+        line_of[semaphore] = lines.pop() if len(lines) == 1 else -1
+    return line_of

@@ -100,13 +100,14 @@ class MessageTrip:
             self.on_arrival()
         stop = self.path.stops[i]
         num_bytes = self.model.header_bytes + (self.model.line_bytes if self.has_data else 0)
+        posted = self.posted if i == self.posts_at else None
         stop.server.take(
             ServerVisit(
                 self.messages.interconnect.key(self.request, stop.home),
                 transfer_ps(num_bytes, stop.bytes_per_s),
                 self.has_data,
                 lambda end_ps: self.go(i + 1, end_ps + stop.after_ps, then),
-                self.posted if i == self.posts_at else None,
+                posted,
                 self.request.is_again,
             )
         )

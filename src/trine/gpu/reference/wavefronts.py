@@ -331,7 +331,8 @@ class ComputeUnit:
         operation, wavefront = line.operation, line.wavefront
         kind, address, semaphore, amount = operation.kind, operand.address, operand.semaphore, operation.amount
         if kind in isa.DATA_OPS:
-            kind = isa.LOAD if any(operand is read for read in operation.reads) else isa.STORE
+            is_read = any(operand is read for read in operation.reads)
+            kind = isa.LOAD if is_read else isa.STORE
             address += line.number * operand.step
             semaphore = semaphore + line.number if operand.is_flagged else -1
             amount = 1

@@ -94,7 +94,10 @@ class _Process:
             if isinstance(message, dict):
                 self.messages[_handle(message.get("key"))] = str(message.get("value", ""))
         kinds = _list(strings.get("buffer_records", []), self.file, self._place("strings.buffer_records"))
-        self.kinds = [kind.get("kind") if isinstance(kind, dict) else None for kind in kinds]
+        kind_names = []
+        for kind in kinds:
+            kind_names.append(kind.get("kind") if isinstance(kind, dict) else None)
+        self.kinds = kind_names
 
     def _listed(self, key: str) -> list[dict[str, Any]]:
         return [item for item in _list(self.data.get(key, []), self.file, self._place(key)) if isinstance(item, dict)]
@@ -315,5 +318,8 @@ def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
         if name == _DEVICE_TO_DEVICE and (target is None or source == target):
             return None  # on one device
         name = "Peer-to-Peer" if name == _PEER_TO_PEER else "Device-to-Device"
-    device_name = None if kind == RANGE else str(device if source is None else source)
+    if kind == RANGE:
+        device_name = None
+    else:
+        device_name = str(device if source is None else source)
     return spanned(kind, name, (start_ns, end_ns), (device_name, target), size, where, number)

@@ -342,11 +342,12 @@ class _TextReader:
         num_hosts = self.num_hosts or 0
         if (num_ranks + num_hosts) * (self.num_semaphores or 0) > MAX_SEMAPHORES:
             raise last.fail(f"the ranks have more than {MAX_SEMAPHORES} semaphores in all")
+        base = aligned(self._end()) if self.semaphore_base is None else self.semaphore_base
+        step = line_bytes if self.semaphore_step is None else self.semaphore_step
         return ProgramHeader(
             name=self.name, num_ranks=num_ranks, num_hosts=num_hosts, line_bytes=line_bytes,
-            payload_bytes=self.payload_bytes or 0, buffers=tuple(self.buffers), num_semaphores=self.num_semaphores or 0,
-            semaphore_base=aligned(self._end()) if self.semaphore_base is None else self.semaphore_base,
-            semaphore_step=line_bytes if self.semaphore_step is None else self.semaphore_step,
+            payload_bytes=self.payload_bytes or 0, buffers=tuple(self.buffers),
+            num_semaphores=self.num_semaphores or 0, semaphore_base=base, semaphore_step=step,
             initially=tuple(self.initially), notes=tuple(self.notes),
         )  # fmt: skip
 

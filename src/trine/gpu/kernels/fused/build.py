@@ -386,11 +386,13 @@ def chain_programs(first: GpuProgram, second: GpuProgram, shared_names: dict[str
     """
     first_bases = {buffer.name: buffer.base for buffer in first.buffers}
     builder = ProgramBuilder.like(first)
-    bases = [
-        first_bases[shared_names[buffer.name]] if buffer.name in shared_names
-        else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
-        for buffer in second.buffers
-    ]  # fmt: skip
+    bases = []
+    for buffer in second.buffers:
+        bases.append(
+            first_bases[shared_names[buffer.name]]
+            if buffer.name in shared_names
+            else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
+        )
     index = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
     address = (
         second.operand_address + np.array([base - b.base for base, b in zip(bases, second.buffers, strict=True)])[index]

@@ -115,7 +115,10 @@ def refuse_large(options: FusedOptions, grid: TileGrid) -> None:
     operands = 2 * tiles * -(-depth // options.tile[-1]) + tiles * options.num_ranks // grid.chunks + lookups
     if operands * ranks > MAX_OPERANDS:
         raise too_large(options)
-    flags = 0 if not options.fused else 2 * grid.crews * (1 if options.waits == JOINT else options.num_ranks)
+    if not options.fused:
+        flags = 0
+    else:
+        flags = 2 * grid.crews * (1 if options.waits == JOINT else options.num_ranks)
     if flags * options.num_ranks > MAX_FLAGS:
         raise InputError(
             f"{options.name}: {grid.crews} workgroups on each of {options.num_ranks} ranks have more than {MAX_FLAGS} "

@@ -259,11 +259,14 @@ class StepLowering:
                 if side == 0 and slice_.use - slots in fifo.uses:
                     self.emitter.acquire(Take(fifo.credit, 1))
         self._data(op, part, start, length, ends)
-        targets = [
-            (fifo.target, fifo.tail) if side == 0 else (fifo.source, fifo.credit)
-            for fifo, side, slice_ in ends.values()
-            if (side == 0 and not self.wiring.flagged) or (side == 1 and slice_.use + slots in fifo.uses)
-        ]
+        targets = []
+        for other_fifo, other_side, other_slice in ends.values():
+            if (other_side == 0 and not self.wiring.flagged) or (
+                other_side == 1 and other_slice.use + slots in other_fifo.uses
+            ):
+                targets.append(
+                    (other_fifo.target, other_fifo.tail) if other_side == 0 else (other_fifo.source, other_fifo.credit)
+                )
         if targets:
             self.emitter.settle()
             self.emitter.release(targets)
