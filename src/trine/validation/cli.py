@@ -49,7 +49,8 @@ def collectives(
     validation = replace(validation, left_out=without_own_fit, notes=(note,) if note else ())
     text = summary_text(validation, None if every or details else SHOWN)
     with to_terminal(json):
-        show(validation.headline if brief else text if every or details else first_screen(text), json)
+        shown = validation.headline if brief else text if every or details else first_screen(text)
+        show(shown, json)
     write_json(validation, json, "validate collectives")
     written(plot, lambda path: plot_errors(validation, Path(path)), "drawn in {}")
     if report is not None:
@@ -79,9 +80,9 @@ def loadstore(
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     rows, finished = until_stopped(map(compared_or_unread, points))
     faults = [row for row in read_fine_grained()[1] if not series or row.source in series]
+    compared = tuple(row for row in rows if not isinstance(row, UnreadRow))
     validation = KernelValidation(
-        compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
-        unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
+        compared=compared, finished=finished, unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
     )  # fmt: skip
     _answer(validation, json, brief, details)
 
@@ -165,7 +166,10 @@ def _report(
         return load()
     from trine.validation.replay_rows import Answers, user_answers
 
-    cached = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
+    if is_kept:
+        cached = {"answers": Answers(None) if again else user_answers()}
+    else:
+        cached = {}
     with RowsLine() as progress:
         return validate(**kwargs, **cached, progress=progress.rows)
 

@@ -197,10 +197,10 @@ def refined(steps: list[AskedStep], num_factors: int, rerun: Again | None, usual
         return steps
     simulated_factors = asked_factors(fit(steps, num_factors))
     answers = rerun([step.row for step in steps], replace(usual or Ask(), factors=simulated_factors))
-    return [
-        step if answer.why_not else AskedStep(step.row, answer, simulated_factors)
-        for step, answer in zip(steps, answers, strict=True)
-    ]
+    asked = []
+    for step, answer in zip(steps, answers, strict=True):
+        asked.append(step if answer.why_not else AskedStep(step.row, answer, simulated_factors))
+    return asked
 
 
 def asked_factors(factors: Triple) -> Triple:
@@ -222,7 +222,9 @@ def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]
 
 def _groups(rows: Sequence[TrainingRow]) -> list[str]:
     models = [f"{row.model} {row.whole('layers')} {row.whole('hidden')}" for row in rows]
-    return models if len(set(models)) > 1 else [str(row.num_gpus) for row in rows]
+    if len(set(models)) > 1:
+        return models
+    return [str(row.num_gpus) for row in rows]
 
 
 def words(factors: Triple, names: Sequence[str] = USUAL_FACTORS) -> str:

@@ -277,13 +277,14 @@ def median_error(compared: Iterable[FineCompared]) -> float:
 
 def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> Errors | None:
     """Return errors of all-reduces up to 1 MiB on H100 and H200 (None without any); ``traced``: profiled ones too."""
-    errors = [
-        row.error
-        for row in compared
-        if any(gpu in row.point.machine for gpu in ("H100", "H200"))
-        and row.point.size_bytes <= SMALL_BYTES
-        and (traced or not row.point.stand.traced)
-    ]
+    errors = []
+    for row in compared:
+        if (
+            any(gpu in row.point.machine for gpu in ("H100", "H200"))
+            and row.point.size_bytes <= SMALL_BYTES
+            and (traced or not row.point.stand.traced)
+        ):
+            errors.append(row.error)
     return Errors.interpolated(errors) if errors else None
 
 
@@ -309,16 +310,19 @@ class KernelValidation(Validation):
 
     def document(self) -> Row:
         """Return the points with times in seconds, and the medians."""
+        median_errors = {name: median_error(points) for name, points in _by_series(self.compared).items()}
+        spreads = {
+            name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
+            for name, errors in _spreads(self.compared).items()
+        }
+        not_predicted = [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread]
         return {
             **self.tables(),
-            "median_errors": {name: median_error(points) for name, points in _by_series(self.compared).items()},
-            "small_all_reduces": {
-                name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
-                for name, errors in _spreads(self.compared).items()
-            },
+            "median_errors": median_errors,
+            "small_all_reduces": spreads,
             "target": TARGET,
             "finished": self.finished,
-            "not_predicted": [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread],
+            "not_predicted": not_predicted,
         }
 
     def tables(self) -> dict[str, Table]:
@@ -386,7 +390,9 @@ def round_times_ps(
     The program needs one kernel per rank, and its semaphores must return to their initial values.
     """
     all_rounds, ranks = repeated(program, rounds), program.num_ranks
-    before = [[] if task < ranks else [task - ranks] for task in range(all_rounds.num_kernels)]
+    before = []
+    for task in range(all_rounds.num_kernels):
+        before.append([] if task < ranks else [task - ranks])
     ptr, idx = csr(before)
     tasks = kernel_tasks(all_rounds)
     graph = replace(

@@ -116,7 +116,11 @@ def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
     created: set[int] = set()
     for call in group:
         input_storages = {raw.tensors[i].storage for i in call.inputs if i is not None}
-        created.update(s for i in call.outputs if i is not None and (s := raw.tensors[i].storage) not in input_storages)
+        new_storages = []
+        for i in call.outputs:
+            if i is not None and (s := raw.tensors[i].storage) not in input_storages:
+                new_storages.append(s)
+        created.update(new_storages)
     return created
 
 

@@ -57,7 +57,9 @@ class Layer:
         if self.parallel and (self.cross is not None or self.beside is not None or self.streams > 1):
             raise ValueError("parallel excludes cross, beside and more than one of streams")
         further = 0 if self.beside is None else BESIDE_NORMS
-        allowed = (1, 2) if self.parallel else tuple(each * self.num_blocks + further for each in range(3))
+        allowed = [each * self.num_blocks + further for each in range(3)]
+        if self.parallel:
+            allowed = [1, 2]
         if self.norms not in allowed:
             raise ValueError(f"norms must be one of {', '.join(map(str, allowed))} for these blocks; got {self.norms}")
 

@@ -87,7 +87,10 @@ def _mapped(values: list[object], change: Callable[[TensorRef], TensorRef]) -> l
     mapped: list[object] = []
     for value in values:
         if isinstance(value, list):
-            mapped.append([change(item) if isinstance(item, TensorRef) and item.is_meta else item for item in value])
+            items = []
+            for item in value:
+                items.append(change(item) if isinstance(item, TensorRef) and item.is_meta else item)
+            mapped.append(items)
         else:
             mapped.append(change(value) if isinstance(value, TensorRef) and value.is_meta else value)
     return mapped

@@ -55,7 +55,10 @@ def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, i
 
     Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common.
     """
-    by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
+    by_record = {}
+    for i, op in enumerate(kineto.ops):
+        if number := op.number("Record function id"):
+            by_record[number] = i
     calls = [node for node in nodes if node.rf_id and not node.name.startswith("[pytorch|profiler|")]
     matches, method = (_by_record(kineto, nodes, by_record, path), "record function ids") if by_record else ({}, "")
     if not matches:
@@ -309,12 +312,18 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     rows, notes = find_rows(kineto, step)
     table = TensorTable()
     tops = {calls_of_nodes[top.node.id]: top for top in resolve_tree(nodes, table) if top.node.id in calls_of_nodes}
-    numbers = {i: [call.node.seq_id for call in top.calls] for i, top in tops.items()}
+    numbers = {}
+    for i, top in tops.items():
+        numbers[i] = [call.node.seq_id for call in top.calls]
     place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
     tops_in_order = [i for i in step.tops if i in tops]
     resolved = {i: operands(tops[i], table) for i in tops_in_order if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in tops_in_order for call in tops[i].calls)
-    accumulated = tuple(pair for i in tops_in_order if (pair := _accumulated(tops[i])) is not None)
+    pairs = []
+    for i in tops_in_order:
+        if (pair := _accumulated(tops[i])) is not None:
+            pairs.append(pair)
+    accumulated = tuple(pairs)
     links = _forward_of(kineto, step, numbers, place)
     return RawTrace(
         **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links),
@@ -424,11 +433,16 @@ def _forward_of(
 def _operators(
     kineto: Kineto, step: TracedStep, rows: list[OperatorRow], known: Mapping[int, Operands], forward: Mapping[int, int]
 ) -> tuple[Operator, ...]:
-    return tuple(
-        _kernel_operator(kineto, row, number) if row.call is None else
-        _operator(kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call))
-        for number, row in enumerate(rows, 1)
-    )  # fmt: skip
+    operators = []
+    for number, row in enumerate(rows, 1):
+        operators.append(
+            _kernel_operator(kineto, row, number)
+            if row.call is None
+            else _operator(
+                kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call)
+            )
+        )
+    return tuple(operators)
 
 
 def _kernel_operator(kineto: Kineto, row: OperatorRow, number: int) -> Operator:
@@ -443,13 +457,15 @@ def _operator(
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
     begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
+    gpu_time_ps = sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps
+    forward_id = None if forward is None else forward + 1
+    launch_start_ps = begin - kineto.awake_ps(step.start_ps) if launched else None
+    launch_duration_ps = end - begin if launched else None
+    kernel_times_ps = tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels)
     return Operator(
         id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs,
-        gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
-        forward_id=None if forward is None else forward + 1,
-        launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,
-        launch_duration_ps=end - begin if launched else None,
-        kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
+        gpu_time_ps=gpu_time_ps, forward_id=forward_id, launch_start_ps=launch_start_ps,
+        launch_duration_ps=launch_duration_ps, kernel_times_ps=kernel_times_ps,
         attributes=_attributes(operands.values) if row.launches is None else
         {**_attributes(operands.values), "kernels": row.launches},
     )  # fmt: skip

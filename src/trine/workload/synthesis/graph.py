@@ -149,10 +149,11 @@ class Graph:
     ) -> int:  # fmt: skip
         if self.style is not None:
             attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
+        input_ids = [t.id for t in inputs]
+        output_ids = [t.id for t in outputs]
         operator = Operator(
-            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple([t.id for t in inputs]),
-            outputs=tuple([t.id for t in outputs]), gpu_time_ps=0, forward_id=forward, layer=layer,
-            attributes=attributes,
+            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple(input_ids), outputs=tuple(output_ids),
+            gpu_time_ps=0, forward_id=forward, layer=layer, attributes=attributes,
         )  # fmt: skip
         self.operators.append(operator)
         self._layers[operator.id] = layer
@@ -258,12 +259,14 @@ class Graph:
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Return all weights, in the order of registration."""
-        return tuple(
-            Parameter(
-                weight=weight.id,
-                size_bytes=weight.size_bytes,
-                gradient=self.gradients[weight.id].id if self.trains(weight) else None,
-                gradient_operator=self._made_by[weight.id] if self.trains(weight) else None,
+        parameters = []
+        for weight in self.weights.values():
+            parameters.append(
+                Parameter(
+                    weight=weight.id,
+                    size_bytes=weight.size_bytes,
+                    gradient=self.gradients[weight.id].id if self.trains(weight) else None,
+                    gradient_operator=self._made_by[weight.id] if self.trains(weight) else None,
+                )
             )
-            for weight in self.weights.values()
-        )
+        return tuple(parameters)

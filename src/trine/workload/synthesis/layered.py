@@ -109,11 +109,13 @@ def layered(
 
 def _check_parts(model: Architecture) -> None:
     """Raise InputError for parts of a model that have no operators."""
+    has_cross = any(layer.cross is not None for layer in model.layers)
+    has_scales = any(layer.scales for layer in model.layers)
     parts = {
         "token_types": bool(model.token_types),
         "further": bool(model.further),
-        "cross": any(layer.cross is not None for layer in model.layers),
-        "scales": any(layer.scales for layer in model.layers),
+        "cross": has_cross,
+        "scales": has_scales,
     }
     for name, is_there in parts.items():
         if is_there:

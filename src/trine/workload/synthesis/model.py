@@ -199,7 +199,8 @@ class Synthesis:
                 check_whole(name, getattr(self, name), 1, _MAX[name])
         dtypes = DTYPES | CONV_DTYPES
         if self.dtype is not None and self.dtype not in dtypes:
-            hint = f"; {reason}" if (reason := not_modelled(VALUES, str(self.dtype))) else nearest(self.dtype, dtypes)
+            reason = not_modelled(VALUES, str(self.dtype))
+            hint = f"; {reason}" if reason else nearest(self.dtype, dtypes)
             if self.dtype in known_precisions():
                 hint = f": weights stay in 16 bits; give precision={self.dtype}"
             raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
@@ -414,11 +415,13 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
     if not isinstance(spec, Transformer):
         raise InputError(f"{spec.name} is no decoder-only transformer: it has no use for {names[0]}", field=names[0])
     rows = spec.max_positions or max(asked.sequence or spec.sequence, spec.sequence)
+    tied = spec.tied_embeddings if asked.tied is None else asked.tied == "yes"
+    positions = spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None
     variant = replace(
         spec,
-        tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
+        tied_embeddings=tied,
         biases=asked.biases or spec.biases,  # type: ignore[arg-type]
-        max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
+        max_positions=positions,
         alibi=spec.alibi and asked.positions is None,
         parameters=None,
     )
@@ -563,7 +566,8 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if model.predicted:
         count = len(model.predicted)
         left_out.append(f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction")
-    left_out += ["attention over earlier layers"] if any(layer.reads_earlier for layer in model.layers) else []
+    reads_earlier = any(layer.reads_earlier for layer in model.layers)
+    left_out += ["attention over earlier layers"] if reads_earlier else []
     if left_out:
         assumptions.append(f"without {', '.join(left_out)}")
     if any(isinstance(mixer, LinearAttention | KimiDelta | Mamba2 | Mamba) for mixer in model.mixers()):

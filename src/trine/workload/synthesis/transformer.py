@@ -239,11 +239,16 @@ def attend(
 
     def backward() -> None:
         dy, gradients = graph.gradient(out), [graph.like(source) for source in sources]
-        part_gradients = [graph.view(gradients[0 if part is parts[0] else -1], part.shape) for part in parts]
+        part_gradients = []
+        for part in parts:
+            part_gradients.append(graph.view(gradients[0 if part is parts[0] else -1], part.shape))
         if bias is not None:
             part_gradients.append(graph.like(bias))
         is_joined = graph.writes.part_gradients == "joined" and len(sources) == 1 and bias is None
-        written = [graph.like(part) for part in parts] if is_joined else part_gradients
+        if is_joined:
+            written = [graph.like(part) for part in parts]
+        else:
+            written = part_gradients
         trained = [weight for weight in weights if graph.trains(weight)]
         written = [*written, *map(graph.weight_gradient, trained)]
         graph.made(graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes), *trained)
@@ -312,7 +317,12 @@ def adam(graph: Graph, *, master: bool) -> None:
         return [graph.tensor(s, role="optimizer_state", dtype=dtype, batch_dims=()) for s in sizes]
 
     splits = master and graph.writes.master == "remainder"
-    updated = [*weights, *state("int16")] if splits else state() if master else weights
+    if splits:
+        updated = [*weights, *state("int16")]
+    elif master:
+        updated = state()
+    else:
+        updated = weights
     graph.optimizer("aten::_fused_adam_", (*updated, *(graph.gradients[w.id] for w in weights), *state(), *state()))
     if master and not splits:
         graph.optimizer("aten::_foreach_copy_", (*weights, *updated))
@@ -389,7 +399,9 @@ def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> T
 def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = projected(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
+    num_products = 2 if gated else 1
+    product = f"{name}.gate_up" if gated else f"{name}.up"
+    h = projected(graph, h, spec.ffn * num_products, biased, product)
     h = _add_bias_kernel(graph, h, biased, f"{name}.up_bias")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
     h = projected(graph, h, spec.hidden, biased, f"{name}.down")
@@ -503,4 +515,7 @@ def _add(graph: Graph, cost: FixedCost) -> None:
 
 
 def _word(cost: FixedCost) -> str:
-    return "_".join("".join(c if c.isalnum() else " " for c in cost.name.lower()).split())
+    characters = []
+    for c in cost.name.lower():
+        characters.append(c if c.isalnum() else " ")
+    return "_".join("".join(characters).split())

@@ -88,7 +88,10 @@ def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tu
 
     def backward() -> None:
         gradients = [graph.gradient(tensor) for tensor in copies]
-        outputs = [gradient for part in pair if (gradient := projected.gradient(part)) is not None]
+        outputs = []
+        for part in pair:
+            if (gradient := projected.gradient(part)) is not None:
+                outputs.append(gradient)
         graph.backward("repeat_interleave_backward", gradients, outputs, op)
         projected.give(op)
 

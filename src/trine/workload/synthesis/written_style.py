@@ -31,7 +31,10 @@ def family_of_operator(name: str) -> tuple[str, bool]:
     if family is None:
         words = name.rsplit("::", 1)[-1].lower().split("_")
         family = next((family for word, family in _BY_WORD.items() if word in words), "activation")
-        family = "gated" if family == "activation" and any(word.endswith("glu") for word in words) else family
+        if family == "activation" and any(word.endswith("glu") for word in words):
+            family = "gated"
+        else:
+            family = family
     return family, is_backward(kind) or "backward" in name.lower()
 
 
