@@ -227,7 +227,10 @@ def _classes(base: Cluster, runs: Sequence[_Run]) -> tuple[str, ...]:
     """Return the classes of links that the logs measure: inside a node first."""
     inside = SCALE_UP if base.link_table.of_class(SCALE_UP).any() else HOST_LINK
     node_counts = sorted(run.nodes for run in runs)
-    return tuple(dict.fromkeys(inside if nodes == 1 else SCALE_OUT for nodes in node_counts))
+    classes = []
+    for nodes in node_counts:
+        classes.append(inside if nodes == 1 else SCALE_OUT)
+    return tuple(dict.fromkeys(classes))
 
 
 def _with_factors(cluster: Cluster, classes: Sequence[str], factors: Sequence[float]) -> Cluster:

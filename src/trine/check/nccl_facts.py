@@ -27,7 +27,8 @@ def measures_of(rows: Sequence[LogRow]) -> Iterator[tuple[LogRow, Measure]]:
 
 def bus_ratio(rows: Sequence[LogRow]) -> float | None:
     """Return busbw / algbw where rounding matters least; None below 1 GB/s."""
-    best = max((m for _, m in measures_of(rows)), key=lambda m: m.algbw_bytes_per_s, default=None)
+    measures = [m for _, m in measures_of(rows)]
+    best = max(measures, key=lambda m: m.algbw_bytes_per_s, default=None)
     if best is None or best.algbw_bytes_per_s < 1e9:
         return None
     return best.busbw_bytes_per_s / best.algbw_bytes_per_s
@@ -42,7 +43,8 @@ def ratio_range(rows: Sequence[LogRow]) -> tuple[float, float] | None:
     high = min(high for _, high in bounds)
     if low <= high:
         return low, high
-    return _bounds(max((m for _, m in measures_of(rows)), key=lambda m: m.algbw_bytes_per_s))
+    measures = [m for _, m in measures_of(rows)]
+    return _bounds(max(measures, key=lambda m: m.algbw_bytes_per_s))
 
 
 def _bounds(measure: Measure) -> tuple[float, float]:

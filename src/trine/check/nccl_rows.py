@@ -150,7 +150,10 @@ def printed_text(text: str) -> str:
             for side in (row.get("out_of_place"), row.get("in_place")):
                 time = side and side.get("time", side.get("cpu_time"))
                 cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
-            row_text = " ".join("N/A" if cell is None else str(cell).strip() for cell in cells)
+            texts = []
+            for cell in cells:
+                texts.append("N/A" if cell is None else str(cell).strip())
+            row_text = " ".join(texts)
             lines.append(row_text)
         return "\n".join(lines)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
@@ -198,7 +201,8 @@ def find_rows(text: str) -> list[RowText]:
 def head_of(words: Sequence[str]) -> list[str]:
     """Return size, count, type, redop and root of a row whose result is missing."""
     match = _HEAD.match(" ".join(words[3:5]))
-    return [*words[:3], *(cell for cell in (match.groups() if match else ()) if cell)]
+    groups = match.groups() if match else ()
+    return [*words[:3], *(cell for cell in groups if cell)]
 
 
 def find_tail(text: str) -> RowText | None:

@@ -179,7 +179,8 @@ def _named_cause(
         return Verdict()
     best, causes = weights.causes[0], weights.causes
     cause = best.cause if best.probability >= weights.unknown else None
-    cited = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
+    stated_causes = [each for each in causes if each.cause.kind in stated]
+    cited = min(stated_causes, key=lambda each: each.left, default=None)
     if cited is not None:
         cause = cited.cause
         causes = (replace(cited, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not cited))

@@ -182,7 +182,9 @@ def say(text: str) -> None:
 
 def coloured(text: str, stream: TextIO) -> str:
     """Return ``text`` with errors and warnings in red if ``stream`` is a terminal with colour, else unchanged."""
-    return _WRONG.sub(lambda match: painted(match[0], RED, True), text) if has_colour(stream) else text
+    if has_colour(stream):
+        return _WRONG.sub(lambda match: painted(match[0], RED, True), text)
+    return text
 
 
 def show_answer(answer: Report, json_target: str | None, brief: bool, details: bool) -> None:
@@ -190,7 +192,12 @@ def show_answer(answer: Report, json_target: str | None, brief: bool, details: b
     if is_recording():
         return
     with to_terminal(json_target):
-        shown = answer.headline if brief else answer.details() if details else answer.summary()
+        if brief:
+            shown = answer.headline
+        elif details:
+            shown = answer.details()
+        else:
+            shown = answer.summary()
         show(shown, json_target)
 
 

@@ -251,7 +251,9 @@ _UNVARIED = frozenset({"sweep", "trace capture"})
 
 def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
     """Return the options for many points that a command has: all or none. Commands that write JSON answer."""
-    return VARIED if words not in _UNVARIED and any(each.name == "json" for each in parameters) else ()
+    if words not in _UNVARIED and any(each.name == "json" for each in parameters):
+        return VARIED
+    return ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

@@ -47,11 +47,10 @@ def answer_varied(
         if axes.setdefault(name, values) != values:
             raise InputError(f"--vary {name} is given twice")
     arguments = {each.name for each in parameters if each.option.is_argument}
-    settings = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
-        if not (name in arguments and name in axes)  # the command line needs the argument, and the values replace it
-    }
+    settings = {}
+    for argument, given_value in given.items():
+        if not (argument in arguments and argument in axes):
+            settings[argument] = list(given_value) if isinstance(given_value, tuple) else given_value
     spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
     folder = vary.get("experiment")
     with _spare_folder() if folder is None else nullcontext(folder) as directory:

@@ -23,10 +23,10 @@ def normal(node: LinkedDevices) -> LinkedDevices:
     hosts = len({node.devices[gpu].node for gpu in node.gpus})
     order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
     place = {old: new for new, old in enumerate(order)}
-    devices = tuple(
-        replace(device, node=f".{device.node}" if hosts > 1 and device.node is not None else "")
-        for device in (node.devices[i] for i in order)
-    )
+    renamed = []
+    for device in (node.devices[i] for i in order):
+        renamed.append(replace(device, node=f".{device.node}" if hosts > 1 and device.node is not None else ""))
+    devices = tuple(renamed)
     links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in node.links)
     return LinkedDevices(name=node.name, devices=devices, links=links)
 

@@ -77,9 +77,9 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
         parts = [block.node for block in layout.blocks]
     if not any(_has_parallels(part) for part in parts):
         return cluster
-    candidates = [
-        (planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None) for planes in planes_of(cluster)
-    ]
+    candidates = []
+    for planes in planes_of(cluster):
+        candidates.append((planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None))
     merges = [(planes, pairs) for planes, pairs in candidates if pairs is None or _join_all(pairs)]
     alike = {twins[0]: twins for planes, _ in merges for twins in zip(*planes.planes, strict=True)}
     heads = {switch: head for head, switches in alike.items() for switch in switches}
@@ -157,12 +157,17 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
         shapes = {network: _ordered(links, switches[network], is_gpu) for network in group}
         alike: dict[object, list[int]] = defaultdict(list)
         for network, shape in shapes.items():
-            key = 1 if len(shape) == 1 else tuple(colour for colour, _ in shape)
+            key: object = 1
+            if len(shape) != 1:
+                key = tuple(colour for colour, _ in shape)
             alike[key].append(network)
         used = max(alike.values(), key=len)
         gpus = set.union(*(members[network] for network in used))
         if len(used) > 1 and len(gpus) <= MAX_GPUS:
-            planes = tuple(tuple(switch for _, switch in shapes[network]) for network in used)
+            used_planes = []
+            for each in used:
+                used_planes.append(tuple(switch for _, switch in shapes[each]))
+            planes = tuple(used_planes)
             unused = [network for network in group if network not in used and members[network] <= gpus]
             idle = tuple(switch for network in unused for switch in switches[network])
             parallel.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
@@ -203,7 +208,10 @@ def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.b
     for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
         for switch in switches:
             near[switch].update(far_ends[ends == switch].tolist())
-    colours = {switch: hash(tuple(sorted(end for end in near[switch] if is_gpu[end]))) for switch in switches}
+    colours_of_switches = {}
+    for switch in switches:
+        colours_of_switches[switch] = hash(tuple(sorted(end for end in near[switch] if is_gpu[end])))
+    colours = colours_of_switches
     for _ in switches:
         colours = {
             switch: hash((colours[switch], tuple(sorted(colours[end] for end in near[switch] if end in colours))))
@@ -278,8 +286,12 @@ def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
     name = "" if at_plane else first.name
     bytes_per_s = sum(link.bytes_per_s for link in links)
     latency_ps = max(link.latency_ps for link in links)
-    medium = first.medium if len({link.medium for link in links}) == 1 else None
-    peak = None if None in peaks else sum(peak for peak in peaks if peak is not None)
+    media = {link.medium for link in links}
+    medium = first.medium if len(media) == 1 else None
+    if None in peaks:
+        peak = None
+    else:
+        peak = sum(peak for peak in peaks if peak is not None)
     return replace(
         first,
         name=name,

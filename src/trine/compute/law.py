@@ -177,7 +177,9 @@ class _Problem:
         best, best_gain = [0.0] * len(self._scale), 0.0
         for size in range(1, len(used) + 1):
             for subset in combinations(used, size):
-                subset_product = [[product[i, j] for j in subset] for i in subset]
+                subset_product = []
+                for i in subset:
+                    subset_product.append([product[i, j] for j in subset])
                 subset_right = [right[i] for i in subset]
                 solution = _eliminate(subset_product, subset_right)
                 if solution is None or min(solution) < 0.0:

@@ -170,7 +170,9 @@ class SizeAnswer(Report):
         if row["problem"]:
             raise InputError(f"no machine trains {self._question}: {row['problem']}")
         layout, cost = cast("dict[str, Row]", row).pop("layout"), cast("dict[str, Row]", row).pop("cost")
-        run_costs = {f"run_{name}" if "days" in name else name: cost[name] for name in cost}
+        run_costs = {}
+        for name in cost:
+            run_costs[f"run_{name}" if "days" in name else name] = cost[name]
         return {**row, **layout, **run_costs}
 
     def tables(self) -> dict[str, Table]:

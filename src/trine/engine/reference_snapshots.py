@@ -89,10 +89,18 @@ def _snapshot(run: Reference) -> Snapshot:
     flows = [run.flows.get(task) for task in active.tolist()]
     speed_ppm, stream_left_as = _stream_state(run)
     due_ps = [_due_ps(run, task) for task in active.tolist()]
-    since_ps = [-1 if flow is None else flow.since_ps for flow in flows]
-    remaining = [0.0 if flow is None else flow.remaining for flow in flows]
-    rates = [0.0 if flow is None else flow.rate for flow in flows]
-    flow_end_ps = [-1 if flow is None else flow.end_ps for flow in flows]
+    since_ps = []
+    for flow in flows:
+        since_ps.append(-1 if flow is None else flow.since_ps)
+    remaining = []
+    for each in flows:
+        remaining.append(0.0 if each is None else each.remaining)
+    rates = []
+    for one in flows:
+        rates.append(0.0 if one is None else one.rate)
+    flow_end_ps = []
+    for other in flows:
+        flow_end_ps.append(-1 if other is None else other.end_ps)
     return Snapshot(
         now_ps=run.now,
         ready_ps=ready_ps,

@@ -99,7 +99,8 @@ class Experiment(Report):
     def shown(self) -> list[str]:
         """Columns of the readable table: varied fields, and the main results or numbers that differ, times first."""
         good = [row for row in self.rows if row["status"] == "done"]
-        values = {name: [row[name] for row in good] for name in (self.rows[0] if self.rows else ())}
+        columns = self.rows[0] if self.rows else ()
+        values = {name: [row[name] for row in good] for name in columns}
         fields = [name for name in self.spec.vary if values.pop(name, None) is not None]
         main_names = [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in values]
         if main := main_names:
@@ -232,7 +233,10 @@ class Experiment(Report):
         for number, value in enumerate(values):
             places[value] = number if is_text else value
         figure, axes = subplots(figsize=(7.0, 4.5))
-        labels = dict.fromkeys(row[2] if color is not None else None for row in rows)
+        colour_labels = []
+        for row in rows:
+            colour_labels.append(row[2] if color is not None else None)
+        labels = dict.fromkeys(colour_labels)
         for number, label in enumerate(labels):
             points = sorted((places[row[0]], row[1]) for row in rows if color is None or row[2] == label)
             style = {"color": COLOURS[number % len(COLOURS)]}

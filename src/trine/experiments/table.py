@@ -113,7 +113,9 @@ def _groups(index: LineIndex) -> Iterator[dict[str, list[object]]]:
     """Yield the columns of GROUP_ROWS points at a time; a column has None for points without it."""
     for start in range(0, len(index.files), GROUP_ROWS):
         rows = [_row(entry) for entry in _entries(index, start, start + GROUP_ROWS)]
-        columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+        columns = {}
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            columns[name] = [row.get(name) for row in rows]
         yield columns
 
 

@@ -210,7 +210,8 @@ class _MachineReader:
             if entry := link_of_gpu_name(model):
                 return entry, f"GPU model {model}"
         lane = min(matrix.values())
-        candidates = sorted((n for n in known_links() if n.startswith(kind)), key=lambda n: (n == "nvlink1", n))
+        links_of_kind = [n for n in known_links() if n.startswith(kind)]
+        candidates = sorted(links_of_kind, key=lambda n: (n == "nvlink1", n))
         entry = next((n for n in candidates if lane * 10**6 % link_named(n).peak_bytes_per_s == 0), None)
         return entry, f"links of {lane / 1000:g} GB/s"
 

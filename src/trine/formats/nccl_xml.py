@@ -102,7 +102,8 @@ class _SystemReader:
         leaves = [element for element in _walk(root) if element.tag == "pci" and not element.children]
         if any(element.tag == "gpu" for element in _walk(root)):
             return
-        gpus = sorted((leaf for leaf in leaves if _is_gpu(leaf)), key=lambda leaf: leaf.get("busid").lower())
+        gpu_leaves = [leaf for leaf in leaves if _is_gpu(leaf)]
+        gpus = sorted(gpu_leaves, key=lambda leaf: leaf.get("busid").lower())
         self.bare = {id(leaf): number for number, leaf in enumerate(gpus)}
         if gpus:
             self.notes.append(f"{len(gpus)} GPUs by their PCI class, numbered by bus: the file has no <gpu>")

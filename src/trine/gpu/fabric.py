@@ -273,7 +273,8 @@ def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spok
             routes = _over_one_switch(fabric, source, target)
             over = tuple(int(fabric.cluster.link_table.target[up]) for up, _ in routes)
             switches = over if switches is None else switches
-            up, down = tuple(route[0] for route in routes), tuple(route[1] for route in routes)
+            up = tuple(route[0] for route in routes)
+            down = tuple(route[1] for route in routes)
             if over != switches or ups.setdefault(source, up) != up or downs.setdefault(target, down) != down:
                 raise InputError(
                     f"routes between ranks {ranks[0]} to {ranks[-1]} go over several switches or links, each over "
@@ -300,7 +301,8 @@ def _over_one_switch(fabric: GpuFabric, source: int, peer: int) -> list[tuple[in
             )
         fabric.paths(source, peer)  # raises if loads and stores cannot cross the route
     target = cluster.link_table.target
-    return sorted(((route[0], route[1]) for route in routes), key=lambda route: (int(target[route[0]]), route))
+    ends = [(route[0], route[1]) for route in routes]
+    return sorted(ends, key=lambda route: (int(target[route[0]]), route))
 
 
 def _spokes(

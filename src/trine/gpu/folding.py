@@ -49,7 +49,8 @@ def candidates(grid: Sequence[int]) -> Iterator[Translations]:
     for size in grid:
         divisors.append([step for step in range(1, size + 1) if size % step == 0])
     groups = [Translations(tuple(grid), steps) for steps in product(*divisors)]
-    return iter(sorted((g for g in groups if g.order > 1), key=lambda g: (-g.order, g.steps)))
+    proper = [g for g in groups if g.order > 1]
+    return iter(sorted(proper, key=lambda g: (-g.order, g.steps)))
 
 
 def _why_not_at_all(system: GpuSystem) -> str | None:

@@ -189,10 +189,16 @@ def router_of(model: GpuModel, kind: str, i: int) -> int:
     if kind == CU:
         return i % (rows * cols)
     if kind == CHANNEL:
-        last_row = [(rows - 1) * cols + c for c in range(cols)] if rows > 1 else []
+        if rows > 1:
+            last_row = [(rows - 1) * cols + c for c in range(cols)]
+        else:
+            last_row = []
         routers = list(range(cols)) + last_row
     else:
         first_column = [r * cols for r in range(rows)]
-        last_column = [r * cols + cols - 1 for r in range(rows)] if cols > 1 else []
+        if cols > 1:
+            last_column = [r * cols + cols - 1 for r in range(rows)]
+        else:
+            last_column = []
         routers = first_column + last_column
     return routers[i % len(routers)]

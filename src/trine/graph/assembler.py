@@ -261,8 +261,13 @@ def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
     """Return the per-task data of ``tasks``, for :func:`dataclasses.replace`; the caller handles the edges."""
     columns = {name: getattr(graph, name) for name in TASK_COLUMNS}
     labels = {name: getattr(graph.labels, name)[tasks] for name in LABEL_COLUMNS}
-    taken = {name: None if column is None else column[tasks] for name, column in columns.items()}
-    task_names = tuple(graph.task_names[task] for task in tasks.tolist()) if graph.task_names else ()
+    taken = {}
+    for name, column in columns.items():
+        taken[name] = None if column is None else column[tasks]
+    if graph.task_names:
+        task_names = tuple(graph.task_names[task] for task in tasks.tolist())
+    else:
+        task_names = ()
     return {**taken, "labels": Labels(**labels), "task_names": task_names}
 
 

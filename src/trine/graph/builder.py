@@ -101,7 +101,10 @@ class TaskGraphBuilder:
         assembler.connect_rows(*csr(self._predecessors))
         for rank, stream in self._streams:
             assembler.stream(rank, stream)
-        assembler.add_routes(list(self._routes), [sum(self._latency_ps[i] for i in route) for route in self._routes])
+        route_latencies_ps = []
+        for route in self._routes:
+            route_latencies_ps.append(sum(self._latency_ps[i] for i in route))
+        assembler.add_routes(list(self._routes), route_latencies_ps)
         task_names = tuple(self._names) if any(self._names) else ()
         return assembler.build(rank_names=self._names_of_ranks(), task_names=task_names)
 

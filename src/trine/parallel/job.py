@@ -232,7 +232,9 @@ class JobFacts:
             of_chunk = []
             for ranks in self._ranks_of_chunks():
                 of_chunk.append(sorted({gpu for stage in ranks for gpu in gpus[stage]}))
-        times_of_models = [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else ()
+        times_of_models: Sequence[Sequence[Mapping[int, int]]] = ()
+        if len(times) > 1:
+            times_of_models = [[times[gpu] for gpu in numbers] for numbers in of_chunk]
         stages = cut_into_stages(
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
             times_of_models, counts,

@@ -38,7 +38,9 @@ def recomputed(
         return []
     if plan.recompute == "selective" and selective == ATTENTION:
         return _attention_cores(workload, forward)
-    blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: layer_of(op.layer))]
+    blocks = []
+    for block, ops in groupby(forward, lambda op: layer_of(op.layer)):
+        blocks.append((block, list(ops)))
     if not any(block for block, _ in blocks):
         return [list(forward)] if not has_layers(workload.operators) else []
     return [ops for block, ops in blocks if block][: plan.recompute_layers]

@@ -165,7 +165,8 @@ class Logits:
             return
         tensors = context.workload.tensors
         losses = [op for op in forward if profile_family(op) == "loss"]
-        logits = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
+        tensors_of_losses = [tensors[t] for op in losses[:1] for t in op.inputs]
+        logits = max(tensors_of_losses, key=lambda t: t.size_bytes, default=None)
         if logits is not None:
             self._logits, self._share = logits, context.output_share(losses[0])
             of_loss = [op for op in context.workload.operators if op.layer.startswith("loss")]

@@ -56,7 +56,11 @@ class SequenceCollectives(SplitCollectives):
         self._gathered_part: Fraction | None = None
         self._gathers_heads = software is not None and software.operators.head_norms == "gathered"
         operators = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
-        self._splits = {op.id: split for op in operators if (split := self.context.split_of(op)) is not None}
+        splits = {}
+        for each in operators:
+            if (split := self.context.split_of(each)) is not None:
+                splits[each.id] = split
+        self._splits = splits
         for op_id, split in self.context.splits.items():
             if split.mode == "column" and split.forward:
                 op = self.context.operators[op_id]

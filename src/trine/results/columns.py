@@ -36,7 +36,12 @@ def to_row(thing: Any, keys: str = "") -> Row:
         if value is None or (absent is not None and value == absent):
             row[key] = None
         else:
-            row[key] = value / divisor if divisor else list(value) if type(value) is tuple else value
+            if divisor:
+                row[key] = value / divisor
+            elif type(value) is tuple:
+                row[key] = list(value)
+            else:
+                row[key] = value
     return row
 
 

@@ -135,7 +135,8 @@ def _collectives(result: TaskRun) -> list[str]:
 
 def _links(result: TaskRun) -> list[str]:
     """Return the hottest link of each tier, and how many links of the tier carry something."""
-    used_links = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
+    busy_links = [use for use in result.links if use.size_bytes]
+    used_links = sorted(busy_links, key=lambda use: (-use.utilisation, use.link))
     tiers: dict[str, list[LinkUse]] = {}
     for use in used_links:
         tiers.setdefault(use.tier or use.name, []).append(use)
@@ -149,7 +150,9 @@ def _links(result: TaskRun) -> list[str]:
 def _tier(uses: Sequence[LinkUse]) -> str:
     """``leaf-spine, 256 links``: those that carry something; "" where tiers are not known."""
     count = sum(use.count for use in uses)
-    return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
+    if uses[0].tier:
+        return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}"
+    return ""
 
 
 def _memory(result: TaskRun) -> list[str]:

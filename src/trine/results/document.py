@@ -111,22 +111,24 @@ def rank_rows(result: TaskRun) -> list[Row]:
     for part in parts:
         keys.append(f"{'exposed_communication' if part == 'exposed' else part}_s")
     waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]
-    return [
-        {"rank": rank, "name": name}
-        | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
-        | _class_row(result, rank)
-        | dict(zip(keys, map(seconds, part_ps), strict=True))
-        | dict(zip(waits, map(seconds, wait_ps), strict=True))
-        for row, (rank, name, part_ps, wait_ps) in enumerate(
-            zip(
-                result.shown_ranks,
-                result.graph.rank_names,
-                zip(*columns, strict=True),
-                times.waits.tolist(),
-                strict=True,
-            )
+    rows = []
+    for row, (rank, name, part_ps, wait_ps) in enumerate(
+        zip(
+            result.shown_ranks,
+            result.graph.rank_names,
+            zip(*columns, strict=True),
+            times.waits.tolist(),
+            strict=True,
         )
-    ]
+    ):
+        rows.append(
+            {"rank": rank, "name": name}
+            | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
+            | _class_row(result, rank)
+            | dict(zip(keys, map(seconds, part_ps), strict=True))
+            | dict(zip(waits, map(seconds, wait_ps), strict=True))
+        )
+    return rows
 
 
 #: Keys of :func:`folding_row` for the bounds of an estimate.
@@ -187,10 +189,12 @@ def _shares(result: TaskRun) -> dict[str, Table]:
     shares = (
         ("layer", result.layers), ("operator", result.operators), ("phase", result.phases), ("stage", result.stages),
     )  # fmt: skip
-    return {
-        f"{label}s": [{label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name]
-        for label, shares_by_name in shares
-    }
+    rows_by_label: dict[str, Table] = {}
+    for label, shares_by_name in shares:
+        rows_by_label[f"{label}s"] = [
+            {label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name
+        ]
+    return rows_by_label
 
 
 def memory_rows(result: TaskRun) -> list[Row]:

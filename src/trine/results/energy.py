@@ -83,7 +83,10 @@ def energy(
     is_one_kind = bool((power == power[0]).all())
     mean_w = joules / step_s if step_s else 0.0
     peak_rank_w = float(np.sum(rows, axis=0).max()) / step_s if step_s else 0.0
-    states_w = dict(zip(STATES, (part * float(power[0]) for part in parts), strict=True)) if is_one_kind else {}
+    if is_one_kind:
+        states_w = dict(zip(STATES, (part * float(power[0]) for part in parts), strict=True))
+    else:
+        states_w = {}
     evidence = shares.evidence if state_w is None else "modelled"
     return Energy(
         joules=joules, by_state=by_state, mean_w=mean_w, peak_rank_w=peak_rank_w, num_ranks=num_ranks,

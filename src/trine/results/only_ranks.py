@@ -34,8 +34,14 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
     capacity, power = result.memory_capacity_bytes, result.power_w
     times = {name: getattr(records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
     memory = None if result.memory is None else _memory(result.memory, tasks, row_of, rows, graph.num_tasks)
-    capacities = tuple(capacity[row] for row in rows) if capacity else ()
-    powers = tuple(power[row] for row in rows) if power else ()
+    if capacity:
+        capacities = tuple(capacity[row] for row in rows)
+    else:
+        capacities = ()
+    if power:
+        powers = tuple(power[row] for row in rows)
+    else:
+        powers = ()
     return replace(
         result, graph=_only(graph, tasks, sender[tasks], receiver[tasks], rows), records=replace(
             records, **times
@@ -79,10 +85,12 @@ def _only(graph: TaskGraph, tasks: Int64, sender: Int64, receiver: Int64, rows: 
     stream_names = tuple(graph.stream_names[stream] for stream in shown_streams.tolist())
     stream_ranks = tuple(row_of[int(streams[stream])] for stream in shown_streams.tolist())
     rank_names = tuple(graph.rank_names[row] for row in rows)
-    collectives = tuple(
-        replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
-        for label in graph.collectives
-    )
+    labels = []
+    for label in graph.collectives:
+        labels.append(
+            replace(label, ranks=tuple(row_of[row] for row in label.ranks if row in row_of), group_size=label.num_ranks)
+        )
+    collectives = tuple(labels)
     return replace(
         graph,
         **take(graph, tasks)

@@ -159,7 +159,10 @@ class Report(ABC):
     def _repr_html_(self) -> str:
         name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
         evidence = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
-        rows = [frames.flat(row) for row in main] if isinstance(main, list) else []
+        if isinstance(main, list):
+            rows = [frames.flat(row) for row in main]
+        else:
+            rows = []
         return shown.page(
             self.headline,
             shown.table(name, rows),

@@ -115,7 +115,9 @@ class Screen:
             total_width = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
             if len(blocks) > 1 and total_width <= width():
                 blocks = [_side_by_side(blocks)]
-            lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
+            lines: list[str] = []
+            for block in blocks:
+                lines.extend(("", *(f"  {each}" for each in block)))
             if len(lines) <= room or max((len(each.rows) for each in listings), default=0) <= 1:
                 return lines, all(len(each.rows) >= rows for each, rows in zip(listings, min_rows, strict=True))
             longest = max(range(len(listings)), key=lambda index: (len(listings[index].rows), index))
@@ -130,9 +132,10 @@ def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
     empty = [" " * len(block[0]) for block in padded]
     lines = []
     for row in range(height):
-        lines.append(
-            "".join(block[row] if row < len(block) else blank for block, blank in zip(padded, empty, strict=True))
-        )
+        cells = []
+        for block, blank in zip(padded, empty, strict=True):
+            cells.append(block[row] if row < len(block) else blank)
+        lines.append("".join(cells))
     return lines
 
 

@@ -139,14 +139,16 @@ def link_uses(
     rates = graph.link_bytes_per_s.tolist()
     uses = []
     for link in range(num_links):
+        utilisation = by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0
+        tier = "" if tiers is None else tiers[0][tiers[1][link]]
         uses.append(
             LinkUse(
                 link=link,
                 name=graph.link_names[link],
                 size_bytes=by_link[link],
                 bytes_per_s=rates[link],
-                utilisation=by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0,
-                tier="" if tiers is None else tiers[0][tiers[1][link]],
+                utilisation=utilisation,
+                tier=tier,
             )
         )
     return tuple(uses)

@@ -52,7 +52,12 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     the same on every call, and declare ``shift_symmetric`` and ``symmetry`` only if they hold.
     """
     require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
-    counts = ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10)
+    if ranks is not None:
+        counts = ranks
+    elif kind == "send_recv":
+        counts = (2,)
+    else:
+        counts = range(1, 10)
     for num_ranks in counts:
         proven: set[tuple[int, int]] = set()
         questions = []

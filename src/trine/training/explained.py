@@ -106,11 +106,13 @@ class MemoryExplained:
         """Return the explanation as plain data for JSON."""
         option_rows = []
         for option in self.options:
+            needed = option.use.needed_bytes if option.use else None
+            verdict = option.use.verdict if option.use else None
             option_rows.append(
                 {
                     **to_row(option, "option num_ranks why_not"),
-                    "needed_bytes": option.use.needed_bytes if option.use else None,
-                    "verdict": option.use.verdict if option.use else None,
+                    "needed_bytes": needed,
+                    "verdict": verdict,
                 }
             )
         return {

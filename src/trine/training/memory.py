@@ -158,7 +158,10 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
     style, late = software.memory, software.memory.states == "first-step"
     is_half = any(workload.tensors[p.weight].dtype in ("bfloat16", "float16") for p in workload.parameters[:1])
     state_blocks = max(2 * len(workload.parameters) // plan.pp, 1) if late else 0
-    late_states = (4 / 5 if software.operators.master == "remainder" else 2 / 3) if is_half else 1.0
+    if is_half:
+        late_states = 4 / 5 if software.operators.master == "remainder" else 2 / 3
+    else:
+        late_states = 1.0
     return MemoryFacts(
         rounding_bytes=style.rounding_bytes,
         fragmentation=style.fragmentation,

@@ -155,16 +155,18 @@ def simulate_shared(
     merged, owner = _merged(graphs)
     ends = run(merged, network=first.network, engine=options.engine).end_ps
     used = [set(np.unique(graph.route_links).tolist()) for graph in graphs]
-    jobs = tuple(
-        SharedJob(
-            name=setup.workload.name if number == 0 else f"neighbour {setup.workload.name}",
-            gpus=tuple(setup.places.tolist()),
-            steps=setup.plan.steps,
-            alone_ps=alone[number],
-            shared_ps=int(ends[owner == number].max(initial=0)),
+    shared_jobs = []
+    for number, setup in enumerate(setups):
+        shared_jobs.append(
+            SharedJob(
+                name=setup.workload.name if number == 0 else f"neighbour {setup.workload.name}",
+                gpus=tuple(setup.places.tolist()),
+                steps=setup.plan.steps,
+                alone_ps=alone[number],
+                shared_ps=int(ends[owner == number].max(initial=0)),
+            )
         )
-        for number, setup in enumerate(setups)
-    )
+    jobs = tuple(shared_jobs)
     flows = tuple(f"{each.source} to {each.target} at {format_bandwidth(each.rate)}" for each in other.flows)
     return SharedRun(jobs=jobs, flows=flows, num_shared_links=len(used[0] & set().union(*used[1:])))
 

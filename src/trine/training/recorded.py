@@ -219,9 +219,9 @@ def models_under(machine: Cluster, places: Int64, default: str | None) -> tuple[
     """
     table = machine.device_table
     specs = [known_gpu(kind.gpu or default) for kind in table.kinds]
-    models = [
-        spec.name if spec is not None else kind.gpu or default for kind, spec in zip(table.kinds, specs, strict=True)
-    ]
+    models = []
+    for row, spec in zip(table.kinds, specs, strict=True):
+        models.append(spec.name if spec is not None else row.gpu or default)
     kind = table.kind[np.asarray(machine.gpus, np.int64)[places]]
     present, first = np.unique(kind, return_index=True)
     names = tuple(dict.fromkeys(models[number] for number in present[np.argsort(first)]))

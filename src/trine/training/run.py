@@ -371,12 +371,12 @@ class _Run:
                     "schedule"
                 )
         stated = [text for workload in setup.gpus.workloads for text in workload.assumptions]
-        notes = dict.fromkeys(
-            note
-            for model in setup.gpus.models
-            for note in model.notes
-            if not any(text.startswith(note) for text in stated)
-        )
+        further_notes = []
+        for model in setup.gpus.models:
+            for note in model.notes:
+                if not any(text.startswith(note) for text in stated):
+                    further_notes.append(note)
+        notes = dict.fromkeys(further_notes)
         return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.job_run))
 
 

@@ -334,7 +334,10 @@ def setup_times(
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
-    models = tuple(OnSlowestGpu(model, slower) if slower else model for model in gpus.models)
+    slowest_models = []
+    for model in gpus.models:
+        slowest_models.append(OnSlowestGpu(model, slower) if slower else model)
+    models = tuple(slowest_models)
     gpu_spec = None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu)
     return Setup(
         workload=workload,

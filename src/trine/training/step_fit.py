@@ -238,7 +238,8 @@ def _select_factors(file: MeasuredSteps, path: Path, steps: _Simulations, num_st
     for name in USUAL_FACTORS:
         ratios = [steps.seconds({name: 1.05}, step) / steps.seconds({}, step) - 1 for step in range(num_steps)]
         effects[name] = max(map(abs, ratios)) / 0.05
-    names = sorted((name for name in USUAL_FACTORS if effects[name] >= 2 * FELT), key=lambda name: -effects[name])
+    felt = [name for name in USUAL_FACTORS if effects[name] >= 2 * FELT]
+    names = sorted(felt, key=lambda name: -effects[name])
     if not names:
         raise InputError("no measured step depends on any factor of the profile", file=path)
     return names[: max(1, min(MAX_FACTORS, num_steps - 1))]

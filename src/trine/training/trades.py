@@ -59,7 +59,11 @@ def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why
     events = result.simulator.events if result.simulator is not None else 0
     if events > MAX_EVENTS:
         why_not = f"trine repeats steps of up to {MAX_EVENTS:,} events, and this one has {events:,}"
-    return tuple(text for trade in trades(plan) if (text := _verdict(trade, result, simulate, why_not)) is not None)
+    texts = []
+    for trade in trades(plan):
+        if (text := _verdict(trade, result, simulate, why_not)) is not None:
+            texts.append(text)
+    return tuple(texts)
 
 
 def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result], why_not: str) -> str | None:

@@ -49,7 +49,12 @@ def collectives(
     validation = replace(validation, left_out=without_own_fit, notes=(note,) if note else ())
     text = summary_text(validation, None if every or details else SHOWN)
     with to_terminal(json):
-        shown = validation.headline if brief else text if every or details else first_screen(text)
+        if brief:
+            shown = validation.headline
+        elif every or details:
+            shown = text
+        else:
+            shown = first_screen(text)
         show(shown, json)
     write_json(validation, json, "validate collectives")
     written(plot, lambda path: plot_errors(validation, Path(path)), "drawn in {}")

@@ -261,7 +261,9 @@ def validate_collectives(
 
 def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
     """Return the series of some machines or families. Raises InputError for an unknown name."""
-    names = {run.machine.name for run in series} | {run.machine.family for run in series}
+    machine_names = {run.machine.name for run in series}
+    families = {run.machine.family for run in series}
+    names = machine_names | families
     for name in machines:
         if name not in names:
             raise InputError(f"no measurements of {name!r}{nearest(name, names)}", field="--machine")

@@ -111,11 +111,11 @@ class LayoutValidation(StepValidation):
     def groups(self) -> list[LayoutGroup]:
         """Return the groups of at least ``least`` layouts, by nodes and model."""
         groups = grouped(self.counted, lambda step: (step.row.num_nodes, step.row.facts["model"]))
-        return [
-            LayoutGroup.ranked(model, nodes, steps)
-            for (nodes, model), steps in sorted(groups.items(), key=lambda item: item[0])
-            if len(steps) >= self.least
-        ]
+        ranked = []
+        for (nodes, model), steps in sorted(groups.items(), key=lambda item: item[0]):
+            if len(steps) >= self.least:
+                ranked.append(LayoutGroup.ranked(model, nodes, steps))
+        return ranked
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
         """Return errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""

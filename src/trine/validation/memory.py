@@ -492,7 +492,8 @@ class MemoryValidation(Validation):
         return [*aligned(rows, 30), f"of {ran} layouts that ran, {fitting} come out under the capacity"] if ran else []
 
     def _worst_rows(self) -> list[str]:
-        worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
+        counted = [a for a in self.answers if a.counts]
+        worst = sorted(counted, key=lambda a: -abs(a.error))[:SHOWN]
         rows = [("worst rows", "counter", "measured", "predicted", "error")]
         rows += [
             (one_line(a.row.name, 55), a.row.counter, format_bytes(a.row.measured_bytes or 0),
@@ -516,6 +517,8 @@ class MemoryValidation(Validation):
         """Return ``rows`` of :meth:`document`."""
         rows: list[Row] = []
         for a in self.answers:
+            predicted = a.predicted_bytes if a.use else None
+            error = a.error if a.is_compared else None
             rows.append(
                 {
                     "row": a.row.name,
@@ -523,8 +526,8 @@ class MemoryValidation(Validation):
                     "counter": a.row.counter,
                     "nodes": a.row.nodes or None,
                     "measured_bytes": a.row.measured_bytes,
-                    "predicted_bytes": a.predicted_bytes if a.use else None,
-                    "error": a.error if a.is_compared else None,
+                    "predicted_bytes": predicted,
+                    "error": error,
                     "verdict": a.verdict or None,
                     "structural": a.row.structural or None,
                     "open": list(a.row.open),
@@ -593,11 +596,13 @@ class ModelledMemory:
             deciding = [use, self._largest(row, ends)] if ends and ends != row.stages else [use]
         except TrineError as error:
             return ComparedMemory(row=row, use=None, verdict="", why_not=str(error))
-        worst = max((use.verdict for use in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
+        verdicts = [use.verdict for use in deciding]
+        worst = max(verdicts, key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
         return ComparedMemory(row=row, use=use, verdict=worst)
 
     def _largest(self, row: MemoryRow, stages: Iterable[int]) -> MemoryUse:
-        return max((self._use(row, stage) for stage in stages), key=lambda use: use.needed_bytes)
+        uses = [self._use(row, stage) for stage in stages]
+        return max(uses, key=lambda use: use.needed_bytes)
 
     def _use(self, row: MemoryRow, stage: int) -> MemoryUse:
         plan = plain(row.plan)

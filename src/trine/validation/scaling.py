@@ -339,7 +339,8 @@ class ScalingValidation(Validation):
         return self._worst_first(is_judged=False)
 
     def _worst_first(self, is_judged: bool) -> list[Scaled]:
-        return sorted((row for row in self.rows if row.pair.is_judged == is_judged), key=lambda row: -abs(row.error))
+        chosen = [row for row in self.rows if row.pair.is_judged == is_judged]
+        return sorted(chosen, key=lambda row: -abs(row.error))
 
     @property
     def headline(self) -> str:
@@ -366,10 +367,9 @@ class ScalingValidation(Validation):
         yield self.not_predicted_lines()
         lines = []
         for name, pairs in sorted(self.not_asked.items()):
-            lines.append(
-                f"  {len(pairs):3d}  {name}: efficiency {min(p.measured for p in pairs):.2f} to "
-                f"{max(p.measured for p in pairs):.2f}"
-            )
+            least = min(p.measured for p in pairs)
+            most = max(p.measured for p in pairs)
+            lines.append(f"  {len(pairs):3d}  {name}: efficiency {least:.2f} to {most:.2f}")
         yield ["not asked, as trine has no shapes of them", *lines]
 
     def document(self) -> Row:

@@ -33,16 +33,18 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
         if not _is_idle(op) or op.id in differentiated or (op.phase == BACKWARD and not has_backward)
     ]  # fmt: skip
     steps = [op for op in launching if op.phase == OPTIMIZER]
-    loops = [
-        replace(op, inputs=lists)
-        for op in steps
-        if family_of(kind_of(op)) != "optimizer" and (lists := _lists(op, workload))
-    ]
+    loops = []
+    for step in steps:
+        if family_of(kind_of(step)) != "optimizer" and (lists := _lists(step, workload)):
+            loops.append(replace(step, inputs=lists))
     style = "fused" if software is None else software.operators.optimizer
     merged = _fused(loops, workload) if style == "fused" else []
     if not merged:
         style, merged = "foreach", _foreach(loops, workload)
-    single = [op for op in loops if not any(op.name == other.name for other in loops if other is not op)]
+    single = []
+    for step in loops:
+        if not any(step.name == other.name for other in loops if other is not step):
+            single.append(step)
     looped = [_as_lists(op, workload) for op in steps if family_of(kind_of(op)) == "optimizer"]
     unmerged = single if style == "foreach" else ()
     optimizer = sorted([*merged, *unmerged, *looped], key=lambda op: op.id)

@@ -128,7 +128,9 @@ class FlowPlanner:
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:
         """Bytes/s of the direct links between the members of each domain; None if a member has no direct link."""
-        gpus = [[int(self.gpus[rank]) for rank in domain] for domain in self.domains]
+        gpus = []
+        for domain in self.domains:
+            gpus.append([int(self.gpus[rank]) for rank in domain])
         class_meshes: dict[object, list[list[int]] | None] = {}
         meshes = []
         for domain_class, domain in zip(domain_classes(self.cluster, gpus), gpus, strict=True):

@@ -143,7 +143,8 @@ class Collectives:
         for name in ("algorithm", "protocol"):
             if (value := getattr(options, name)) != AUTO:
                 terms.append(f"{name} {value!r}")
-        terms += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        nvls = [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        terms += nvls
         text = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in pairs)
         if options.algorithm != AUTO:
             field = "algorithm"

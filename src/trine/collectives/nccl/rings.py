@@ -269,7 +269,8 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
 
 def _hops(lanes: Lanes, gpu: int, size: int) -> list[int]:
     """Return the next GPUs of a ring from ``gpu``: over direct lanes, widest first, then through one other GPU."""
-    direct = sorted((i for i in range(size) if lanes[gpu][i]), key=lambda i: (-lanes[gpu][i], i))
+    linked = [i for i in range(size) if lanes[gpu][i]]
+    direct = sorted(linked, key=lambda i: (-lanes[gpu][i], i))
     indirect = [i for i in range(size) if i != gpu and not lanes[gpu][i] and _relay(lanes, gpu, i) is not None]
     return direct + indirect
 

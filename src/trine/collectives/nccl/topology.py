@@ -241,16 +241,22 @@ def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
     parts = []
     for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True):
         parts.append(island if fast else None)
-    nodes = [None if node < 0 else node for node in node_of.tolist()]
+    nodes = []
+    for node in node_of.tolist():
+        nodes.append(None if node < 0 else node)
     owner: dict[object, object] = {}
     for node, part in zip(nodes, parts, strict=True):
         if part is not None and node is not None:  # a rack's links join nodes: all of them are one domain
             owner.setdefault(node, owner.get(("part", part), ("part", part)))
             owner.setdefault(("part", part), owner[node])
-    return [
-        owner.get(node, ("node", node)) if part is None else owner.get(node, owner.get(("part", part), ("part", part)))
-        for node, part in zip(nodes, parts, strict=True)
-    ]
+    keys = []
+    for owner_node, owner_part in zip(nodes, parts, strict=True):
+        keys.append(
+            owner.get(owner_node, ("node", owner_node))
+            if owner_part is None
+            else owner.get(owner_node, owner.get(("part", owner_part), ("part", owner_part)))
+        )
+    return keys
 
 
 def _inner_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
@@ -297,10 +303,10 @@ def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[o
             source = place[link.source] if start == number else -1
             target = place[link.target] if end == number else -1
             links[number].append((source, target, link.bytes_per_s, link.latency_ps))
-    return [
-        (tuple(place[gpu] for gpu in domain), tuple(sorted(domain_links)))
-        for domain, domain_links in zip(domains, links, strict=True)
-    ]
+    places: list[object] = []
+    for domain, domain_links in zip(domains, links, strict=True):
+        places.append((tuple(place[gpu] for gpu in domain), tuple(sorted(domain_links))))
+    return places
 
 
 def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]) -> list[object]:

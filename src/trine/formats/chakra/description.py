@@ -31,7 +31,10 @@ def description(trace: ChakraTrace) -> dict[str, Any]:
         for kind, count in counts.most_common()
     }
     group_sizes = Counter(len(ranks) for ranks in trace.groups.values())
-    grid = None if job is None else [list(axis) for axis in job.axes]
+    if job is None:
+        grid = None
+    else:
+        grid = [list(axis) for axis in job.axes]
     num_programs = None if job is None else len(job.programs)
     return {
         "prefix": trace.prefix,

@@ -41,11 +41,14 @@ def _from_inventory(data: dict[str, Any], file: str) -> dict[str, Any]:
     instances = data.get("device_instances", data.get("deviceInstances"))
     inventory = dict(_items({"inventory": data["inventory"]}, "", file))["inventory"]
     devices = _items(inventory.get("devices"), "inventory.devices", file)
+    kept = {key: value for key, value in data.items() if key not in old_keys}
+    device_list = [_device(name, entry, f"inventory.devices.{name}", file) for name, entry in devices]
+    instance_rows = [{"count": 1, **entry, "name": name} for name, entry in _items(instances, "instances", file)]
     return {
-        **{key: value for key, value in data.items() if key not in old_keys},
-        "devices": [_device(name, entry, f"inventory.devices.{name}", file) for name, entry in devices],
+        **kept,
+        "devices": device_list,
         "links": _links(inventory.get("links"), "inventory.links", file),
-        "instances": [{"count": 1, **entry, "name": name} for name, entry in _items(instances, "instances", file)],
+        "instances": instance_rows,
         "edges": _edges(data.get("connections"), ("instance", "component"), "connections", file),
     }
 
@@ -58,10 +61,11 @@ def _device(name: str, entry: dict[str, Any], field: str, file: str) -> dict[str
     choices = {}
     for key, part in components.items():
         choices[key] = next((_CHOICES[kind] for kind in _CHOICES if kind in part), "custom")
-    component_rows = [
-        {"name": key, "count": part.get("count", 1), "choice": nic if choices[key] == "nic" else choices[key]}
-        for key, part in components.items()
-    ]
+    component_rows = []
+    for key, part in components.items():
+        component_rows.append(
+            {"name": key, "count": part.get("count", 1), "choice": nic if choices[key] == "nic" else choices[key]}
+        )
     return {
         "name": name,
         "components": component_rows,
@@ -84,7 +88,12 @@ def _links(links: object, field: str, file: str) -> list[dict[str, Any]]:
 def _edges(texts: object, parts: tuple[str, ...], field: str, file: str) -> list[dict[str, Any]]:
     """Return the edges of connections, whose ends name each of ``parts`` with an index."""
     edges = []
-    listed = texts if isinstance(texts, list) else [] if texts is None else [texts]
+    if isinstance(texts, list):
+        listed = texts
+    elif texts is None:
+        listed = []
+    else:
+        listed = [texts]
     for number, text in enumerate(listed):
         words = text.split(".") if isinstance(text, str) else []
         if len(words) != 4 * len(parts) + 1:

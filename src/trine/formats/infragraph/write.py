@@ -136,15 +136,16 @@ class _Export:
         edges = list(_edges(self.outside, self.instance_end, links, "instance"))
         devices = [_type_data(kind) for kind in types.values()]
         link_rows = [_link_data(name, rates) for rates, name in links.items()]
-        instances = [
-            {
-                "name": group.instance,
-                "description": _mark({"prefix": group.prefix, "node": group.node}),
-                "device": group.type.name if group.type else "",
-                "count": 1,
-            }
-            for group in self.groups
-        ]
+        instances = []
+        for group in self.groups:
+            instances.append(
+                {
+                    "name": group.instance,
+                    "description": _mark({"prefix": group.prefix, "node": group.node}),
+                    "device": group.type.name if group.type else "",
+                    "count": 1,
+                }
+            )
         return {
             "name": self.cluster.name,
             "description": "",

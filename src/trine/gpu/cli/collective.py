@@ -61,10 +61,9 @@ def collective(
 
         check_plot(plot, sizes)
     if is_loadstore:
-        operator_options = {
-            **{name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")},
-            "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
-        }  # fmt: skip
+        passed_on = {name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")}
+        moved_bytes = table if inside.compare_fidelity else None
+        operator_options = {**passed_on, "network": network, "explain": explain, "matrix": moved_bytes}
         refuse_others(operator_options, inside.compare_fidelity)
         rows = None if table is None else [*map(tuple, table)]
         tokens = _tokens(experts) if kind in MOE else None

@@ -198,7 +198,9 @@ def row_json(row: LoadStoreRow) -> Row:
     """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
     rates = to_row(row.time, "algbw_GBps busbw_GBps")
     bus_rates = rates if row.finished else dict.fromkeys(rates)
-    tried = [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in row.tried]
+    tried = []
+    for name, ps in row.tried:
+        tried.append({"algorithm": name, "time_us": None if ps is None else ps / 1e6})
     return {
         **to_row(row.time, "size_bytes time_us"),
         **bus_rates,
@@ -384,5 +386,10 @@ def _why(part: LevelPart) -> str:
 
 
 def _signed(ps: int) -> str:
-    sign = "+" if ps > 0 else "-" if ps < 0 else ""
+    if ps > 0:
+        sign = "+"
+    elif ps < 0:
+        sign = "-"
+    else:
+        sign = ""
     return f"{sign}{format_time(abs(ps))}"

@@ -93,7 +93,10 @@ class _Signals:
     def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
         served_peers = list(self._peers(group, peers))
         group.count(label)
-        counts = [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]
+        if self._joint:
+            counts = [(0, len(served_peers))]
+        else:
+            counts = [(index, 1) for _, index in served_peers]
         for index, amount in counts:
             group.wait(self._semaphores, index, amount, label)
         group.delay_after_wait(label)

@@ -106,7 +106,8 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
     for count in _CHUNKS[op]:
         counts.append(ranks if count == "ranks" else 1)
     if source is None or result is None or source.base == result.base:
-        only = max((b for b in (source, result) if b is not None), key=lambda b: b.size_bytes, default=None)
+        known_buffers = [b for b in (source, result) if b is not None]
+        only = max(known_buffers, key=lambda b: b.size_bytes, default=None)
         if only is None:
             raise InputError(f"{program.name}: a collective needs a buffer 'input' or 'output'", field="buffers")
         goal = _in_place(op, ranks, only, counts)

@@ -377,7 +377,10 @@ class Runs:
             return
         times = [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None]
         reads = [row["flag_reads"] for row in self.rows[spin]]
-        mwait_reads = None if mwait is None else [row["flag_reads"] for row in self.rows[mwait]]
+        if mwait is None:
+            mwait_reads = None
+        else:
+            mwait_reads = [row["flag_reads"] for row in self.rows[mwait]]
         both_reads = None if mwait is None else (self._reads(group[spin]), self._reads(group[mwait]))
         self.fits[number] = fit(
             self.fit_names[number],

@@ -306,7 +306,9 @@ def _json_columns(writes: list[Any], file: str) -> tuple[list[str], list[list[ob
         if write.keys() != keys:
             odd = sorted(write.keys() ^ keys)[0]
             raise SpecError(f"must have the keys of the first write; {odd!r} is in one alone", file=f"{file}:{row}")
-    columns = [[write[name] for write in writes] for name in names]
+    columns = []
+    for name in names:
+        columns.append([write[name] for write in writes])
     return names, columns
 
 

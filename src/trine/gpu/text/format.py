@@ -111,7 +111,12 @@ def peer_text(peers: PeerRules, i: int) -> str:
     if not distance and not rise:
         return "own"
     text = f"rank+{distance}" if distance or not rise else "rank"
-    shift = "" if not rise else "+wg" if rise == 1 else "-wg"
+    if not rise:
+        shift = ""
+    elif rise == 1:
+        shift = "+wg"
+    else:
+        shift = "-wg"
     return text + shift
 
 

@@ -121,7 +121,9 @@ class CaseStudy(Report):
 
     def _table(self, columns: Sequence[int]) -> list[str]:
         heads = [self.columns[i] for i in columns]
-        shown_rows = [[row[i] for i in columns] for row in self.rows]
+        shown_rows = []
+        for row in self.rows:
+            shown_rows.append([row[i] for i in columns])
         return table(heads, shown_rows)
 
     @property
@@ -152,16 +154,17 @@ class CaseStudy(Report):
     def document(self) -> Row:
         """Return the study as plain data."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-        findings = [
-            {
-                "paper": f.paper,
-                "here": f.here,
-                "agrees": None if f.verdict is None else f.verdict == AGREES,
-                "verdict": f.verdict,
-                "assumed": f.assumed,
-            }
-            for f in self.findings
-        ]
+        findings = []
+        for f in self.findings:
+            findings.append(
+                {
+                    "paper": f.paper,
+                    "here": f.here,
+                    "agrees": None if f.verdict is None else f.verdict == AGREES,
+                    "verdict": f.verdict,
+                    "assumed": f.assumed,
+                }
+            )
         return {
             "study": self.name,
             "title": self.title,

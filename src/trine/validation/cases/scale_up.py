@@ -72,13 +72,12 @@ def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups:
     for arbitration in (FIFO, FAIR):
         for verb in ("put", "get"):
             runs[f"{verb}, {arbitration}"] = [_gather(size, ranks, workgroups, verb, arbitration) for size in sizes]
-    gap = {
-        arbitration: [
+    gap = {}
+    for arbitration in (FIFO, FAIR):
+        gap[arbitration] = [
             100 * (g.time_ps / p.time_ps - 1)
             for p, g in zip(runs[f"put, {arbitration}"], runs[f"get, {arbitration}"], strict=True)
         ]
-        for arbitration in (FIFO, FAIR)
-    }
     fewer = {name: _gap_with_fewer(sizes[-1], ranks, workgroups, name) for name in (FIFO, FAIR)}
     waits = {name: runs[f"get, {name}"][-1].load_ps / 1e6 for name in (FIFO, FAIR)}
     top = format_size(sizes[-1])

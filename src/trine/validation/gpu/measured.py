@@ -376,7 +376,8 @@ def _line(row: FineCompared) -> str:
 def _verdict(series: str, points: Sequence[FineCompared]) -> str:
     if not STANDS[series].judged:
         return ""
-    hits, worst = sum(abs(each.error) <= TARGET for each in points), max(points, key=lambda each: abs(each.error))
+    hits = sum(abs(each.error) <= TARGET for each in points)
+    worst = max(points, key=lambda each: abs(each.error))
     met = "met" if median_error(points) <= TARGET else "missed"
     return f"  target {TARGET:.0%}: {met} by the median, by {hits} of {len(points)} sizes; worst {worst.error:+.0%}"
 

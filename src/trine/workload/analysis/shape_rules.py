@@ -368,7 +368,12 @@ def _attention_backward(call: OperatorCall) -> Result:
     for i, shape in enumerate(call.outputs):
         source = call.inputs[i + 1] if i + 1 < len(call.inputs) else None
         matches = shape is not None and source is not None and shape_of(source) == shape
-        other = source if matches else (None if shape is None else plain(shape))
+        if matches:
+            other = source
+        elif shape is None:
+            other = None
+        else:
+            other = plain(shape)
         result.append(other)
     return result
 

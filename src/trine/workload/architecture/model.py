@@ -236,7 +236,8 @@ class Architecture:
     @property
     def cache_per_token(self) -> Fraction:
         """Elements that one more token adds beyond all windows."""
-        return sum((c.per_token for m in self.mixers() if not (c := m.cache()).window), Fraction(0))
+        unbounded = [c.per_token for m in self.mixers() if not (c := m.cache()).window]
+        return sum(unbounded, Fraction(0))
 
     @property
     def shapes(self) -> str:

@@ -118,12 +118,14 @@ def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollecti
         rows_by_name.setdefault(name, []).append((size, time))
     collectives = []
     for name, members in rows_by_name.items():
+        is_partly_unknown = any(size is None for size, _ in members)
+        time_ps = sum(time for _, time in members)
         collectives.append(
             RecordedCollective(
                 operation=name,
                 count=len(members),
-                size_bytes=None if any(size is None for size, _ in members) else sum(size or 0 for size, _ in members),
-                time_ps=sum(time for _, time in members),
+                size_bytes=None if is_partly_unknown else sum(size or 0 for size, _ in members),
+                time_ps=time_ps,
             )
         )
     return tuple(sorted(collectives, key=lambda row: (-row.time_ps, row.operation)))

@@ -263,8 +263,9 @@ def _of_one_device(
     """
     counts = Counter(kernel.device for kernel in kernels)
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
+    parents = [op.parent for op in ops]
     is_communicating = from_parents(
-        [op.parent for op in ops], False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
+        parents, False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
     )
     computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []

@@ -247,7 +247,10 @@ def find_pair(path: Path) -> dict[str, Path] | None:
     ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half.
     """
     if path.is_dir():
-        halves = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
+        halves = {}
+        for each in (KINETO, EXECUTION_TRACE):
+            if files := _candidates(path, each):
+                halves[each] = files
         if not halves.get(KINETO):
             return None
         if len(halves[KINETO]) > 1:
@@ -457,7 +460,10 @@ def _operator(
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
     begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
-    gpu_time_ps = sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps
+    if launched:
+        gpu_time_ps = sum(kineto.kernels[k].busy_ps for k in row.kernels)
+    else:
+        gpu_time_ps = op.end_ps - op.start_ps
     forward_id = None if forward is None else forward + 1
     launch_start_ps = begin - kineto.awake_ps(step.start_ps) if launched else None
     launch_duration_ps = end - begin if launched else None

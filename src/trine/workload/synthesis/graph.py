@@ -261,12 +261,14 @@ class Graph:
         """Return all weights, in the order of registration."""
         parameters = []
         for weight in self.weights.values():
+            gradient = self.gradients[weight.id].id if self.trains(weight) else None
+            gradient_operator = self._made_by[weight.id] if self.trains(weight) else None
             parameters.append(
                 Parameter(
                     weight=weight.id,
                     size_bytes=weight.size_bytes,
-                    gradient=self.gradients[weight.id].id if self.trains(weight) else None,
-                    gradient_operator=self._made_by[weight.id] if self.trains(weight) else None,
+                    gradient=gradient,
+                    gradient_operator=gradient_operator,
                 )
             )
         return tuple(parameters)

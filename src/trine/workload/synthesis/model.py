@@ -116,8 +116,10 @@ class _Traced:
         points = self._points.get(_shapes(signature))
         if not points:
             return (math.ceil(law.time_ps(amount)) if amount.flops or amount.bytes else 0), False
-        nearest_batch = min((p.batch for p in points), key=lambda b: (abs(math.log(b / batch)), b))
-        nearest_points = sorted((p for p in points if p.batch == nearest_batch), key=lambda p: p.time_ps)
+        batches = [p.batch for p in points]
+        nearest_batch = min(batches, key=lambda b: (abs(math.log(b / batch)), b))
+        points_of_batch = [p for p in points if p.batch == nearest_batch]
+        nearest_points = sorted(points_of_batch, key=lambda p: p.time_ps)
         anchor = nearest_points[(len(nearest_points) - 1) // 2]
         return anchored(law, Work(anchor.flops, anchor.bytes), anchor.time_ps, amount), True
 
@@ -416,7 +418,12 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
         raise InputError(f"{spec.name} is no decoder-only transformer: it has no use for {names[0]}", field=names[0])
     rows = spec.max_positions or max(asked.sequence or spec.sequence, spec.sequence)
     tied = spec.tied_embeddings if asked.tied is None else asked.tied == "yes"
-    positions = spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None
+    if asked.positions is None:
+        positions = spec.max_positions
+    elif asked.positions == "learned":
+        positions = rows
+    else:
+        positions = None
     variant = replace(
         spec,
         tied_embeddings=tied,

@@ -86,7 +86,11 @@ class _Nodes(ChannelBuilder):
         key = rank if len(self.routes) > 1 else 0, channel, node
         if key not in self._node_tokens:
             size, routes, tokens = self.grid.locals, self.routes_of(rank), self.tokens_of(channel)
-            self._node_tokens[key] = [t for t in tokens if any(place[0] // size == node for place in routes.tokens[t])]
+            sent_tokens = []
+            for t in tokens:
+                if any(place[0] // size == node for place in routes.tokens[t]):
+                    sent_tokens.append(t)
+            self._node_tokens[key] = sent_tokens
         return self._node_tokens[key]
 
     def chunks(self, rank: int, channel: int, node: int) -> list[range]:

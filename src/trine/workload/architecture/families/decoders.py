@@ -120,14 +120,9 @@ def gemma4(config: Config) -> Architecture:
     config.ignore("vocab_size_per_layer_input")
     layers = []
     for kind in kinds:
-        layers.append(
-            Layer(
-                mixer=local if kind == SLIDING else everywhere,
-                feed_forward=network,
-                beside=beside,
-                norms=4 if beside is None else 7,
-            )
-        )
+        mixer = local if kind == SLIDING else everywhere
+        num_norms = 4 if beside is None else 7
+        layers.append(Layer(mixer=mixer, feed_forward=network, beside=beside, norms=num_norms))
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
 
 
@@ -210,9 +205,9 @@ def llama4(config: Config) -> Architecture:
     everywhere = replace(attends, rotary=False)
     layers = []
     for number, is_chunked in enumerate(_chunked_layers(config, count), start=1):
-        layers.append(
-            Layer(mixer=chunked if is_chunked else everywhere, feed_forward=network if number % step else experts)
-        )
+        mixer = chunked if is_chunked else everywhere
+        feed_forward = network if number % step else experts
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers)
 
 
@@ -264,12 +259,9 @@ def minimax_m3(config: Config) -> Architecture:
     )
     layers = []
     for i in range(count):
-        layers.append(
-            Layer(
-                mixer=replace(attends, indexer=indexer) if is_sparse[i] else attends,
-                feed_forward=experts if is_mixture[i] else network,
-            )
-        )
+        mixer = replace(attends, indexer=indexer) if is_sparse[i] else attends
+        feed_forward = experts if is_mixture[i] else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers, predicted=predicted(config, layers[-1]))
 
 
@@ -296,9 +288,9 @@ def mimo_v2(config: Config) -> Architecture:
         config.fail("n_shared_experts", "MiMo-V2 with shared experts is not supported")
     layers = []
     for i in range(count):
-        layers.append(
-            Layer(mixer=local if kinds[i] else everywhere, feed_forward=experts if is_mixture[i] else network)
-        )
+        mixer = local if kinds[i] else everywhere
+        feed_forward = experts if is_mixture[i] else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers, predicted=predicted(config, layers[0]))
 
 

@@ -121,10 +121,7 @@ def jamba(config: Config) -> Architecture:
     network, experts = gated(config), mixture(config)
     layers = []
     for i in range(count):
-        layers.append(
-            Layer(
-                mixer=attends if i % every == offset else mamba,
-                feed_forward=experts if i % expert_every == expert_offset else network,
-            )
-        )
+        mixer = attends if i % every == offset else mamba
+        feed_forward = experts if i % expert_every == expert_offset else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers)

@@ -132,11 +132,7 @@ def kimi_linear(config: Config) -> Architecture:
                   "activation_situ_linear_beta", "head_dim")  # fmt: skip
     layers = []
     for i in range(count):
-        layers.append(
-            Layer(
-                mixer=latent if i in full else delta,
-                feed_forward=network if i < dense else experts,
-                reads_earlier=reads_earlier,
-            )
-        )
+        mixer = latent if i in full else delta
+        feed_forward = network if i < dense else experts
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward, reads_earlier=reads_earlier))
     return frame(config, layers, predicted=predicted(config, layers[-1]))
