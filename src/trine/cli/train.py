@@ -89,9 +89,10 @@ class RankOptions:
             raise InputError("--seed matters to --jitter and --repeat only")
         if not self.slow and self.jitter is None:
             return None
+        slow = parse_slow(self.slow)
         jitter = None if self.jitter is None else parse_jitter(self.jitter)
         per = PER[0] if self.jitter_per is None else self.jitter_per
-        return Stragglers(slow=parse_slow(self.slow), jitter=jitter, per=per, seed=self.seed or 0)
+        return Stragglers(slow=slow, jitter=jitter, per=per, seed=self.seed or 0)
 
     def _check_repeat(self, num_ranks: int) -> None:
         if self.repeat is None:

@@ -137,13 +137,13 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     grid = built.grid if spec.grid is None else tuple(spec.grid)
     spread = built.spread if spec.spread is None else spec.spread
     peer_access = built.peer_access if spec.peer_access is None else spec.peer_access
+    bandwidth = given_bandwidth(spec.collective_bandwidth, built, library, file)
     circuits = built.circuits if spec.circuits is None else _circuits(spec.circuits, file)
     return replace(
         built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
         sources={**inherited, **spec.sources}, notes=" ".join(text for text in (base_notes, spec.notes) if text),
-        library=library, collective_bandwidth=given_bandwidth(spec.collective_bandwidth, built, library, file),
-        routing=spec.routing or built.routing, routing_reason=reason, grid=grid, spread=spread, segment=spec.segment,
-        fabric=usual, peer_access=peer_access, circuits=circuits,
+        library=library, collective_bandwidth=bandwidth, routing=spec.routing or built.routing, routing_reason=reason,
+        grid=grid, spread=spread, segment=spec.segment, fabric=usual, peer_access=peer_access, circuits=circuits,
     )  # fmt: skip
 
 

@@ -199,11 +199,12 @@ def load_native(path: Path) -> Workload:
         ids = [tensor.id for tensor in tensors]
         twice = next(i for i in ids if ids.count(i) > 1)
         raise TraceError(f"tensor {twice} is there twice", file=path, field="tensors")
+    name, source, recorded_as = document.text("name"), document.text("source"), document.text("recorded_as")
+    gpu, batch = document.optional_text("gpu"), document.number("batch")
     operators = tuple(_read_as(Operator, fields) for fields in document.objects("operators"))
     parameters = tuple(_read_as(Parameter, fields) for fields in document.objects("parameters"))
     workload = Workload(
-        name=document.text("name"), source=document.text("source"), format=document.text("recorded_as"),
-        gpu=document.optional_text("gpu"), batch=document.number("batch"), operators=operators, tensors=by_id,
+        name=name, source=source, format=recorded_as, gpu=gpu, batch=batch, operators=operators, tensors=by_id,
         parameters=parameters, missing=document.texts("missing"), assumptions=document.texts("assumptions"),
         unprofiled_step_ps=document.optional_number("unprofiled_step_ps"), metadata=document.text_map("metadata"),
         collectives=tuple(_read_as(RecordedCollective, fields) for fields in document.objects("collectives", ())),

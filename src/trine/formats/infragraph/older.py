@@ -43,11 +43,12 @@ def _from_inventory(data: dict[str, Any], file: str) -> dict[str, Any]:
     devices = _items(inventory.get("devices"), "inventory.devices", file)
     kept = {key: value for key, value in data.items() if key not in old_keys}
     device_list = [_device(name, entry, f"inventory.devices.{name}", file) for name, entry in devices]
+    links = _links(inventory.get("links"), "inventory.links", file)
     instance_rows = [{"count": 1, **entry, "name": name} for name, entry in _items(instances, "instances", file)]
     return {
         **kept,
         "devices": device_list,
-        "links": _links(inventory.get("links"), "inventory.links", file),
+        "links": links,
         "instances": instance_rows,
         "edges": _edges(data.get("connections"), ("instance", "component"), "connections", file),
     }

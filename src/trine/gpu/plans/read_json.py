@@ -33,16 +33,18 @@ def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelP
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
     kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
+    name = top.text("name")
+    threads_per_block = top.integer("num_threads_per_block", 1, 1024, 1024)
+    double_scratch = top.boolean("use_double_scratch_buffer", False)
+    min_bytes = top.integer("min_message_size", 0, MAX_BYTES, 0)
+    max_bytes = top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES)
     reuse = False if vocabulary.by_buffers else top.boolean("reuse_resources", False)
     alignment = 16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16)
     plan = ir.KernelPlan(
-        name=top.text("name"), collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place,
-        gpus=kernels, groups=tuple(groups), threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
-        double_scratch=top.boolean("use_double_scratch_buffer", False),
-        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
-        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, kernels), notes=tuple(notes), file=file, reuse_scratch=reuse,
-        alignment=alignment,
+        name=name, collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place, gpus=kernels,
+        groups=tuple(groups), threads_per_block=threads_per_block, double_scratch=double_scratch, min_bytes=min_bytes,
+        max_bytes=max_bytes, chunks_of_size=chunks_of_size(collective, kernels), notes=tuple(notes), file=file,
+        reuse_scratch=reuse, alignment=alignment,
     )  # fmt: skip
     top.done()
     return plan
