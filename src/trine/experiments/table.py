@@ -133,11 +133,12 @@ def _arrow_type(kinds: set[type], pa: Any) -> Any:
 
 
 def _array(values: list[object], kind: Any, pa: Any) -> Any:
-    if kind == pa.string():
-        values = []
-        for value in values:
-            values.append(None if value is None else str(value))
-    return pa.array(values, kind)
+    if kind != pa.string():
+        return pa.array(values, kind)
+    texts = []
+    for value in values:
+        texts.append(None if value is None else str(value))
+    return pa.array(texts, kind)
 
 
 def column_named(name: str, columns: Iterable[str]) -> str:

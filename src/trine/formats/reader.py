@@ -155,9 +155,9 @@ def assemble(
     if any(library_of_gpu(device.gpu) == "rccl" for device in devices):
         library = "rccl"
     if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
-        devices = []
-        for device in devices:
-            devices.append(replace(device, forwards=True) if device.kind == GPU else device)
+        for index, device in enumerate(devices):
+            if device.kind == GPU:
+                devices[index] = replace(device, forwards=True)
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(
