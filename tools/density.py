@@ -36,7 +36,7 @@ def _is_definition(node: ast.stmt) -> bool:
 def _is_heading(lines: list[str], number: int) -> bool:
     """Return whether line ``number`` (from 1) begins a comment that stands alone or goes on for several lines."""
     line, before, after = lines[number - 1], lines[number - 2], lines[number]
-    is_sentence = line.startswith("# ") and line[2:3].isupper() and len(line) > MIN_HEADING
+    is_sentence = line.startswith("# ") and line[2:3].isupper() and len(line) >= MIN_HEADING
     return is_sentence and not before.strip() and (not after.strip() or after.startswith("#"))
 
 

@@ -7,6 +7,7 @@ in the outliers of TrioSim's Figure 10. Launch costs do not depend on the batch 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trine.common.evidence import ASSUMED
 from trine.common.kept import keep
@@ -56,11 +57,20 @@ class LaunchCosts:
         )
 
 
+class _OperatorLaunches(NamedTuple):
+    """Launches of operators, one entry per operator.
+
+    costs_ps: CPU time. kernels: number of launches. by_weight: whether they scale with a rank's weights.
+    """
+
+    costs_ps: tuple[int, ...]
+    kernels: tuple[float, ...]
+    by_weight: tuple[bool, ...]
+
+
 @keep
-def _launches(
-    workload: Workload, style: LaunchStyle, factor: float
-) -> tuple[tuple[int, ...], tuple[float, ...], tuple[bool, ...]]:
-    """Return picoseconds, launches and ``by_weight`` of each operator."""
+def _launches(workload: Workload, style: LaunchStyle, factor: float) -> _OperatorLaunches:
+    """Return the launches of each operator."""
     costs, kernels, by_weight = [], [], []
     layer, phase = "", ""
     for op in workload.operators:
@@ -74,7 +84,7 @@ def _launches(
         costs.append(round(us * factor * PS_PER_US))
         kernels.append(number)
         by_weight.append(op.attributes.get("by_weight") is True)
-    return tuple(costs), tuple(kernels), tuple(by_weight)
+    return _OperatorLaunches(tuple(costs), tuple(kernels), tuple(by_weight))
 
 
 def software_launches(
@@ -88,14 +98,14 @@ def software_launches(
     style, factor = software.launch, software.factors.cpu.value
     is_shared = style.process == "pipeline" and stages > 1
     factor *= stages if is_shared else 1
-    costs, kernels, by_weight = _launches(workload, style, factor)
+    launches = _launches(workload, style, factor)
     kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
     per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
     note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     if is_shared:
         note += f", {stages} times the time of one stage: one process launches for {stages} stages"
     return LaunchCosts(
-        costs, ASSUMED, (note,), kernels, by_weight,
+        launches.costs_ps, ASSUMED, (note,), launches.kernels, launches.by_weight,
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
         round(style.crossing_us * factor * PS_PER_US) if crosses else 0, style.synchronises, style.queue_limit, merges,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -128,6 +128,14 @@ def simulate(graph: TaskGraph, model: Network, most_shared: int | None = None) -
 
 class SharingLimit(Exception):
     """Signal that bandwidth sharing exceeded the caller's limit."""
+
+
+class _SharedLinks(NamedTuple):
+    """Links that flows share: routes and counts of each flow, and the capacity of each link in bytes/s."""
+
+    routes: list[tuple[int, ...]]
+    counts: list[tuple[int, ...]]
+    capacity: list[int]
 
 
 class Reference:
@@ -314,22 +322,22 @@ class Reference:
             if rate > 0:
                 flow.end_ps = self._schedule(drain_ps(flow.remaining, flow.rate), flow.task)
 
-    def _with_caps(self, flows: list[Flow]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[int]]:
-        """Return routes, counts and capacities; a rate-limited flow also crosses a private link with that capacity.
+    def _with_caps(self, flows: list[Flow]) -> _SharedLinks:
+        """Return the links of ``flows``; a rate-limited flow also crosses a private link with that capacity.
 
         A flow that represents many crosses this link once, since each of the many has a separate limit.
         """
         routes = [flow.route for flow in flows]
         counts = [flow.counts for flow in flows]
         if self.caps is None:
-            return routes, counts, self.capacity
+            return _SharedLinks(routes, counts, self.capacity)
         capacity = list(self.capacity)
         for place, flow in enumerate(flows):
             cap = self.caps[self.graph.route[flow.task]]
             if cap:
                 routes[place], counts[place] = (*flow.route, len(capacity)), (*flow.counts, 1)
                 capacity.append(cap)
-        return routes, counts, capacity
+        return _SharedLinks(routes, counts, capacity)
 
     def _serve(self, queues: _Queues) -> None:
         """Start the service of the messages that reached their links at this instant."""

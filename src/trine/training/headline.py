@@ -23,16 +23,7 @@ from trine.compute.roofline import has_float4, has_tf32_products, peak, precisio
 from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
-from trine.results.headline import (
-    Band,
-    CommunicationBand,
-    StepBand,
-    StepWork,
-    WidenedBand,
-    cnn_band,
-    mfu,
-    nearest_band,
-)
+from trine.results.headline import Band, CommunicationBand, StepBand, StepWork, WidenedBand, cnn_band, mfu, nearest_band
 from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.software.profile import FACTORS
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -296,24 +296,28 @@ def setup_workload(
     return workload if options.documents is None else packed(workload, options.documents), software
 
 
-def setup_layout(
-    requested: Plan, workload: Workload, profile: Software | None
-) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
-    """Return the plan with its open fields filled in as the software does, its notes and its warnings.
+class FilledLayout(NamedTuple):
+    """A plan with its open fields filled in as the software does, and what the user should know of it."""
 
-    Raises PlanError if the software cannot run it.
-    """
+    plan: Plan
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def setup_layout(requested: Plan, workload: Workload, profile: Software | None) -> FilledLayout:
+    """Fill in the open fields of a plan. Raises PlanError if the software cannot run it."""
     layout_facts = LayoutFacts(workload)
     plan, notes = resolve_layout(requested, profile, layout_facts)
     check_layout(requested, plan, profile, layout_facts)
-    return plan, notes, (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
+    warnings = (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
+    return FilledLayout(plan, notes, warnings)
 
 
 def setup_times(
     machine: JobMachine,
     workload: Workload,
     software: ChosenSoftware,
-    layout: tuple[Plan, tuple[str, ...], tuple[str, ...]],
+    layout: FilledLayout,
     options: SimulateOptions,
 ) -> Setup:
     """Choose the operator times and the costs of launches; return the finished setup."""
@@ -330,7 +334,8 @@ def setup_times(
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
-    gpus, cap, clocks = _at_step_clock(workload, plan, gpus, options, machine)
+    at_clock = _at_step_clock(workload, plan, gpus, options, machine)
+    gpus = at_clock.gpus
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
@@ -355,17 +360,28 @@ def setup_times(
         gpu=gpu_spec,
         times=times,
         places=machine.places,
-        cap=cap,
-        clocks=clocks,
+        cap=at_clock.cap,
+        clocks=at_clock.clocks,
     )
+
+
+class _AtStepClock(NamedTuple):
+    """Operator times of the ranks at the clock of the step.
+
+    cap: the power cap, None without one. clocks: of each GPU model whose clock power decides.
+    """
+
+    gpus: RankGpus
+    cap: PowerCap | None
+    clocks: tuple[StepClock, ...]
 
 
 def _at_step_clock(
     workload: Workload, plan: Plan, gpus: RankGpus, options: SimulateOptions, machine: JobMachine
-) -> tuple[RankGpus, PowerCap | None, tuple[StepClock, ...]]:
-    """Return the ranks' operator times at the clock of the step, the power cap, and the clocks that power decides.
+) -> _AtStepClock:
+    """Return the ranks' operator times at the clock of the step.
 
-    Times change on GPUs whose tables have a known clock, and under a power cap. clocks: of each such GPU model.
+    Times change on GPUs whose tables have a known clock, and under a power cap.
     """
     specs = [known_gpu(machine.gpu or name or workload.gpu) for name in gpus.names]
     batch = plan.micro_batch or plan.batch
@@ -390,7 +406,7 @@ def _at_step_clock(
             if clock.is_table:
                 clocks.append(clock)
         models.append(known[key][0])
-    return replace(gpus, models=tuple(models)), cap, tuple(clocks)
+    return _AtStepClock(replace(gpus, models=tuple(models)), cap, tuple(clocks))
 
 
 def _cap_of(

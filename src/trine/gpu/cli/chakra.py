@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.completions import algorithm_pairs, networks
+from trine.cli.conversions import pairs
 from trine.cli.machine import CIRCUITS, MachineOptions, job_machine
 from trine.cli.options import (
     COMPUTE,
@@ -20,7 +21,6 @@ from trine.cli.options import (
     Perfetto,
     Timeline,
     argument,
-    pairs,
 )
 from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given

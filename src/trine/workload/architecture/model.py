@@ -9,14 +9,7 @@ from typing import Annotated, Literal
 
 from trine.common.schema import Field
 from trine.workload.architecture.blocks import Attention, FeedForward, Mixer, Number, Size
-from trine.workload.architecture.weights import (
-    Weight,
-    matrix,
-    num_active_elements,
-    num_elements,
-    product_flops,
-    vector,
-)
+from trine.workload.architecture.weights import Weight, matrix, num_active_elements, num_elements, product_flops, vector
 
 #: Layers of a model; more are probably a mistake.
 MAX_LAYERS = 10_000

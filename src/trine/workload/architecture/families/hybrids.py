@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from trine.workload.architecture.blocks import LinearAttention, Mamba, Mamba2, Mixer, Mixture, Mlp
 from trine.workload.architecture.config_keys import Config
-from trine.workload.architecture.families.common import (
-    FULL,
-    activation,
-    attention,
-    frame,
-    gated,
-    mixture,
-    num_layers,
-)
+from trine.workload.architecture.families.common import FULL, activation, attention, frame, gated, mixture, num_layers
 from trine.workload.architecture.families.decoders import predicted, qwen_networks
 from trine.workload.architecture.model import Architecture, Layer
 
