@@ -35,7 +35,7 @@ SMALL = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enable the twin: tests/conftest.py sends every other test's runs to the compiled loop."""
-    monkeypatch.setattr(small, "MOST_TASKS", 40_000)
+    monkeypatch.setattr(small, "MAX_TASKS", 40_000)
     monkeypatch.setattr(small, "_left", 40_000)
     monkeypatch.setattr(small, "_COMPILED", "no such module")
 
@@ -88,11 +88,11 @@ def test_what_is_not_small_is_left_to_the_compiled_loop(monkeypatch: pytest.Monk
     graph, model = builder.build(), network_model("fair")
     assert small.by_twin(graph, model) is not None
     assert small._left == 39_950
-    for name, value in (("_left", 49), ("MOST_TASKS", 49), ("MOST_SHARED", 1274), ("_COMPILED", "sys")):
+    for name, value in (("_left", 49), ("MAX_TASKS", 49), ("MAX_SHARED", 1274), ("_COMPILED", "sys")):
         with monkeypatch.context() as patch:
             patch.setattr(small, name, value)
             assert small.by_twin(graph, model) is None
-    monkeypatch.setattr(small, "MOST_SHARED", 1275)  # 50 + 49 + ... + 1 flows, each on one link
+    monkeypatch.setattr(small, "MAX_SHARED", 1275)  # 50 + 49 + ... + 1 flows, each on one link
     assert small.by_twin(graph, model) is not None
 
 

@@ -32,7 +32,7 @@ MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.
 MARGIN = 1.15
 #: The same where most sizes of a log lie above the band.
-MOST_MARGIN = 1.05
+MAX_MARGIN = 1.05
 #: A range of sizes is at least this wide, with each size extending half-way to its neighbours.
 MIN_OCTAVES = 1.5
 #: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes is faster than the
@@ -41,7 +41,7 @@ MIN_OCTAVES = 1.5
 FAST_BY = 1.5
 FAST_OCTAVES, FASTEST_BY = 3.0, 1.25
 #: With fewer sizes, only a large one decides.
-FEW_SIZES = 4
+MIN_SIZES = 4
 DECIDES_BYTES = 256 << 20
 #: Two neighbouring sizes from LARGE_BYTES on are a fault at this multiple of the prediction.
 LARGE_BYTES = 16 << 20
@@ -79,7 +79,7 @@ def check_curve(
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
     runs = runs_of(len(sizes), lambda i: above[i] > 1)
-    is_few = len(sizes) < FEW_SIZES
+    is_few = len(sizes) < MIN_SIZES
     slow = _slow_runs(expected, measured_ps, runs, weights.log_odds)
     isolated = [run for run in runs if len(run) == 1 and len(sizes) > 1 and not is_few and run not in slow]
     noise_sizes = tuple(sizes[run[0]] for run in isolated if above[run[0]] > MARGIN)
@@ -113,7 +113,7 @@ def _slow_runs(
 ) -> list[list[int]]:
     """Return the runs of sizes above the band that a fault explains."""
     sizes = expected.sizes
-    if len(sizes) < FEW_SIZES:
+    if len(sizes) < MIN_SIZES:
         decisive = []
         for run in runs:
             if any(sizes[i] >= DECIDES_BYTES for i in run):
@@ -143,7 +143,7 @@ def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[f
             wide.append(run)
     far = []
     for run in several:
-        if max(above[i] for i in run) > MOST_MARGIN:
+        if max(above[i] for i in run) > MAX_MARGIN:
             far.append(run)
     return wide or (far if 2 * sum(map(len, far)) > len(sizes) else [])
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, below
+from trine.cli.commands import ABOUT, COMMON, GROUPS, MAX_LISTED, below
 
 if TYPE_CHECKING:
     from trine.cli.parameters import CommandParameter
@@ -65,7 +65,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())
     listed = parameters
-    if not is_all and len(parameters) > MOST_LISTED:
+    if not is_all and len(parameters) > MAX_LISTED:
         listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
     limit = None if is_all else 1
     rows = [_row(item) for item in (*listed, *varied[:limit])]

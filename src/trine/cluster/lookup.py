@@ -12,7 +12,7 @@ from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock
 from trine.common.units import whole_number
 
 #: Maximum number of names to compare: more would take too long.
-MOST_COMPARED = 20_000
+MAX_COMPARED = 20_000
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
 
 
@@ -89,7 +89,7 @@ def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
 
 
 def likely_names(names: Sequence[str]) -> list[str]:
-    """Return the candidates for the nearest name: all names, or :data:`MOST_COMPARED` of them at even intervals."""
-    if len(names) <= MOST_COMPARED:
+    """Return the candidates for the nearest name: all names, or :data:`MAX_COMPARED` of them at even intervals."""
+    if len(names) <= MAX_COMPARED:
         return list(names)
-    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, MOST_COMPARED).astype(np.int64)).tolist()]
+    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, MAX_COMPARED).astype(np.int64)).tolist()]

@@ -29,7 +29,7 @@ MAX_TRIES = 6
 #: Fields of the layouts that are tried first; the others follow if none of these fits.
 _USUAL: Mapping[str, Any] = {"cp": 1, "offload": "none"}
 #: Bytes of a weight that training keeps on a GPU, however much is sharded or offloaded.
-LEAST_WEIGHT_BYTES = 2
+MIN_WEIGHT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def best_layout(
     """
     machine = load_cluster(cluster, gpus=num_gpus)
     gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
-    if gpu is not None and LEAST_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
+    if gpu is not None and MIN_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
         return None
     for fix in (_USUAL, {}):
         try:

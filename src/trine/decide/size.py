@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Tokens of a step without ``global_batch``, as Llama 2 and 3 were trained at first (arXiv 2307.09288, 2407.21783).
 USUAL_STEP_TOKENS = 4 * 2**20
 #: Machine types without ``clusters``: presets with links between GPUs, a usual fabric, and GPUs of this memory.
-LEAST_MEMORY_BYTES = 80 * 2**30
+MIN_MEMORY_BYTES = 80 * 2**30
 #: Largest number of GPUs to try by default.
 DEFAULT_MAX_GPUS = 16_384
 #: Relative change of the global batch by which more numbers of GPUs divide it.
@@ -279,7 +279,7 @@ def _is_machine_type(machine: Cluster) -> bool:
     gpu = machine.devices[machine.gpus[0]].gpu
     has_links = any(link.link_class == SCALE_UP for link in machine.link_table.numbers)
     has_network = machine.fabric and machine.library and has_links
-    return bool(has_network and gpu and load_gpu(gpu).memory_bytes >= LEAST_MEMORY_BYTES)
+    return bool(has_network and gpu and load_gpu(gpu).memory_bytes >= MIN_MEMORY_BYTES)
 
 
 def _cells(machine: MachineSize, cost: RunCost, is_short: bool) -> tuple[str, ...]:

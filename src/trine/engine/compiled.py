@@ -18,7 +18,7 @@ from trine.common.arrays import Bool, Int32, Int64
 from trine.common.observer import PROGRESS_S, announce_compiling, current_observer
 from trine.engine import _state
 from trine.engine._flows import restore_flows
-from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
+from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine._loop import advance
 from trine.engine._state import (
     CircuitTables,
@@ -372,7 +372,7 @@ def _restore_streams(state: EngineState, graph: TaskGraph, resume: Snapshot, run
     assert resume.stream_left_as is not None
     streams = state.work.streams
     streams["taken_ppm"] = FULL_PPM - resume.speed_ppm
-    streams["speed_ppm"] = np.maximum(resume.speed_ppm, LEAST_PPM)
+    streams["speed_ppm"] = np.maximum(resume.speed_ppm, MIN_PPM)
     streams["left_as"] = resume.stream_left_as
     streams["since_ps"] = resume.now_ps
     streams["is_changed"] = 1

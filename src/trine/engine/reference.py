@@ -19,7 +19,7 @@ import numpy as np
 from trine.common.arrays import Int32
 from trine.common.observer import PROGRESS_S, current_observer
 from trine.common.units import PS_PER_S
-from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
+from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import CircuitState
 from trine.engine.describe import faster_than_full
@@ -96,7 +96,7 @@ class RateLimitedStreams:
             if running is not None:
                 running.left_ps -= Fraction((now - running.since_ps) * self.speed_ppm[stream], FULL_PPM)
                 running.since_ps = now
-            self.speed_ppm[stream] = max(LEAST_PPM, self.nominal_ppm[stream])
+            self.speed_ppm[stream] = max(MIN_PPM, self.nominal_ppm[stream])
             if running is not None:
                 due_ps = now + ceil(running.left_ps * FULL_PPM / self.speed_ppm[stream])
                 if due_ps != running.due_ps:

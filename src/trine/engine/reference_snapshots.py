@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from trine.common.arrays import Bool, Int64
-from trine.engine._limits import FULL_PPM, LEAST_PPM
+from trine.engine._limits import FULL_PPM, MIN_PPM
 from trine.engine.describe import describe_task
 from trine.engine.models import Network
 from trine.engine.reference import Flow, Reference, RunningTask
@@ -58,7 +58,7 @@ def _restore(run: Reference, resume: Snapshot) -> None:
     run.flows_changed = bool(run.flows)
     if run.slowdowns is not None and resume.speed_ppm is not None:
         run.slowdowns.nominal_ppm = resume.speed_ppm.tolist()
-        run.slowdowns.speed_ppm = [max(LEAST_PPM, ppm) for ppm in run.slowdowns.nominal_ppm]
+        run.slowdowns.speed_ppm = [max(MIN_PPM, ppm) for ppm in run.slowdowns.nominal_ppm]
         run.slowdowns.changed = set(range(len(run.slowdowns.nominal_ppm)))
 
 

@@ -35,9 +35,9 @@ MAIN_RESULTS = {
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
     "size": ("cluster", "gpus", "run_expected_days", "run_expected_days_low", "run_expected_days_high", "usd"),
 }  # fmt: skip
-_MOST_RESULTS = 4
+_MAX_RESULTS = 4
 #: Letters of a warning on the screen.
-_MOST_LETTERS = 170
+_MAX_LETTERS = 170
 #: Column with the verdict on a point's memory.
 VERDICT = "memory_verdict"
 
@@ -107,7 +107,7 @@ class Experiment(Report):
             return fields + main
         names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
         names = [name for name in names if len(set(map(str, values[name]))) > 1] or names
-        return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MOST_RESULTS]
+        return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MAX_RESULTS]
 
     def summary(self) -> str:
         """Return the table, or its beginning, on one screen."""
@@ -120,7 +120,7 @@ class Experiment(Report):
     def _text(self, most: int | None) -> str:
         reasons = [line for reason, count in self.reasons()[:3] for line in wrapped(f"{count:,} failed", reason)]
         for text, count in self.warnings()[: None if most is None else 2]:
-            shown_text = text if most is None else one_line(text, _MOST_LETTERS)
+            shown_text = text if most is None else one_line(text, _MAX_LETTERS)
             reasons += wrapped("warning", f"{shown_text} ({_points(count)})")
         following = ["", *wrapped("next", self._next())]
         head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]

@@ -24,7 +24,7 @@ from trine.software.profile import Software, load_software, usual_software
 #: Degrees with a nearest valid number, in order of preference.
 _DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages", "micro_batch")
 #: Degrees up to this many times the plan's are tried.
-_MOST_TIMES = 8
+_MAX_TIMES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +273,7 @@ def _nearest(rule: LayoutRule, values: _Values) -> str:
         degree = values[name]
         assert isinstance(degree, int)
         valid = []
-        for number in range(1, degree * _MOST_TIMES + 1):
+        for number in range(1, degree * _MAX_TIMES + 1):
             values[name] = number
             if _is_met(rule, values):
                 valid.append(number)

@@ -24,7 +24,7 @@ DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "scan", "view"})
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
 PRODUCTS = ("linear", "experts")
-MOST_ROWS = 2**63
+MAX_ROWS = 2**63
 #: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
 VOCABULARY_MULTIPLE = 128
 
@@ -182,10 +182,10 @@ def padded_rows(rows: int, degree: int) -> int:
 
 
 def _rows(workload: Workload, op: Operator) -> int:
-    """Return the rows of an embedding's table, or :data:`MOST_ROWS` for other operators."""
+    """Return the rows of an embedding's table, or :data:`MAX_ROWS` for other operators."""
     weight = _weight_of(workload, op)
     if weight is None or _kind(op) != "embedding":
-        return MOST_ROWS
+        return MAX_ROWS
     return workload.tensors[weight].shape[0]
 
 

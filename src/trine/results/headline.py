@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
 #: Minimum votes (groups of rows) of a level; with fewer, the next wider level applies.
-LEAST_VOTES = 8
+MIN_VOTES = 8
 #: Minimum votes of a level of one scale: the ends of fewer are their extremes, which hold all of them.
-LEAST_VOTES_OF_SCALE = 15
+MIN_VOTES_OF_SCALE = 15
 #: Name of the level with every published step.
 ALL_STEPS = "all that there are"
 #: Name of the level of convolutional networks.
@@ -224,7 +224,7 @@ def nearest_in(
     entries = bands["fitted_levels" if is_fitted else "levels"]
     for level in levels:
         entry = next((entry for entry in entries if entry["of"] == level), None)
-        if entry is not None and entry["votes"] >= (LEAST_VOTES_OF_SCALE if "scale" in level else LEAST_VOTES):
+        if entry is not None and entry["votes"] >= (MIN_VOTES_OF_SCALE if "scale" in level else MIN_VOTES):
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
             votes = entry["shared_scales"] if is_shared and nodes > 1 else entry["scales"]
             return _band_for(scale_of(nodes), entry, words, bands["scales"], votes)

@@ -10,7 +10,7 @@ from trine.results.text import MAX_LINES, WIDE, columns, width, wrapped_at
 
 _GAP = 4
 #: Rows that a listing keeps on a narrow terminal if something less important can give way.
-_LEAST_ROWS = 3
+_MIN_ROWS = 3
 #: Closing lines to drop on a narrow terminal, the least important first.
 _OPTIONAL = ("range", "contention", "bottleneck")
 
@@ -109,7 +109,7 @@ class Screen:
     def _listings(self, room: int) -> tuple[list[str], bool]:
         """Return the listings in at most ``room`` lines, side by side if they fit, and whether each has enough rows."""
         listings = [each for each in self.listings if each.rows]
-        min_rows = [min(_LEAST_ROWS, len(each.rows)) for each in listings]
+        min_rows = [min(_MIN_ROWS, len(each.rows)) for each in listings]
         while True:
             blocks = [each.lines() for each in listings]
             total_width = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2

@@ -28,7 +28,7 @@ from trine.validation.harness import hash_inputs
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Least share of the step that a usable critical path covers.
-LEAST_PATH = 0.5
+MIN_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Fields of a source that its rows' answers depend on.
@@ -132,7 +132,7 @@ def _shares(result: Result) -> Triple:
     shares = []
     for name in USUAL_FACTORS:
         shares.append(sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step)
-    if sum(shares) < LEAST_PATH:
+    if sum(shares) < MIN_PATH:
         times, row = result.rank_times, result.slowest_row
         launch = times.waits[row, RANK_REASONS.index("launch")]
         shares = [float(part) / step for part in (times.compute[row], launch, times.exposed[row])]

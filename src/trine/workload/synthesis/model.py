@@ -307,7 +307,7 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     packed = pickle.dumps(recipe)
     workload = _WRITTEN.pop(packed, None) or recipe.write()
     _WRITTEN[packed] = workload  # the latest ones stay, with all that is kept about them
-    if len(_WRITTEN) > MOST_WRITTEN:
+    if len(_WRITTEN) > MAX_WRITTEN:
         del _WRITTEN[next(iter(_WRITTEN))]
     return workload
 
@@ -326,7 +326,7 @@ def usual_profile() -> Software | None:
 
 #: The latest workloads of :func:`from_text`, by pickled recipe: a sweep asks for the same few again and again.
 _WRITTEN: dict[bytes, Workload] = {}
-MOST_WRITTEN = 4
+MAX_WRITTEN = 4
 
 
 @dataclass(frozen=True)
