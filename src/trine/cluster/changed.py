@@ -53,14 +53,14 @@ def changed(
         cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, log))
     sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(log)} if log else {}), **spec.sources}
     evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if log else base.evidence
+    notes = " ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text)
+    peer_access = base.peer_access if spec.peer_access is None else spec.peer_access
     cluster = replace(
-        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
-        notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
+        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources, notes=notes,
         collective_bandwidth=given_bandwidth(
             spec.collective_bandwidth, cluster, spec.library or base.library, file
         ),
-        library=spec.library or base.library, segment=spec.segment or base.segment,
-        peer_access=base.peer_access if spec.peer_access is None else spec.peer_access,
+        library=spec.library or base.library, segment=spec.segment or base.segment, peer_access=peer_access,
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
@@ -123,7 +123,10 @@ def _with_links(
     sources, targets = set(ends[0]), set(ends[1])
     pairs = [(sources, targets), *([(targets, sources)] if change.duplex else [])]
     links = list(cluster.links)
-    indices = [i for i, link in enumerate(links) if any(link.source in a and link.target in b for a, b in pairs)]
+    indices = []
+    for number, link in enumerate(links):
+        if any(link.source in a and link.target in b for a, b in pairs):
+            indices.append(number)
     met = {end for i in indices for end in (links[i].source, links[i].target)}
     for name, devices, far_names in (("from", ends[0], change.target), ("to", ends[1], change.source)):
         for device in devices:

@@ -132,16 +132,18 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
     library = spec.library or built.library
+    inherited = built.sources if joined else {}
+    base_notes = built.notes if joined else ""
+    grid = built.grid if spec.grid is None else tuple(spec.grid)
+    spread = built.spread if spec.spread is None else spec.spread
+    peer_access = built.peer_access if spec.peer_access is None else spec.peer_access
+    bandwidth = given_bandwidth(spec.collective_bandwidth, built, library, file)
+    circuits = built.circuits if spec.circuits is None else _circuits(spec.circuits, file)
     return replace(
         built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
-        sources={**(built.sources if joined else {}), **spec.sources},
-        notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
-        library=library, collective_bandwidth=given_bandwidth(spec.collective_bandwidth, built, library, file),
-        routing=spec.routing or built.routing, routing_reason=reason,
-        grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
-        peer_access=built.peer_access if spec.peer_access is None else spec.peer_access,
-        circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
+        sources={**inherited, **spec.sources}, notes=" ".join(text for text in (base_notes, spec.notes) if text),
+        library=library, collective_bandwidth=bandwidth, routing=spec.routing or built.routing, routing_reason=reason,
+        grid=grid, spread=spread, segment=spec.segment, fabric=usual, peer_access=peer_access, circuits=circuits,
     )  # fmt: skip
 
 
@@ -193,7 +195,10 @@ def _add_links(
     targets = _indices(link.target, index, file, f"{field}.to")
     if len(rows) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
         raise SpecError(f"more than {MAX_LINKS} links", file=file, field=field)
-    ends = _pairs(sources, targets, file, field) if link.pairs else [(a, b) for a in sources for b in targets]
+    if link.pairs:
+        ends = _pairs(sources, targets, file, field)
+    else:
+        ends = [(a, b) for a in sources for b in targets]
     if link.name is not None and (len(ends) > 1 or link.duplex):
         raise SpecError("a name belongs to one link in one direction", file=file, field=f"{field}.name")
     numbers = replace(_numbers(link, file, field), name=link.name or "")
@@ -230,7 +235,10 @@ def _indices(names: list[str], index: Mapping[str, int], file: str, field: str) 
 
 def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> Iterator[str]:
     match = None if text in index else _RANGE.fullmatch(text)
-    names = [text] if match is None else [f"{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1)]
+    if match is None:
+        names = [text]
+    else:
+        names = [f"{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1)]
     if not names:
         raise SpecError(f"the range {text!r} is empty", file=file, field=field)
     for name in names:

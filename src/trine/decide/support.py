@@ -120,7 +120,9 @@ class Support(Report):
     def document(self) -> Row:
         """Return the things as plain data (docs/reference/decide-json.md)."""
         keys = ("parameters", "active", "sequence", "forward_flops", "kv_bytes_per_token", "kv_bytes", "left_out")
-        counts = {key: None if self.counts is None else getattr(self.counts, key) for key in keys}
+        counts = {}
+        for key in keys:
+            counts[key] = None if self.counts is None else getattr(self.counts, key)
         return {"name": self.name, **counts, **self.tables()}
 
     def tables(self) -> dict[str, Table]:

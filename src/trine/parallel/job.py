@@ -140,7 +140,8 @@ class JobFacts:
     @cached_property
     def works(self) -> tuple[RankWork, ...]:
         """Operator times on each GPU model, under an even load."""
-        return tuple(RankWork(self, model) for model in (self.mixed.models if self.mixed else (self.compute,)))
+        models = self.mixed.models if self.mixed else (self.compute,)
+        return tuple(RankWork(self, model) for model in models)
 
     @cached_property
     def requested_batch(self) -> int:
@@ -155,7 +156,9 @@ class JobFacts:
 
     @property
     def _explicit_batches(self) -> tuple[int, ...]:
-        return () if self.plan.replica_batches == TIME else tuple(int(size) for size in self.plan.replica_batches)
+        if self.plan.replica_batches == TIME:
+            return ()
+        return tuple(int(size) for size in self.plan.replica_batches)
 
     def pipeline_of(self, batch: int) -> Pipeline:
         """Return the shape of the pipeline of a replica of ``batch`` samples."""
@@ -230,10 +233,15 @@ class JobFacts:
         if plan.pp > 1 and not plan.cuts and not counts and plan.balance == "time":
             times = [self._pass_times(gpu) for gpu in range(len(self.works))]
             gpus = gpus_of_stages(plan, self.mixed)
-            of_chunk = [sorted({gpu for stage in ranks for gpu in gpus[stage]}) for ranks in self._ranks_of_chunks()]
+            of_chunk = []
+            for ranks in self._ranks_of_chunks():
+                of_chunk.append(sorted({gpu for stage in ranks for gpu in gpus[stage]}))
+        times_of_models: Sequence[Sequence[Mapping[int, int]]] = ()
+        if len(times) > 1:
+            times_of_models = [[times[gpu] for gpu in numbers] for numbers in of_chunk]
         stages = cut_into_stages(
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
-            [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else (), counts,
+            times_of_models, counts,
         )  # fmt: skip
         is_deferred = plan.defer_head_gradient is not None and self.workload.is_training
         return with_deferred_head(self.workload, stages) if is_deferred else stages
@@ -319,7 +327,10 @@ class JobFacts:
         skipped = kept_operators(self.workload, self.plan, segments, self.memory_style)
         if software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full":
             skipped |= left_out_again(self.workload, segments)
-        return [[op for op in segment if op.id not in skipped] for segment in segments]
+        kept = []
+        for segment in segments:
+            kept.append([op for op in segment if op.id not in skipped])
+        return kept
 
     @cached_property
     def runs_again(self) -> frozenset[int]:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
 from trine.common.units import MAX_GPUS, finite_number
-from trine.errors import PlanError, nearest
+from trine.errors import PlanError, nearest, nearest_numbers
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.schedules import SCHEDULES
@@ -377,7 +377,7 @@ def _check_expert_ranks(plan: Plan, etp: int) -> None:
             f"multiple of etp x ep = {etp * plan.ep}"
         )
     valid = [ep for ep in range(1, ranks + 1) if ranks % (etp * ep) == 0]
-    near = [*[ep for ep in valid if ep < plan.ep][-1:], *[ep for ep in valid if ep > plan.ep][:1]]
+    near = nearest_numbers(valid, plan.ep)
     hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
     raise PlanError(
         f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {etp} x {plan.ep} does "
@@ -522,19 +522,28 @@ def _reduces_gradients(plan: Plan) -> bool:
 def form_facts(plan: Plan) -> dict[str, object]:
     """Return the forms of parallelism that a plan uses beyond dp, tp and pp, for the result."""
     replicas, is_sharded = plan.dp * plan.cp > 1, plan.sharding != "none"
+    cp = plan.cp if plan.cp > 1 else None
+    cp_style = plan.cp_style if plan.cp > 1 else None
+    ep = plan.ep if plan.ep > 1 else None
+    etp = plan.expert_tp if plan.expert_tp != plan.tp else None
+    order = plan.order if plan.order != DEFAULT_ORDER else None
+    sharding = plan.sharding if is_sharded else None
+    reshard = plan.reshard if plan.sharding == "fsdp" else None
+    overlap = plan.dp_overlap if replicas and not plan.dp_overlap else None
+    buffers = plan.buffers if plan.buffers != "auto" else None
     facts = {
-        "cp": plan.cp if plan.cp > 1 else None,
-        "cp_style": plan.cp_style if plan.cp > 1 else None,
-        "ep": plan.ep if plan.ep > 1 else None,
-        "etp": plan.expert_tp if plan.expert_tp != plan.tp else None,
-        "order": plan.order if plan.order != DEFAULT_ORDER else None,
-        "sharding": plan.sharding if is_sharded else None,
+        "cp": cp,
+        "cp_style": cp_style,
+        "ep": ep,
+        "etp": etp,
+        "order": order,
+        "sharding": sharding,
         "shard_ways": plan.shard_ways,
-        "reshard": plan.reshard if plan.sharding == "fsdp" else None,
+        "reshard": reshard,
         "prefetch": plan.prefetch,
         "shard_unit_bytes": plan.shard_unit_bytes,
-        "dp_overlap": plan.dp_overlap if replicas and not plan.dp_overlap else None,
-        "buffers": plan.buffers if plan.buffers != "auto" else None,
+        "dp_overlap": overlap,
+        "buffers": buffers,
         "sync_every": plan.sync_every,
         "sequence_parallel": plan.sequence_parallel or None,
         "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,

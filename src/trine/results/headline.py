@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
 #: Minimum votes (groups of rows) of a level; with fewer, the next wider level applies.
-LEAST_VOTES = 8
+MIN_VOTES = 8
 #: Minimum votes of a level of one scale: the ends of fewer are their extremes, which hold all of them.
-LEAST_VOTES_OF_SCALE = 15
+MIN_VOTES_OF_SCALE = 15
 #: Name of the level with every published step.
 ALL_STEPS = "all that there are"
 #: Name of the level of convolutional networks.
@@ -224,7 +224,7 @@ def nearest_in(
     entries = bands["fitted_levels" if is_fitted else "levels"]
     for level in levels:
         entry = next((entry for entry in entries if entry["of"] == level), None)
-        if entry is not None and entry["votes"] >= (LEAST_VOTES_OF_SCALE if "scale" in level else LEAST_VOTES):
+        if entry is not None and entry["votes"] >= (MIN_VOTES_OF_SCALE if "scale" in level else MIN_VOTES):
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
             votes = entry["shared_scales"] if is_shared and nodes > 1 else entry["scales"]
             return _band_for(scale_of(nodes), entry, words, bands["scales"], votes)
@@ -285,11 +285,15 @@ def numbers(result: TimedStep) -> Row:
     """Return all headline numbers by JSON key; None for a number with unknown inputs."""
     ends, work = ends_ps(result), result.work
     shortest_ps, longest_ps = ends or (0, 0)
+    shortest = None if ends is None else seconds(shortest_ps)
+    longest = None if ends is None else seconds(longest_ps)
+    band = None if result.band is None else result.band.words
+    mfu_definition = None if work is None else work.mfu_definition
     values: Row = {
-        "step_time_low_s": None if ends is None else seconds(shortest_ps),
-        "step_time_high_s": None if ends is None else seconds(longest_ps),
-        "step_time_band": None if result.band is None else result.band.words,
-        "mfu_definition": None if work is None else work.mfu_definition,
+        "step_time_low_s": shortest,
+        "step_time_high_s": longest,
+        "step_time_band": band,
+        "mfu_definition": mfu_definition,
     }
     for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
         for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):

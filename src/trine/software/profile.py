@@ -407,7 +407,10 @@ def _merged_layers(files: Sequence[tuple[Path, object]]) -> object:
     for file, layer in reversed(files):
         placeholder = {"name": "", "description": ""}
         check(Software, merged(placeholder, layer), file)  # a fault names the file that has it
-        below = {key: value for key, value in data.items() if key not in _OF_ONE_FILE} if isinstance(data, dict) else {}
+        if isinstance(data, dict):
+            below = {key: value for key, value in data.items() if key not in _OF_ONE_FILE}
+        else:
+            below = {}
         data = merged(below, layer)
     return data
 

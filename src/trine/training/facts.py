@@ -34,7 +34,9 @@ from trine.results import Result
 def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
     workload, plan, machine = setup.workload, setup.plan, setup.machine
     pipeline, tensor = plan.pp > 1, plan.tp > 1
-    gpus = [spec.name if (spec := known_gpu(name)) is not None else name for name in setup.gpu_names]
+    gpus = []
+    for name in setup.gpu_names:
+        gpus.append(spec.name if (spec := known_gpu(name)) is not None else name)
     return {
         "workload": workload.name,
         "source": workload.source,
@@ -280,12 +282,11 @@ def _host_copies(workload: Workload) -> int:
     """Count forward operators that only move the data inputs; 0 if synthesised, where a copy changes the dtype."""
     if workload.format == SYNTHESISED:
         return 0
-    return sum(
-        op.phase == FORWARD
-        and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
-        and any(workload.tensors[t].role == "input" for t in op.inputs)
-        for op in workload.operators
-    )
+    count = 0
+    for op in workload.operators:
+        is_copy = op.phase == FORWARD and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
+        count += is_copy and any(workload.tensors[t].role == "input" for t in op.inputs)
+    return count
 
 
 def crowded_uplinks(result: Result, machine: Cluster | None) -> Sequence[str]:
@@ -296,7 +297,9 @@ def crowded_uplinks(result: Result, machine: Cluster | None) -> Sequence[str]:
         carried = result.scope.link_bytes
     else:
         carried = np.zeros(len(machine.links), np.int64)
-        carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
+        used_links = [use.link for use in result.links]
+        used_bytes = [use.size_bytes for use in result.links]
+        carried[used_links] = used_bytes
     return traffic_warnings(machine, carried)
 
 
@@ -305,12 +308,12 @@ def exposed_launches(result: Result) -> tuple[Evidence, ...]:
     from trine.results.waits import LAUNCH
 
     waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
-    return tuple(
-        replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
-        if row.what == "CPU launch"
-        else row
-        for row in result.evidence
-    )
+    rows = []
+    for row in result.evidence:
+        if row.what == "CPU launch":
+            row = replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
+        rows.append(row)
+    return tuple(rows)
 
 
 def memory_facts(setup: Setup) -> MemoryFacts:
