@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
+from trine.cluster.measured_gpu import is_gpu_file, measured_gpu
 from trine.common.arguments import named_arguments
 from trine.common.inputs import PRESETS, preset_names
 from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Power, Rate, Size, Spec, one_of
@@ -76,10 +77,14 @@ def known_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuSpec:
     """Return a GPU model by its name or its driver's name (``"NVIDIA H100 80GB HBM3"``), ignoring case.
 
-    Raises SpecError: unknown name; suggests the nearest.
+    name: also the path of a file that ``trine measure`` wrote (:mod:`trine.cluster.measured_gpu`).
+    Raises SpecError: unknown name; suggests the nearest; a wrong file.
     """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
+    measured = measured_gpu(name)
+    if measured is not None:
+        return measured.spec
     plain = _plain(name)
     if plain in known_gpus():
         return _read_gpu(plain)
@@ -91,6 +96,19 @@ def load_gpu(name: str) -> GpuSpec:
     if "did you mean" not in hint:
         hint = nearest(plain, known_gpus(), command="trine support")
     raise SpecError(f"unknown GPU {name!r}{hint}")
+
+
+def gpu_of_cluster_file(name: str, file: str, field: str) -> str:
+    """Return the name of a GPU in a cluster file; the path of a GPU file there starts at the cluster file's folder.
+
+    Raises SpecError for an unknown GPU or a wrong GPU file; names the cluster file and the field.
+    """
+    path = os.fspath(Path(file).parent / name) if is_gpu_file(name) else name
+    try:
+        load_gpu(path)
+    except SpecError as error:
+        raise SpecError(str(error), file=file, field=field) from None
+    return path
 
 
 def _plain(name: str) -> str:
