@@ -111,6 +111,14 @@ def is_gpu_file(name: str) -> bool:
     return name.endswith(_SUFFIXES)
 
 
+def declares_gpu(path: str) -> bool:
+    """Return whether a YAML or JSON file says that it is a GPU file. Raises SpecError if it cannot be read."""
+    from trine.common.spec import load_mapping
+
+    content = load_mapping(path)
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
 def measured_gpu(name: str) -> MeasuredGpu | None:
     """Return the GPU file of this path, or None if ``name`` is no path. Raises SpecError for a wrong file."""
     if not is_gpu_file(name):

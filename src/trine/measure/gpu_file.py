@@ -16,7 +16,6 @@ import yaml
 from trine.cluster.measured_gpu import FORMAT, MeasuredKernel, is_gpu_file
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.outputs import write_text
-from trine.compute.tables.measured_file import moved_bytes
 from trine.errors import InputError, SpecError
 from trine.measure.kernels import Kernel
 from trine.measure.timing import Measurement
@@ -55,7 +54,7 @@ def data_sheet(facts: DeviceFacts, kernels: Sequence[MeasuredKernel]) -> dict[st
         raise InputError("no GEMM was measured, so the peaks of this GPU are unknown: measure longer", field="output")
     rate, rate_source = facts.memory_bytes_per_s, "PyTorch: memory clock x bus width"
     if rate is None:
-        rate, rate_source = _derived_bandwidth(kernels), f"derived: the largest copy / {COPY_SHARE:g}"
+        rate, rate_source = _derived_bandwidth(kernels)
     return {
         "memory": f"{facts.memory_bytes} B",
         "memory_bandwidth": f"{rate} B/s",
@@ -98,13 +97,16 @@ def _derived_peaks(kernels: Sequence[MeasuredKernel]) -> dict[str, int]:
     return peaks
 
 
-def _derived_bandwidth(kernels: Sequence[MeasuredKernel]) -> int:
-    """Return bytes/s from the largest copy."""
-    copies = [(moved_bytes(row.kind, row.dtype, row.shape), row.us) for row in kernels if row.kind == "copy"]
-    if not copies:
-        raise InputError("no copy was measured, so the memory's bandwidth is unknown: measure longer", field="output")
-    num_bytes, us = max(copies)
-    return round(num_bytes / (us * 1e-6) / COPY_SHARE)
+def _derived_bandwidth(kernels: Sequence[MeasuredKernel]) -> tuple[int, str]:
+    """Return bytes/s from the largest copy or sum, else from the kernel that moved its bytes fastest; and the basis."""
+    rates = {}
+    for row in kernels:
+        num_bytes = Kernel(row.kind, row.dtype, tuple(row.shape)).num_bytes
+        rates[num_bytes, row.kind] = num_bytes / (row.us * 1e-6)
+    copies = [key for key in rates if key[1] in ("copy", "elementwise")]
+    if copies:
+        return round(rates[max(copies)] / COPY_SHARE), f"derived: the largest copy / {COPY_SHARE:g}"
+    return round(max(rates.values()) / COPY_SHARE), f"derived: the fastest kernel's bytes / {COPY_SHARE:g}"
 
 
 def file_text(

@@ -6,7 +6,7 @@ states the errors). Shapes span the sizes of transformer layers, by factors of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -50,8 +50,8 @@ def gpu_kernels(dtypes: Collection[str]) -> tuple[Kernel, ...]:
     kernels = [Kernel("launch", "float32", ())]
     if half in dtypes:
         kernels += [Kernel("gemm", half, shape) for shape in _sixteen_bit_gemms()]
-        kernels += [Kernel("attention", half, shape) for shape in _attentions((1, 8), (1, 4), (1, 1), (1, 1))]
-        kernels += [Kernel("attention_backward", half, shape) for shape in _attentions((8,), (4,), (1,), ())]
+        kernels += [Kernel("attention", half, shape) for shape in _attentions(_FORWARD_HEADS)]
+        kernels += [Kernel("attention_backward", half, shape) for shape in _attentions(_BACKWARD_HEADS)]
     if "float8" in dtypes:
         kernels += [Kernel("gemm", "float8", shape) for shape in _grid((16, 512, 8192), _SIDES, _SIDES)]
     for dtype in ("tfloat32", "float32"):
@@ -79,6 +79,21 @@ def cpu_kernels(dtypes: Collection[str]) -> tuple[Kernel, ...]:
 
 _SIDES = (1024, 4096, 16384)
 _BETWEEN = (512, 2048, 8192)
+#: Length -> (batch, heads, KV heads), from a few blocks of queries to many for each compute unit.
+_FORWARD_HEADS = {
+    16: ((1, 32, 8),),
+    128: ((1, 32, 8),),
+    512: ((1, 8, 8), (4, 32, 8), (32, 16, 16)),
+    1024: ((2, 64, 8), (16, 8, 8)),
+    2048: ((1, 16, 4), (4, 32, 32), (16, 8, 8)),
+    4096: ((1, 40, 8), (4, 4, 4)),
+    8192: ((1, 32, 8), (4, 16, 16)),
+}
+_BACKWARD_HEADS = {
+    512: ((1, 8, 8), (8, 32, 8)),
+    2048: ((1, 16, 4), (4, 32, 32)),
+    8192: ((1, 32, 8), (2, 16, 16)),
+}
 
 
 def _grid(*axes: Iterable[int]) -> list[tuple[int, ...]]:
@@ -95,12 +110,13 @@ def _sixteen_bit_gemms() -> list[tuple[int, ...]]:
     return shapes + _grid((16, 512, 4096), (65536,), (4096,))
 
 
-def _attentions(*batches: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return attentions with the batches at 512, 2,048, 8,192 and 16,384 tokens."""
+def _attentions(heads_at: Mapping[int, tuple[tuple[int, int, int], ...]]) -> list[tuple[int, ...]]:
+    """Return attentions with head sizes of 64 and 128; heads_at: length -> (batch, heads, KV heads) there."""
     shapes: list[tuple[int, ...]] = []
-    for length, batch_sizes in zip((512, 2048, 8192, 16384), batches, strict=True):
-        for batch in dict.fromkeys(batch_sizes):
-            shapes += [(batch, *heads, length, size) for heads in ((32, 8), (16, 16)) for size in (64, 128)]
+    for size in (64, 128):
+        for length, choices in heads_at.items():
+            for batch, heads, kv_heads in choices:
+                shapes.append((batch, heads, kv_heads, length, size))
     return shapes
 
 

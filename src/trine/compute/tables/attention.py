@@ -39,16 +39,19 @@ def _attention_coordinates(shapes: Float64) -> Float64:
 class AttentionTable:
     """Measured 16-bit attention times of one GPU."""
 
-    def __init__(self, shapes: Int64, times: Float64, machine: Machine) -> None:
-        """shapes: (rows, 6) as :func:`attention_us`; times: natural logarithm of microseconds."""
-        self.shapes, self.times = shapes, times
+    def __init__(self, shapes: Int64, times: Float64, machine: Machine, shortest_us: float = 0.0) -> None:
+        """shapes: (rows, 6) as :func:`attention_us`; times: natural logarithm of microseconds.
+
+        shortest_us: lower bound of estimates: the launch, in a table with few short sequences.
+        """
+        self.shapes, self.times, self._shortest_us = shapes, times, shortest_us
         self._machine = machine
         self._points = _attention_coordinates(shapes.astype(float))
         self._residuals = times - np.log(attention_us(shapes.astype(float), machine))
 
     def without(self, hidden: Bool) -> AttentionTable:
         """Return the table without the rows marked in ``hidden``."""
-        return AttentionTable(self.shapes[~hidden], self.times[~hidden], self._machine)
+        return AttentionTable(self.shapes[~hidden], self.times[~hidden], self._machine, self._shortest_us)
 
     def measured(self, shape: tuple[int, ...]) -> float | None:
         """Return the measured time of exactly this shape in microseconds, or None."""
@@ -65,7 +68,8 @@ class AttentionTable:
                 distances += (queries[:, axis, None] - self._points[None, :, axis]) ** 2
             nearest = nearest_few(distances, _ATTENTION_NEIGHBOURS)
             residual = kriged(self._points[nearest], self._residuals[nearest], queries, _ATTENTION_NUGGET)
-            return attention_us(shapes[part], target or self._machine) * np.exp(residual)
+            us = attention_us(shapes[part], target or self._machine) * np.exp(residual)
+            return np.asarray(np.maximum(us, self._shortest_us))
 
         return in_chunks(len(shapes), answer)
 

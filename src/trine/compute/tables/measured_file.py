@@ -6,6 +6,7 @@ share of the memory bandwidth over the bytes moved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ ITEM_BYTES = {"float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "float8"
 _CURVE_KINDS = {"elementwise": ("elementwise", "copy"), "norm": ("norm",), "softmax": ("softmax",)}
 #: Sizes beyond this multiple of the largest measured one have the closed form's time more than a measured one.
 MAX_REACH = 4
+_POINTS_AN_OCTAVE = 2
 _SIXTEEN_BITS = ("bfloat16", "float16")
 
 
@@ -67,23 +69,28 @@ class FileTables:
         for row in rows:
             batch, heads, kv_heads, length, size = row.shape
             shapes.append((size, 0, heads, kv_heads, batch, length))
-        return AttentionTable(np.array(shapes, dtype=np.int64), _logs(rows), machine)
+        shortest_us = min(row.us for row in rows)
+        return AttentionTable(np.array(shapes, dtype=np.int64), _logs(rows), machine, shortest_us)
 
     def memory_curve(self, name: str) -> tuple[Float64, Float64] | None:
         """Return log2 of the megabytes moved, ascending, and the share of the memory bandwidth there; None if unknown.
 
-        Kernels that move equally many bytes count with their median.
+        Kernels that move equally many bytes count with their median. Between two sizes the time is linear in the bytes,
+        as a launch and a transfer. Below the smallest size its share applies: the time falls with the bytes, down to
+        the shortest kernel.
         """
-        shares: dict[int, list[float]] = {}
+        times_us: dict[int, list[float]] = {}
         for row in self._rows(_CURVE_KINDS[name]):
-            num_bytes = moved_bytes(row.kind, row.dtype, row.shape)
-            rate = num_bytes / (row.us * 1e-6)
-            shares.setdefault(num_bytes, []).append(rate / self.gpu.spec.memory_bytes_per_s)
-        if not shares:
+            times_us.setdefault(moved_bytes(row.kind, row.dtype, row.shape), []).append(row.us)
+        if not times_us:
             return None
-        sizes = sorted(shares)
-        octaves = np.log2(np.array(sizes, dtype=float) / 1e6)
-        return octaves, np.array([float(np.median(shares[size])) for size in sizes])
+        sizes = np.array(sorted(times_us), dtype=float)
+        medians = np.array([float(np.median(times_us[int(size)])) for size in sizes])
+        steps = max(1, math.ceil(math.log2(sizes[-1] / sizes[0]) * _POINTS_AN_OCTAVE))
+        points = np.unique(np.concatenate([sizes, np.geomspace(sizes[0], sizes[-1], steps)]))
+        shares = points / (np.interp(points, sizes, medians) * 1e-6) / self.gpu.spec.memory_bytes_per_s
+        octaves = np.log2(np.concatenate([[1.0], points]) / 1e6)
+        return octaves, np.concatenate([shares[:1], shares])
 
 
 def moved_bytes(kind: str, dtype: str, shape: Iterable[int]) -> int:
