@@ -1,4 +1,4 @@
-"""Devices of tests that replay measured kernels with a fake clock, and GPU files of what trine measures on them."""
+"""Devices of tests that replay measured kernels with a fake clock, and the GPU files of such measurements."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def nearest_kernels(times: Times, dtypes: Iterable[str]) -> list[Kernel]:
 
 
 def facts_of(name: str, architecture: str) -> DeviceFacts:
-    """Return the facts of a device of which PyTorch knows no clocks."""
+    """Return the facts of a device whose clocks PyTorch does not state."""
     return DeviceFacts(
         name=name, device="cuda:0", architecture=architecture, memory_bytes=48 << 30, compute_units=84,
         memory_bytes_per_s=None, dtypes=("float32", "bfloat16"), versions={"torch": "2.14.1", "cuda": "13.0"},

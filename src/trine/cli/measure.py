@@ -36,7 +36,7 @@ def measure(
     precision: Annotated[
         str | None, Option("Measure GEMMs in these precisions [all that the device runs].", _PRECISIONS)
     ] = None,
-    seconds: Annotated[int, Option("Stop after N seconds; kernels without a time are left out [300].")] = 300,
+    seconds: Annotated[int, Option("Stop after N seconds; the file lists the other kernels [300].")] = 300,
     overwrite: Annotated[
         bool, Option("Replace an existing file.", None, OUTPUT, ("--overwrite/--no-overwrite",))
     ] = False,

@@ -11,16 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+from trine.cluster.gpu_spec import GpuSpec
+from trine.common.inputs import PRESETS, preset_names
 from trine.common.schema import BeforeValidator, Field, Spec, one_of
 from trine.errors import SpecError, nearest
 
-if TYPE_CHECKING:
-    from trine.cluster.presets import GpuSpec
-
 FORMAT = "trine-gpu-1"
-#: Kernels of attention that PyTorch can be asked for, and its own choice.
+#: Attention kernels: FlashAttention-2, which trine requests, and PyTorch's default.
 FLASH_KERNEL, DEFAULT_KERNEL = "flash-2", "default"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_KERNELS = 10_000
@@ -112,7 +111,7 @@ def is_gpu_file(name: str) -> bool:
 
 
 def declares_gpu(path: str) -> bool:
-    """Return whether a YAML or JSON file says that it is a GPU file. Raises SpecError if it cannot be read."""
+    """Return whether the field ``format`` of a file marks a GPU file. Raises SpecError if it cannot be read."""
     from trine.common.spec import load_mapping
 
     content = load_mapping(path)
@@ -133,16 +132,15 @@ def measured_gpu(name: str) -> MeasuredGpu | None:
 @lru_cache(maxsize=64)
 def _read(path: str, absolute: str, signature: tuple[int, ...]) -> MeasuredGpu:
     """Read a file. absolute, signature: keys of the cache; a file that was written again is read again."""
-    from trine.cluster.presets import GpuSpec, known_gpus
     from trine.common.schema import Fault, read_as
     from trine.common.spec import check, load_mapping
 
     content = check(GpuFile, load_mapping(path), path)
     _check_kernels(content, path)
-    if content.preset is not None and content.preset not in known_gpus():
-        raise SpecError(
-            f"no bundled GPU {content.preset[:60]!r}{nearest(content.preset, known_gpus())}", file=path, field="preset"
-        )
+    known = preset_names(PRESETS / "gpus")
+    if content.preset is not None and content.preset not in known:
+        hint = nearest(content.preset, known)
+        raise SpecError(f"no bundled GPU {content.preset[:60]!r}{hint}", file=path, field="preset")
     for key in ("name", "aliases"):
         if key in content.gpu:
             raise SpecError("is not a field of a GPU file: the name comes from 'name'", file=path, field=f"gpu.{key}")
@@ -164,7 +162,9 @@ def _check_peaks(content: GpuFile, spec: GpuSpec, path: str) -> None:
         raise SpecError("must be positive, got 0", file=path, field="gpu.memory_bandwidth")
     for dtype in dict.fromkeys(kernel.dtype for kernel in content.kernels if kernel.kind == "gemm"):
         if dtype not in spec.flop_per_s:
-            raise SpecError(f"has no peak of {dtype}, in which GEMMs were measured", file=path, field="gpu.compute")
+            raise SpecError(
+                f"has no peak of {dtype}, but the file has GEMMs in {dtype}", file=path, field="gpu.compute"
+            )
 
 
 def _check_kernels(content: GpuFile, path: str) -> None:

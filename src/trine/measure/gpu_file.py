@@ -1,8 +1,8 @@
 """The GPU file of a measurement: its data sheet, with the source of each number, and its text.
 
 A GPU that trine knows by the driver's name has the numbers of that data sheet. For another GPU the memory's bandwidth
-follows from PyTorch's clock and bus width if PyTorch states them. The remaining numbers are derived from the kernels:
-the fastest GEMM of a precision is taken as 80 % of the peak, and the largest copy as 92 % of the memory's bandwidth.
+follows from clock and bus width if PyTorch states them. The remaining numbers are derived from the kernels: a peak is
+the fastest GEMM over 0.8, the memory's bandwidth is the largest copy over 0.92.
 """
 
 from __future__ import annotations

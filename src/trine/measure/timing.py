@@ -1,6 +1,6 @@
 """Timing of kernels within a budget: warm-up, median of repeats, and a stop at the limit or at Ctrl-C.
 
-The device, real or a test's, makes each kernel ready and runs it once at a time with cold caches.
+The device, real or a test's, prepares each kernel, and runs it once at a time with cold caches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KernelUnavailable(Exception):
     """A kernel that the device cannot run; the text is the reason."""
 
 
-class Device(Protocol):
+class KernelDevice(Protocol):
     """A device that runs kernels."""
 
     @property
@@ -55,7 +55,7 @@ class Measurement:
 
 
 def measure_kernels(
-    device: Device,
+    device: KernelDevice,
     kernels: Sequence[Kernel],
     *,
     budget_s: float,
@@ -64,8 +64,8 @@ def measure_kernels(
 ) -> Measurement:
     """Time ``kernels`` in their order, for at most about ``budget_s`` seconds.
 
-    report: called after each kernel with the number done and the total. A kernel that the device
-    cannot run is left out with the reason; Ctrl-C leaves out the remaining ones.
+    report: called after each kernel with the number done and the total. The result lists
+    kernels that the device cannot run with the reason; after Ctrl-C, all remaining ones.
     """
     began, result = now(), Measurement()
     for done, kernel in enumerate(kernels):
@@ -85,8 +85,10 @@ def measure_kernels(
     return result
 
 
-def _measure_one(device: Device, kernel: Kernel, share_s: float, now: Callable[[], float], result: Measurement) -> None:
-    """Time one kernel and append its row, or append the reason why it was left out."""
+def _measure_one(
+    device: KernelDevice, kernel: Kernel, share_s: float, now: Callable[[], float], result: Measurement
+) -> None:
+    """Time one kernel and append its row, or append a left-out kernel with the reason."""
     if kernel.num_bytes > MAX_MEMORY_SHARE * device.memory_bytes:
         _leave_out(result, [kernel], NO_MEMORY)
         return

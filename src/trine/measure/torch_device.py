@@ -27,7 +27,7 @@ _REASON_LENGTH = 120
 
 
 def import_torch() -> Any:
-    """Return the module torch. Raises MissingExtraError, which says how to install it."""
+    """Return the module torch. Raises MissingExtraError, which names the extra to install."""
     try:
         import torch
     except ImportError as error:

@@ -251,7 +251,7 @@ class OperatorTables:
         return self._file is not None and source == self.gpu.name
 
     def _evidence_at(self, entry: _Found[_Table], kind: str, shape: tuple[int, ...]) -> str:
-        """Return the evidence of an estimate: a shape far beyond those of the GPU's file has the closed form's time."""
+        """Return the evidence of an estimate; ``modelled`` for a shape far beyond all measured shapes of a GPU file."""
         if self._file is not None and entry.source == self.gpu.name and not self._file.reaches(kind, shape):
             return MODELLED
         return entry.evidence
