@@ -31,7 +31,7 @@ class KernelProgress(ProgressLine):
 
 
 def measure(
-    output: Annotated[str, Option("GPU file to write: NAME.yaml.", "FILE", OUTPUT, ("--output", "-o"))],
+    output: Annotated[str, Option("Write this GPU file: NAME.yaml.", "FILE", OUTPUT, ("--output", "-o"))],
     device: Annotated[str, Option("Choose the device [auto].", "auto|cuda|cuda:N|cpu")] = "auto",
     precision: Annotated[
         str | None, Option("Measure GEMMs in these precisions [all that the device runs].", _PRECISIONS)

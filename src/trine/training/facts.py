@@ -148,7 +148,7 @@ def evidence(
 
 def gpu_files(setup: Setup) -> list[MeasuredGpu]:
     """Return the GPU files whose kernels the operator times come from."""
-    if setup.compute == "roofline" or setup.times.is_recorded:
+    if setup.compute != "tables" and (setup.compute == "roofline" or setup.workload.format != SYNTHESISED):
         return []
     names = dict.fromkeys((setup.times.gpu, *setup.gpu_names))
     files = [measured_gpu(name) for name in names if name is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from measured_gpus import ReplayedDevice, facts_of, measured_file, predicted_us, read_times, write_file
+from measured_gpus import FOLDER, ReplayedDevice, facts_of, measured_file, predicted_us, read_times, write_file
 
 import trine
 from trine.cli.main import app
@@ -275,6 +275,11 @@ def test_a_file_that_changes_is_read_again(a6000, tmp_path, monkeypatch):
 def test_equal_measurements_give_equal_files(tmp_path):
     first, second = (made_up_file(tmp_path / name) for name in ("a.yaml", "b.yaml"))
     assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
+def test_the_bundled_example_is_what_trine_writes(a6000):
+    """tests/data/measured_gpus/a6000.yaml: write it again if the format or the list of kernels changes."""
+    assert Path(a6000).read_bytes() == (FOLDER / "a6000.yaml").read_bytes()
 
 
 def test_a_symbolic_link_is_replaced_and_its_target_stays(tmp_path):
