@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _PRECISIONS = "bf16,fp16,tf32,fp32,fp8"
 _MAX_SECONDS = 86_400
+#: Spread of a kernel's repeats from which the answer warns.
+MAX_SPREAD = 0.2
 
 
 class KernelProgress(ProgressLine):
@@ -140,6 +142,11 @@ def _lines(path: str, name: str, spec: GpuSpec, measurement: Measurement) -> lis
     lines.append(f"  memory    {format_bandwidth(spec.memory_bytes_per_s)} ({memory_source})")
     if (launch_us := _launch_us(measurement)) is not None:
         lines.append(f"  launch    {launch_us:.1f} us per kernel launch (--launch-cost takes it)")
+    noisy = sum(row.spread > MAX_SPREAD for row in measurement.kernels)
+    if noisy:
+        lines.append(
+            f"  warning   {noisy} kernels vary by more than {MAX_SPREAD:.0%} between repeats: close other programs"
+        )
     if measurement.left_out:
         lines.append(f"  left out  {len(measurement.left_out)} kernels: {_reasons(measurement)}")
     lines.append(f"  next      trine train model:llama-3-8b --gpu {path} --gpus 1")

@@ -36,7 +36,8 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "softmax": ("rows", "width"),
     "launch": (),
 }
-
+#: Kinds whose closed form needs the peak of their precision.
+_WITH_PEAK = frozenset({"gemm", "attention", "attention_backward"})
 
 _Kind = Annotated[str, BeforeValidator(one_of(tuple(SHAPES)))]
 _Dtype = Annotated[str, BeforeValidator(one_of(("float32", "tfloat32", "bfloat16", "float16", "float8")))]
@@ -154,17 +155,16 @@ def _read(path: str, absolute: str, signature: tuple[int, ...]) -> MeasuredGpu:
 
 
 def _check_peaks(content: GpuFile, spec: GpuSpec, path: str) -> None:
-    """Raise SpecError for a peak of zero, and for GEMMs in a precision without a peak."""
+    """Raise SpecError for a peak of zero, and for a GEMM or an attention in a precision without a peak."""
     for dtype, rate in spec.flop_per_s.items():
         if rate <= 0:
             raise SpecError(f"must be positive, got {rate}", file=path, field=f"gpu.compute.{dtype}")
     if spec.memory_bytes_per_s <= 0:
         raise SpecError("must be positive, got 0", file=path, field="gpu.memory_bandwidth")
-    for dtype in dict.fromkeys(kernel.dtype for kernel in content.kernels if kernel.kind == "gemm"):
-        if dtype not in spec.flop_per_s:
-            raise SpecError(
-                f"has no peak of {dtype}, but the file has GEMMs in {dtype}", file=path, field="gpu.compute"
-            )
+    for kernel in content.kernels:
+        if kernel.kind in _WITH_PEAK and kernel.dtype not in spec.flop_per_s:
+            text = f"has no peak of {kernel.dtype}, but the file has a {kernel.kind} in it"
+            raise SpecError(text, file=path, field="gpu.compute")
 
 
 def _check_kernels(content: GpuFile, path: str) -> None:

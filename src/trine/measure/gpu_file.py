@@ -46,10 +46,9 @@ def preset_of(name: str) -> GpuSpec | None:
 
 def data_sheet(facts: DeviceFacts, kernels: Sequence[MeasuredKernel]) -> dict[str, Any]:
     """Return the field ``gpu`` of the file: the numbers of a file in presets/gpus, with their sources."""
-    preset = preset_of(facts.name)
+    preset, peaks = preset_of(facts.name), _derived_peaks(kernels)
     if preset is not None:
-        return _sheet_of_preset(preset)
-    peaks = _derived_peaks(kernels)
+        return _sheet_of_preset(preset, peaks)
     if not peaks:
         raise InputError("no GEMM was measured, so the peaks of this GPU are unknown: measure longer", field="output")
     rate, rate_source = facts.memory_bytes_per_s, "PyTorch: memory clock x bus width"
@@ -67,13 +66,15 @@ def data_sheet(facts: DeviceFacts, kernels: Sequence[MeasuredKernel]) -> dict[st
     }  # fmt: skip
 
 
-def _sheet_of_preset(preset: GpuSpec) -> dict[str, Any]:
+def _sheet_of_preset(preset: GpuSpec, derived: Mapping[str, int]) -> dict[str, Any]:
+    """Return the numbers of a bundled data sheet, and derived peaks of measured precisions that it does not list."""
     source = f"data sheet of {preset.name} in trine"
+    missing = {dtype: rate for dtype, rate in derived.items() if dtype not in preset.flop_per_s}
     sheet: dict[str, Any] = {
         "memory": f"{preset.memory_bytes} B",
         "memory_bandwidth": f"{preset.memory_bytes_per_s} B/s",
         "compute_units": preset.num_compute_units,
-        "compute": {dtype: f"{rate} FLOP/s" for dtype, rate in preset.flop_per_s.items()},
+        "compute": {dtype: f"{rate} FLOP/s" for dtype, rate in {**preset.flop_per_s, **missing}.items()},
     }
     if preset.power_w:
         sheet["power"] = f"{preset.power_w} W"
@@ -81,6 +82,8 @@ def _sheet_of_preset(preset: GpuSpec) -> dict[str, Any]:
         if getattr(preset, name) is not None:
             sheet[name] = getattr(preset, name)
     sheet["sources"] = dict.fromkeys(sheet, source)
+    if missing:
+        sheet["sources"]["compute"] += f"; {', '.join(missing)} derived: the fastest GEMM / {GEMM_SHARE:g}"
     return sheet
 
 

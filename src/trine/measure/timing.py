@@ -68,19 +68,18 @@ def measure_kernels(
     kernels that the device cannot run with the reason; after Ctrl-C, all remaining ones.
     """
     began, result = now(), Measurement()
-    for done, kernel in enumerate(kernels):
-        left_s = budget_s - (now() - began)
-        if left_s <= 0:
-            _leave_out(result, kernels[done:], NO_TIME)
-            break
-        try:
+    try:
+        for done, kernel in enumerate(kernels):
+            left_s = budget_s - (now() - began)
+            if left_s <= 0:
+                _leave_out(result, kernels[done:], NO_TIME)
+                break
             _measure_one(device, kernel, left_s / (len(kernels) - done), now, result)
-        except KeyboardInterrupt:
-            result.is_interrupted = True
-            _leave_out(result, kernels[done:], INTERRUPTED)
-            break
-        if report is not None:
-            report(done + 1, len(kernels))
+            if report is not None:
+                report(done + 1, len(kernels))
+    except KeyboardInterrupt:
+        result.is_interrupted = True
+        _leave_out(result, kernels[len(result.kernels) + len(result.left_out) :], INTERRUPTED)
     result.seconds = now() - began
     return result
 

@@ -87,6 +87,15 @@ def test_an_unknown_gpu_has_derived_peaks(unknown):
     assert siblings_of(unknown)[0] == "l40s"
 
 
+def test_a_precision_that_the_data_sheet_does_not_list_has_a_derived_peak(tmp_path):
+    """An A100 runs no FP8; a file of one with FP8 rows is readable all the same."""
+    path = made_up_file(tmp_path / "gpu.yaml", facts_of("NVIDIA A100-SXM4-80GB", "sm_80"))
+    spec = load_gpu(path)
+    assert spec.flop_per_s["bfloat16"] == load_gpu("a100-80gb").flop_per_s["bfloat16"]
+    assert spec.flop_per_s["float8"] == pytest.approx(2 * PEAK / 0.8, rel=0.02)
+    assert spec.sources["compute"].endswith("float8 derived: the fastest GEMM / 0.8")
+
+
 def test_pytorch_s_clock_and_bus_give_the_bandwidth(tmp_path):
     facts = replace(facts_of("Some GPU", "sm_86"), memory_bytes_per_s=768_000_000_000)
     spec = load_gpu(made_up_file(tmp_path / "gpu.yaml", facts))
@@ -159,6 +168,7 @@ def test_evidence_far_beyond_the_measured_sizes_is_modelled(unknown):
     tables = OperatorTables(load_gpu(unknown))
     assert tables.gemm(30_000, 5000, 5000).evidence == INTERPOLATED
     assert tables.gemm(40_000, 5000, 5000).evidence == MODELLED
+    assert tables.gemm_in_step(40_000, 5000, 5000, "float32", 0).evidence == MODELLED
     shape = AttentionShape(batch=1, heads=8, kv_heads=8, length=40_000, size=128)
     assert tables.attention(shape).evidence == MODELLED
     assert tables.memory(1e6, "activation").evidence == INTERPOLATED
@@ -275,6 +285,13 @@ def test_a_file_that_changes_is_read_again(a6000, tmp_path, monkeypatch):
 def test_equal_measurements_give_equal_files(tmp_path):
     first, second = (made_up_file(tmp_path / name) for name in ("a.yaml", "b.yaml"))
     assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
+def test_the_guide_s_example_is_a_gpu_file(tmp_path):
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "measure-a-gpu.md"
+    example = re.search(r"```yaml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL).group(1)
+    (tmp_path / "gpu.yaml").write_text(example)
+    assert load_gpu(str(tmp_path / "gpu.yaml")).memory_bytes == 48 << 30
 
 
 def test_the_bundled_example_is_what_trine_writes(a6000):

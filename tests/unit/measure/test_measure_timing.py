@@ -95,6 +95,14 @@ def test_ctrl_c_keeps_the_rows_measured_so_far():
     assert [row.reason for row in result.left_out] == [INTERRUPTED] * (len(KERNELS) - 2)
 
 
+def test_ctrl_c_during_the_report_keeps_the_kernel_too():
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    result = measured(ReplayedDevice(dict.fromkeys(KERNELS, 10.0)), KERNELS, report=interrupt)
+    assert (len(result.kernels), len(result.left_out)) == (1, len(KERNELS) - 1)
+
+
 class FailingDevice(ReplayedDevice):
     """Copies do not fit, and softmax does not exist."""
 

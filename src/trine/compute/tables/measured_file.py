@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +24,7 @@ PASSES = {"elementwise": 3, "copy": 2, "norm": 2, "softmax": 2}
 ITEM_BYTES = {"float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 #: Memory curve -> kinds of kernels with its points.
 _CURVE_KINDS = {"elementwise": ("elementwise", "copy"), "norm": ("norm",), "softmax": ("softmax",)}
-#: Sizes beyond this multiple of the largest measured one have the closed form's time more than a measured one.
+#: Beyond this multiple of the largest measured size, the closed form decides more than the measurements.
 MAX_REACH = 4
 _POINTS_AN_OCTAVE = 2
 _SIXTEEN_BITS = ("bfloat16", "float16")
@@ -35,6 +35,7 @@ class FileTables:
     """Tables of one GPU file."""
 
     gpu: MeasuredGpu
+    _largest: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def _rows(self, kinds: Iterable[str], dtype: str | None = None) -> list[MeasuredKernel]:
         """Return the measured kernels of these kinds; 16-bit types stand in for each other, bfloat16 first."""
@@ -48,10 +49,13 @@ class FileTables:
                 return chosen
         return []
 
-    def reaches(self, kind: str, shape: tuple[int, ...]) -> bool:
+    def reaches(self, kind: str, dtype: str, shape: tuple[int, ...]) -> bool:
         """Return whether no size of ``shape`` is more than MAX_REACH times the largest one measured."""
-        largest = np.max([row.shape for row in self._rows((kind,))], axis=0)
-        return bool((np.array(shape) <= MAX_REACH * largest).all())
+        largest = self._largest.get((kind, dtype))
+        if largest is None:
+            rows = [row.shape for row in self._rows((kind,), dtype)]
+            largest = self._largest[kind, dtype] = tuple(max(sizes) for sizes in zip(*rows, strict=True))
+        return all(size <= MAX_REACH * limit for size, limit in zip(shape, largest, strict=True))
 
     def gemm(self, dtype: str, machine: Machine) -> GemmTable | None:
         """Return the GEMMs in ``dtype``, or None if none was measured."""

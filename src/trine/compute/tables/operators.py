@@ -211,7 +211,7 @@ class OperatorTables:
             measured_us = entry.table.measured(m, n, k)
             if measured_us is not None:
                 return TableTime(measured_us, MEASURED, entry.source)
-        evidence = self._evidence_at(entry, "gemm", (m, n, k))
+        evidence = self._evidence_at(entry, "gemm", dtype, (m, n, k))
         return TableTime(self._alone_us(entry, m, n, k), evidence, entry.source)
 
     def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
@@ -250,10 +250,10 @@ class OperatorTables:
         """Return whether a time comes from the GPU's own file, which holds single kernels."""
         return self._file is not None and source == self.gpu.name
 
-    def _evidence_at(self, entry: _Found[_Table], kind: str, shape: tuple[int, ...]) -> str:
+    def _evidence_at(self, entry: _Found[_Table], kind: str, dtype: str, shape: tuple[int, ...]) -> str:
         """Return the evidence of an estimate; ``modelled`` for a shape far beyond all measured shapes of a GPU file."""
-        if self._file is not None and entry.source == self.gpu.name and not self._file.reaches(kind, shape):
-            return MODELLED
+        if self._file is not None and entry.source == self.gpu.name:
+            return entry.evidence if self._file.reaches(kind, dtype, shape) else MODELLED
         return entry.evidence
 
     def _without_quantisation(self, work_us: float, shape: tuple[int, int, int], dtype: str, source: str) -> float:
@@ -369,7 +369,7 @@ class OperatorTables:
         if measured_us is not None:
             return TableTime(measured_us * shape.unmasked, MEASURED if shape.causal else INTERPOLATED, entry.source)
         sizes = (shape.batch, shape.heads, shape.kv_heads, shape.length, shape.size)
-        evidence = self._evidence_at(entry, "attention", sizes)
+        evidence = self._evidence_at(entry, "attention", "bfloat16", sizes)
         return TableTime(self._attention_us(entry, key) * shape.unmasked, evidence, entry.source)
 
     def _attention_us(self, entry: _Found[AttentionTable], row: tuple[int, ...]) -> float:
