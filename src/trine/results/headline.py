@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from trine.results.traffic import CollectiveUse
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
+#: The bands of kinds of steps that have rows of their own: experts, adapters, precisions below 16 bits.
+KINDS = PRESETS / "measured" / "training" / "kinds.yaml"
 #: Minimum votes (groups of rows) of a level; with fewer, the next wider level applies.
 MIN_VOTES = 8
 #: Minimum votes of a level of one scale: the ends of fewer are their extremes, which hold all of them.
@@ -250,6 +252,30 @@ def cnn_band(nodes: int) -> StepBand | None:
     """Return the band of convolutional networks from their own published steps, all of them on one GPU."""
     entry, scales = _bands().get("cnn"), _bands().get("scales", {})
     return None if entry is None else _band_for(scale_of(nodes), entry, CNN_STEPS, scales, entry["scales"])
+
+
+def kind_band(kind: str) -> StepBand | None:
+    """Return the band of a kind of steps with published rows of its own, or None.
+
+    kind: ``experts`` (in any precision), ``adapters``, or the precision of most products of a dense model.
+    """
+    entry = _kinds().get(kind)
+    if entry is None:
+        return None
+    low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
+    return StepBand(low=low, high=high, level=entry["words"], num_rows=entry["rows"])
+
+
+@cache
+def _kinds() -> Mapping[str, Any]:
+    from trine.common.spec import load_mapping
+
+    if not KINDS.is_file():
+        return {}
+    document = load_mapping(KINDS)
+    assert isinstance(document, dict)
+    kinds: dict[str, Any] = document["kinds"]
+    return kinds
 
 
 def _band_for(

@@ -23,7 +23,17 @@ from trine.compute.roofline import has_float4, has_tf32_products, peak, precisio
 from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
-from trine.results.headline import Band, CommunicationBand, StepBand, StepWork, WidenedBand, cnn_band, mfu, nearest_band
+from trine.results.headline import (
+    Band,
+    CommunicationBand,
+    StepBand,
+    StepWork,
+    WidenedBand,
+    cnn_band,
+    kind_band,
+    mfu,
+    nearest_band,
+)
 from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.software.profile import FACTORS
 from trine.training.facts import gpu_files
@@ -156,6 +166,9 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
                 nearest_band(name, setup.software.name, nodes, bool(errors), is_shared) for name in _spec_names(setup)
             )
             band = _band_union(bands)
+            own = kind_band(_kind_of_step(setup.workload, work))
+            if own is not None and band is not None:
+                band = own
         files = ", ".join(measured.spec.name for measured in gpu_files(setup))
         if band is not None and files:
             band = replace(band, gpu_file=files)
@@ -210,8 +223,15 @@ def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
     return replace(valid[0], low=low, high=high, level="; ".join(sorted(levels)), num_rows=num_rows)
 
 
+def _kind_of_step(workload: Workload, work: StepWork) -> str:
+    """Return the kind of a transformer's step, as :func:`trine.results.headline.kind_band` names them."""
+    if "trainable" in workload.metadata:
+        return "adapters"
+    return "experts" if "num_experts" in workload.metadata else work.dtype
+
+
 def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
-    """Warn if no published step behind the range has the result's precision, experts, adapters or GPU.
+    """Warn if no published step behind the range has the result's precision or GPU.
 
     Convolutional networks have their own rows.
     """
@@ -219,12 +239,9 @@ def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
     if work is None or work.tokens is None or not isinstance(band, StepBand) or band.reason:
         return ()
     differences = []
-    if work.dtype not in ("bfloat16", "float16"):
-        differences.append(work.dtype)
-    if "num_experts" in workload.metadata:
-        differences.append("mixtures of experts")
-    if "trainable" in workload.metadata:
-        differences.append("adapters")
+    kind = _kind_of_step(workload, work)
+    if kind not in ("bfloat16", "float16") and kind_band(kind) is None:
+        differences.append(kind)
     if band.is_of_all and work.gpu is not None:
         differences.append(f"the {work.gpu} or its generation")
     if not differences:
