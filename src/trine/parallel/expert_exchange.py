@@ -56,6 +56,7 @@ class ExpertExchange(Extension):
         plan, span = self.context.plan, self.context.expert_span
         size = _part(size, sent_share(str(plan.dispatch), top_k if isinstance(top_k, int) else 1, span))
         label = self.label(op, place)
+        self.program.exchanges_tokens = True
         key = ("ep", op.id, *place.key)
         even_bytes = _part(size, min(self._load.shares) * len(self._load.shares))
         self.writer.wait(self.writer.collective("all_to_all", self._axis, key, even_bytes, after, label))

@@ -151,6 +151,7 @@ class StageProgram:
 
     stage: the pipeline rank. forward, backward: operators of all its chunks; ``backward`` sorted by the end of their
     last run in a step, and so by when gradients become ready. expert_position: on the ep axis, if its ranks differ.
+    exchanges_tokens: whether an exchange with experts stood beside the latest operator; its reader resets it.
     last_backward: forward operator id -> the last of its backward operators that computes activation gradients (the
     last of all, if none does). copies: chunk and micro-batch -> the step that copies its inputs from the host.
     extensions: in call order.
@@ -171,6 +172,7 @@ class StageProgram:
         self.writer = ProgramWriter(context, stage)
         self.memory = StageMemory(context, stage, self.actions.orders, self.actions.order_of, self.writer)
         self.copies: dict[tuple[int, int], int] = {}
+        self.exchanges_tokens = False
         self.extensions: list[Extension] = []
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:

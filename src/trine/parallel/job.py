@@ -21,6 +21,7 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workloa
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
 from trine.parallel.cuts import block_places
 from trine.parallel.deferred import DeferredHead, with_deferred_head
+from trine.parallel.expert_overlap import ExpertOverlap
 from trine.parallel.layer_counts import check_sum, uneven_counts
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
@@ -34,6 +35,7 @@ from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.compute.launch import OperatorLaunch
     from trine.parallel.tensor_times import TensorTimes
 
 #: Sums of some thousand tensors of this size still fit into an int64.
@@ -90,8 +92,8 @@ class JobFacts:
         return {self.workload.tensors[t].storage for op in self.workload.operators for t in op.outputs}
 
     @cached_property
-    def launches(self) -> dict[int, tuple[int, float, bool]]:
-        """Operator id -> launch time in ps, number of kernels, whether both scale with the number of weights."""
+    def launches(self) -> dict[int, OperatorLaunch]:
+        """Operator id -> its launches."""
         return {} if self.launch is None else dict(zip(self.operators, self.launch.launches(), strict=True))
 
     @cached_property
@@ -179,6 +181,8 @@ class JobFacts:
                     "in passes of their own"
                 )
             schedule = DeferredHead(schedule, plan.defer_head_gradient)
+        if plan.expert_overlap:
+            schedule = ExpertOverlap(schedule)
         schedule.check(self.requested_pipeline)
         return schedule
 
@@ -335,7 +339,10 @@ class JobFacts:
 
     def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
         """Return the launching thread's time for an operator on one rank of ``stage``, in ps, and its launches."""
-        ps, kernels, by_weight = self.launches[op.id]
+        ps, kernels, by_weight, experts, expert_ps = self.launches[op.id]
+        if experts:
+            local = experts // self.plan.ep
+            return ps + local * expert_ps, kernels + local - 1
         if by_weight:
             # Launches scale with the number of trained weights on one rank of ``stage``
             total = sum(p.gradient_operator is not None for p in self.workload.parameters)

@@ -137,6 +137,8 @@ class Plan(OneLine):
     dispatch: how tokens reach their experts: ``"all-to-all"`` (a copy for each expert) or ``"deepep"`` (a copy for each
         node or rank with such an expert; :mod:`trine.parallel.token_dispatch`). None: the software profile's, else an
         all-to-all.
+    expert_overlap: whether the expert exchanges of each forward pass run beside the compute of another micro-batch's
+        backward pass, and the reverse (:mod:`trine.parallel.expert_overlap`).
     capacity_factor: an expert takes at most this multiple of its even share of the tokens; the rest is dropped.
     overlap: effect of communication on concurrent compute: ``"ideal"``: neither slows the other; ``"modelled"``: its
         kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
@@ -200,6 +202,7 @@ class Plan(OneLine):
     dispatch: str | None = option(
         None, "Choose how tokens reach their experts: all-to-all or deepep [the software's, else all-to-all]."
     )
+    expert_overlap: bool = option(False, "Overlap expert exchanges with another micro-batch's compute.")
     capacity_factor: float | None = option(None, "Drop tokens beyond X times an expert's even share.")
     overlap: str | None = option(None, "Choose the model of overlap; range: all three [the software's, else ideal].")
     algorithm: tuple[tuple[str, str], ...] = option((), "Choose algorithms of collectives, e.g. all_reduce=ring.")
@@ -481,6 +484,14 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("expert_shares", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
     ("capacity_factor", lambda p: p.ep > 1, f"capacity_factor {_NO_EXPERTS}"),
     ("dispatch", lambda p: p.dispatch in (None, ALL_TO_ALL) or p.ep > 1, f"dispatch {_NO_EXPERTS}"),
+    ("expert_overlap", lambda p: p.ep > 1, f"expert_overlap {_NO_EXPERTS}"),
+    ("expert_overlap", lambda p: p.pp == 1 or p.virtual_stages > 1,
+     "expert_overlap in a pipeline needs virtual stages: with one chunk a rank, a forward pass waits for the backward "
+     "pass beside it"),
+    ("expert_overlap", lambda p: p.recompute != "full",
+     "expert_overlap does not combine with full recomputation: set recompute none or selective"),
+    ("expert_overlap", lambda p: p.defer_head_gradient is None,
+     "expert_overlap and defer_head_gradient both change the backward passes: give one"),
     ("expert_shares", lambda p: len(p.expert_shares) <= MAX_EXPERTS and all(map(_is_share, p.expert_shares)),
      "expert_shares are the parts of the tokens that go to each expert: numbers not below 0"),
     ("expert_shares", lambda p: sum(p.expert_shares) > 0, "expert_shares add up to nothing"),
@@ -539,6 +550,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "userbuffers": plan.userbuffers or None,
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
         "dispatch": plan.dispatch if plan.ep > 1 and plan.dispatch != ALL_TO_ALL else None,
+        "expert_overlap": plan.expert_overlap or None,
         "capacity_factor": plan.capacity_factor,
         "stage_layers": list(plan.stage_layers) or None,
         "first_stage_layers": plan.first_stage_layers,

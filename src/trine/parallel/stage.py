@@ -175,14 +175,25 @@ class StageBuilder(StageProgram):
         return Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
 
     def _joined(self, actions: tuple[PipelineAction, ...], step: int) -> None:
-        """Write two overlapped passes: their operators alternate so that both progress evenly.
+        """Write two overlapped passes; their messages are sent after both have ended (as in DeepSeek's DualPipe).
 
-        Their messages are sent after both have ended (as in DeepSeek's DualPipe).
+        With expert parallelism, each computes while the other one exchanges tokens, the backward pass first. Without,
+        their operators alternate so that both progress evenly.
         """
         self._outbox = []
         self.writer.fork()
-        totals = [self._length(action) for action in actions]
         walks = [self._entered(action, self._place(action, step)) for action in actions]
+        if self.context.plan.ep > 1:
+            self._alternate_at_exchanges(walks, first=0 if actions[0].kind == BACKWARD_PASS else 1)
+        else:
+            self._alternate_evenly(walks, [self._length(action) for action in actions])
+        self.writer.join()
+        for send in self._outbox:
+            send()
+        self._outbox = None
+
+    def _alternate_evenly(self, walks: list[Iterator[int]], totals: list[int]) -> None:
+        """Write the operators of two passes in turns. totals: compute time of each pass, ps."""
         done, open_lanes = [0, 0], [0, 1]
         while open_lanes:
             lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
@@ -192,10 +203,20 @@ class StageBuilder(StageProgram):
                 open_lanes.remove(lane)
             else:
                 done[lane] += time_ps
-        self.writer.join()
-        for send in self._outbox:
-            send()
-        self._outbox = None
+
+    def _alternate_at_exchanges(self, walks: list[Iterator[int]], first: int) -> None:
+        """Write the operators of two passes; the lane changes behind each exchange of tokens with experts."""
+        open_lanes = [first, 1 - first]
+        while open_lanes:
+            lane = open_lanes[0]
+            self.writer.lane = lane
+            self.exchanges_tokens = False
+            has_ended = False
+            while not (has_ended or self.exchanges_tokens):
+                has_ended = next(walks[lane], None) is None
+            del open_lanes[0]
+            if not has_ended:
+                open_lanes.append(lane)
 
     def _length(self, action: PipelineAction) -> int:
         """Return the compute time of a pass (ps)."""
@@ -221,10 +242,11 @@ class StageBuilder(StageProgram):
         for position, run in enumerate(chunk_pass.runs):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
-            if run.rerun:
-                yield self.run(run, rerun)
-            else:
-                yield self.run(run, complete if ends.covers(run, self.context.stages) else place)
+            of_run = rerun if run.rerun else complete if ends.covers(run, self.context.stages) else place
+            self._prepare(run, of_run)
+            if self.exchanges_tokens:
+                yield 0
+            yield self._write_run(run, of_run, WHOLE)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:
@@ -257,9 +279,16 @@ class StageBuilder(StageProgram):
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
         """Write one run of an operator; return its time on the slowest GPU model (ps)."""
-        context, op = self.context, run.op
+        self._prepare(run, place)
+        return self._write_run(run, place, share)
+
+    def _prepare(self, run: OperatorRun, place: Place) -> None:
+        """Write what comes before a run of an operator."""
         for before in self._before:
-            before(op, place)
+            before(run.op, place)
+
+    def _write_run(self, run: OperatorRun, place: Place, share: Fraction) -> int:
+        context, op = self.context, run.op
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[max(place.microbatch, 0)]
         duration_ps = context.duration(op, batch, share, part=run.part, microbatch=place.microbatch)
