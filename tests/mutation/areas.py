@@ -92,11 +92,16 @@ AREAS = {
             "closed_form/test_split*",
         ),
     ),
+    "measure": Area(
+        ("measure/*.py",),
+        ("unit/measure/test_*", "crosscheck/test_measured_gpu_left_out.py"),
+        compiled=False,
+    ),
     "compute": Area(
         ("compute/*.py", "compute/tables/*.py"),
         ("closed_form/test_compute*", "closed_form/test_cost*", "property/test_compute*", "unit/*/test_compute*",
          "crosscheck/test_compute*", "closed_form/test_synth*", "closed_form/test_sequence*",
-         "closed_form/test_split*", "unit/common/test_refused_numbers.py"),
+         "closed_form/test_split*", "unit/common/test_refused_numbers.py", "unit/measure/test_gpu_file.py"),
     ),
     "memory": Area(
         ("parallel/memory.py", "graph/memory.py", "training/memory.py", "results/memory.py"),

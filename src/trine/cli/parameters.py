@@ -244,9 +244,9 @@ VARIED = tuple(
 )
 
 
-#: Commands that no experiment asks, although they write JSON: one runs experiments, the other one a function of the
-#: user, which a received experiment must not do.
-_UNVARIED = frozenset({"sweep", "trace capture"})
+#: Commands that no experiment asks, although they write JSON: one runs experiments, one a function of the user, which
+#: a received experiment must not do, and one writes a file.
+_UNVARIED = frozenset({"sweep", "trace capture", "measure"})
 
 
 def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:

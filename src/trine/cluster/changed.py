@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from trine.cluster.cluster import Cluster
 from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link, check_host_memory
-from trine.cluster.presets import link_named, load_gpu
+from trine.cluster.presets import gpu_of_cluster_file, link_named
 from trine.cluster.routing.router import UNNAMED, usual_routing
 from trine.cluster.serialize import exact_time
 from trine.common.units import format_bandwidth, format_time
@@ -104,10 +104,7 @@ def _device(device: Device, values: Mapping[str, object], file: str) -> Device:
     if "gpu" in values:
         if device.kind != GPU:
             raise SpecError(f"a {device.kind} has no GPU model", file=file, field=f"{field}.gpu")
-        try:
-            load_gpu(str(values["gpu"]))
-        except SpecError as error:
-            raise SpecError(str(error), file=file, field=f"{field}.gpu") from None
+        values = {**values, "gpu": gpu_of_cluster_file(str(values["gpu"]), file, f"{field}.gpu")}
     if values.get("reduces") and device.kind != SWITCH:
         raise SpecError(f"a {device.kind} reduces nothing", file=file, field=f"{field}.reduces")
     if "memory" in values:

@@ -26,7 +26,14 @@ from trine.cluster.parts import (
     Link,
     check_host_memory,
 )
-from trine.cluster.presets import LinkType, is_file_name, known_clusters, link_named, load_gpu, preset_path
+from trine.cluster.presets import (
+    LinkType,
+    gpu_of_cluster_file,
+    is_file_name,
+    known_clusters,
+    link_named,
+    preset_path,
+)
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.select import first_gpus
 from trine.cluster.serialize import exact_bandwidth, exact_time, to_dict
@@ -166,10 +173,11 @@ def _from_lists(spec: ClusterFile, file: str) -> Cluster:
 def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
     devices: list[Device] = []
     for number, entry in enumerate(spec.devices or []):
-        if entry.gpu is not None:
+        gpu = entry.gpu
+        if gpu is not None:
             if entry.kind != GPU:
                 raise SpecError(f"a {entry.kind} has no GPU model", file=file, field=f"devices[{number}].gpu")
-            _check_gpu(entry.gpu, file, f"devices[{number}].gpu")
+            gpu = gpu_of_cluster_file(gpu, file, f"devices[{number}].gpu")
         if entry.per_node is not None and (entry.node is None or entry.count is None):
             raise SpecError("goes with 'node' and 'count'", file=file, field=f"devices[{number}].per_node")
         if entry.reduces and entry.kind != SWITCH:
@@ -177,7 +185,7 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
         if entry.memory is not None:
             check_host_memory(entry.kind, entry.memory, file, f"devices[{number}].memory")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
-        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces,
+        common: dict[str, Any] = {"kind": entry.kind, "gpu": gpu, "forwards": forwards, "reduces": entry.reduces,
                                   "memory_bytes": entry.memory}  # fmt: skip
         for i in range(entry.count or 1):
             name = entry.name if entry.count is None else f"{entry.name}{i}"
@@ -334,11 +342,10 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
     for name, entries in (("devices", spec.devices), ("links", spec.links)):
         if entries is not None:
             raise SpecError("goes not with 'topology', which makes its own", file=file, field=name)
-    if topology.gpu is not None:
-        _check_gpu(topology.gpu, file, "topology.gpu")
+    gpu = None if topology.gpu is None else gpu_of_cluster_file(topology.gpu, file, "topology.gpu")
     text, gpus = _topology_text(topology, file)
     link = _numbers(topology, file, "topology")
-    cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, topology.gpu, medium=topology.link)
+    cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, gpu, medium=topology.link)
     if spec.host is None:
         return cluster
     if spec.host.memory is not None:
@@ -364,10 +371,3 @@ def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
             raise SpecError("is missing", file=file, field="topology.gpus")
         return topology.kind, implied
     return topology.kind if topology.arity is None else f"{topology.kind}:{topology.arity}", topology.gpus
-
-
-def _check_gpu(name: str, file: str, field: str) -> None:
-    try:
-        load_gpu(name)
-    except SpecError as error:
-        raise SpecError(str(error), file=file, field=field) from None

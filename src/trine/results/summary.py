@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trine.common.evidence import GPU_FILE
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results import headline
 from trine.results.screen import Listing, Screen
@@ -216,6 +217,7 @@ def basis(evidence: Sequence[Evidence], profile: str = "") -> str:
     """Return the basis of the times: evidence of operator times, software profile, and number of assumptions."""
     shares = [f"{100 * item.share:.0f} % {item.kind}" for item in evidence if item.share is not None]
     facts = [f"operator times {', '.join(shares)}"] if shares else []
+    facts += [f"kernels of {item.detail}" for item in evidence if item.what == GPU_FILE]
     facts += [f"software profile{profile.removeprefix(' with')}"] if profile else []
     assumed = sum(item.kind == "assumed" and item.share is None for item in evidence)
     assumptions = [f"{assumed} assumption{'s' if assumed > 1 else ''}"] if assumed else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.uplinks import traffic_warnings
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.compute.origin import known_gpu
@@ -18,6 +19,7 @@ from trine.training.setup import Setup
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.cluster.measured_gpu import MeasuredGpu
     from trine.collectives.nccl.steps import StepCosts
     from trine.common.evidence import Evidence
     from trine.folding.run import JobRun
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from trine.parallel.stragglers import Stragglers
     from trine.results.memory import MemoryFacts
     from trine.results.repeats import Repeats
-from trine.common.evidence import ASSUMED, EVIDENCE, Evidence
+from trine.common.evidence import ASSUMED, EVIDENCE, GPU_FILE, MEASURED, Evidence
 from trine.compute.spread import SPREAD_SOURCE
 from trine.results import Result
 
@@ -97,6 +99,7 @@ def evidence(
         for kind in EVIDENCE
         if evidence_ps.get(kind)
     ]
+    rows.extend(Evidence(GPU_FILE, MEASURED, measured.words) for measured in gpu_files(setup))
     rows.extend(Evidence("GPU clock", "modelled", clock.detail) for clock in setup.clocks)
     if setup.cap is not None:
         rows.append(Evidence("power cap", "modelled", setup.cap.detail))
@@ -143,6 +146,15 @@ def evidence(
     texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
     rows.extend(Evidence(subject, "assumed", text) for text in texts)
     return tuple(rows)
+
+
+def gpu_files(setup: Setup) -> list[MeasuredGpu]:
+    """Return the GPU files whose kernels the operator times come from."""
+    if setup.compute != "tables" and (setup.compute == "roofline" or setup.workload.format != SYNTHESISED):
+        return []
+    names = dict.fromkeys((setup.times.gpu, *setup.gpu_names))
+    files = [measured_gpu(name) for name in names if name is not None]
+    return [each for each in files if each is not None]
 
 
 def _software(setup: Setup) -> Evidence:
@@ -205,6 +217,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
 #: Basis of operator times predicted from shapes.
 _TABLES = {
     "interpolated": " and benchmarks of this GPU (trine help operator-time)",
+    "modelled": ", and formulas fitted to benchmarks of this GPU at smaller sizes (trine help operator-time)",
     "transferred": " and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
 }
 

@@ -26,6 +26,7 @@ from trine.parallel.recompute import recomputed
 from trine.results.headline import Band, CommunicationBand, StepBand, StepWork, WidenedBand, cnn_band, mfu, nearest_band
 from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.software.profile import FACTORS
+from trine.training.facts import gpu_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,6 +156,9 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
                 nearest_band(name, setup.software.name, nodes, bool(errors), is_shared) for name in _spec_names(setup)
             )
             band = _band_union(bands)
+        files = ", ".join(measured.spec.name for measured in gpu_files(setup))
+        if band is not None and files:
+            band = replace(band, gpu_file=files)
         return band if band is None or not errors else band.at_least(max(errors))
     if not setup.times.is_recorded:
         return _scaled_band(setup, shares)

@@ -19,7 +19,7 @@ import numpy as np
 from trine.cluster import load_gpu
 from trine.common.arrays import Int64
 from trine.compute import uses_recorded_times
-from trine.compute.origin import known_gpu, no_gpu_times, short_name
+from trine.compute.origin import known_gpu, model_name, no_gpu_times, short_name
 from trine.compute.spread import WrappedModel
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
@@ -57,7 +57,9 @@ class Timing:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the times belong to a GPU that differs from all named GPUs of the cluster."""
-        return self.gpu is not None and bool(self.named_gpus) and self.gpu not in self.named_gpus
+        if self.gpu is None or not self.named_gpus:
+            return False
+        return self.gpu not in self.named_gpus and model_name(self.gpu) not in self.named_gpus
 
     def of_one_gpu(self) -> Timing:
         """Return a copy in which all ranks use the times of one GPU, even if the cluster mixes models."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.common.spec import fingerprint
 from trine.compute.origin import known_gpu
 from trine.graph.workload import SYNTHESISED
@@ -60,8 +61,10 @@ def _gpu(name: str) -> dict[str, object]:
     spec = known_gpu(name)
     if spec is None:
         return {"name": name}
+    measured = measured_gpu(name)
     return {
         "name": spec.name,
+        **({} if measured is None else {"kernels": measured.fingerprint}),
         "memory_bytes": spec.memory_bytes,
         "memory_bytes_per_s": spec.memory_bytes_per_s,
         "flop_per_s": dict(spec.flop_per_s),

@@ -174,6 +174,7 @@ ELSEWHERE = {
     "detail": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
+    "measure": "tests/unit/measure/test_measure_command.py, with a replayed device",
 }
 
 
