@@ -179,11 +179,9 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
             costs.append(typical if waited else launch + gap)
             num_waits += waited
     share, note = without_profiler(workload, costs, recorded)
-    return LaunchCosts(
-        tuple(round(cost * share) for cost in costs),
-        "measured" if len(spans) == len(costs) else "assumed",
-        (note, *_notes(workload, spans, num_waits, default_ps)),
-    )
+    shares = tuple(round(cost * share) for cost in costs)
+    evidence = "measured" if len(spans) == len(costs) else "assumed"
+    return LaunchCosts(shares, evidence, (note, *_notes(workload, spans, num_waits, default_ps)))
 
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
