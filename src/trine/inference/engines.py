@@ -25,6 +25,10 @@ class SizedDefault(Spec):
     large: Count
     small: Count
 
+    def of(self, is_large: bool) -> int:
+        """Return the default of a large or a small GPU."""
+        return self.large if is_large else self.small
+
 
 class EngineProfile(Spec):
     """One engine at one version.

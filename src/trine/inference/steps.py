@@ -18,9 +18,9 @@ from trine.common.arrays import Float64
 from trine.inference.attention_times import AttentionTimes, Heads, LatentTimes
 from trine.inference.communication import Communication
 from trine.inference.engines import EngineProfile
-from trine.inference.expert_times import ExpertLayer, experts_us
+from trine.inference.expert_times import ExpertLayer, experts_evidence, experts_us
 from trine.inference.job import ServingLayout
-from trine.inference.precision import KV_BYTES, ServedPrecision
+from trine.inference.precision import ServedPrecision
 from trine.inference.products import TOKENS, gpu_times
 from trine.inference.shards import LocalProduct, local_products
 from trine.workload.architecture.blocks import (
@@ -101,6 +101,7 @@ class Deployment:
     gpu: GpuSpec
     layout: ServingLayout
     precision: ServedPrecision
+    precision_name: str
     kv: str
     engine: EngineProfile
 
@@ -122,9 +123,20 @@ class StepTimer:
         self._kernels = self._kernel_count()
 
     @property
-    def kernels(self) -> int:
-        """Kernels of a step."""
-        return self._kernels
+    def products_evidence(self) -> str:
+        """Evidence of the products."""
+        return self._times.evidence
+
+    @property
+    def attention_evidence(self) -> str:
+        """Evidence of attention."""
+        return self._attention.evidence()
+
+    @property
+    def experts_evidence(self) -> str:
+        """Evidence of the experts."""
+        deployment = self.deployment
+        return experts_evidence(deployment.gpu, deployment.engine.kernels, deployment.precision)
 
     def time(self, step: Step) -> StepTime:
         """Return the time of a step by part."""
@@ -132,8 +144,18 @@ class StepTimer:
         parts = {name: float(np.interp(tokens, TOKENS, curve)) for name, curve in self._curves.items()}
         parts[ATTENTION] = self._attention_us(step)
         parts[HEAD] = float(np.interp(step.rows, TOKENS, self._head)) if step.rows else 0.0
+        if step.drafts and step.decodes:
+            self._add_drafts(parts, step)
         parts[CPU] = self._host_us(step, sum(parts.values()))
         return StepTime(parts)
+
+    def _add_drafts(self, parts: dict[str, float], step: Step) -> None:
+        """Add the passes that propose drafts: each runs one layer and the head on one token of each sequence."""
+        share = step.drafts / len(self.deployment.model.layers)
+        for name, curve in self._curves.items():
+            parts[name] += share * float(np.interp(step.decodes, TOKENS, curve))
+        parts[ATTENTION] += share * parts[ATTENTION]
+        parts[HEAD] += step.drafts * float(np.interp(step.decodes, TOKENS, self._head))
 
     def _host_us(self, step: Step, gpu_us: float) -> float:
         """Return the CPU time that a step adds to ``gpu_us`` of GPU time."""
@@ -152,32 +174,28 @@ class StepTimer:
         for mixer, count in self._mixers.items():
             each = 0.0
             if step.decodes:
-                each += self._decode_us(mixer, step.decodes, step.context) * self._drafts_factor(step.drafts)
+                each += self._decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
             each += sum(self._prefill_us(mixer, chunk) for chunk in step.chunks)
             total += count * each
         return total
 
-    @staticmethod
-    def _drafts_factor(drafts: int) -> float:
-        """Return the time of attention with several queries per sequence over one: the cache is read once."""
-        return 1.0 + 0.05 * drafts
-
-    def _decode_us(self, mixer: Mixer, sequences: int, context: float) -> float:
+    def _decode_us(self, mixer: Mixer, sequences: int, context: float, queries: int) -> float:
+        """Return the attention of one layer; several queries of a sequence read its cache once, like more heads."""
         tp = self.deployment.layout.tp
         if isinstance(mixer, Attention):
             reach = min(context, mixer.window) if mixer.window else context
             if mixer.indexer is not None:
                 reach = min(context, mixer.indexer.top_k)
-            us = self._attention.decode_us(_heads(mixer, tp), sequences, max(1.0, reach))
+            us = self._attention.decode_us(_heads(mixer, tp, queries), sequences, max(1.0, reach))
         elif isinstance(mixer, LatentAttention):
             reach = context if mixer.indexer is None else min(context, mixer.indexer.top_k)
             kept = mixer.kv_rank + mixer.rotated
-            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), kept)
+            us = self._latent.decode_us(max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), kept)
         elif isinstance(mixer, CompressedAttention):
             reach = min(context, mixer.window) + self._compressed(mixer, context)
-            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), mixer.head_size)
+            us = self._latent.decode_us(max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), mixer.head_size)
         else:
-            return self._state_us(mixer, sequences)
+            return self._state_us(mixer, sequences) * queries
         return us + self._indexer_us(mixer, sequences, context)
 
     @staticmethod
@@ -351,11 +369,7 @@ class StepTimer:
         return total
 
 
-def _heads(mixer: Attention, tp: int) -> Heads:
-    """Return the heads of one GPU."""
-    return Heads(max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp), mixer.head_size, mixer.values)
-
-
-def kv_item_bytes(kv: str) -> int:
-    """Return the bytes of an element of the KV cache."""
-    return KV_BYTES[kv]
+def _heads(mixer: Attention, tp: int, queries: int = 1) -> Heads:
+    """Return the heads of one GPU; queries: of each sequence."""
+    heads, keys = max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp)
+    return Heads(heads * queries, keys, mixer.head_size, mixer.values)
