@@ -42,7 +42,11 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
     if job.concurrency is not None and job.phase != "decode":
         found.append(
             "clients start together and send the next request when one ends; lengths "
-            + (f"differ by up to {job.length_spread:.0%}" if job.length_spread else "are equal, which keeps them in step")
+            + (
+                f"differ by up to {job.length_spread:.0%}"
+                if job.length_spread
+                else "are equal, which keeps them in step"
+            )
         )
         found.append(f"{engine.front_end_us / 1e3:g} ms of HTTP and tokenisation per request")
     if job.phase == "decode":

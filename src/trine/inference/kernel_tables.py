@@ -23,7 +23,8 @@ from trine.compute.tables.machine import generation_of, is_foreign, peak_of, sib
 _FOLDER = FOLDER / "serving"
 #: Engines whose kernels stand in for an engine's own, nearest first.
 _STAND_INS = {
-    "vllm": ("vllm", "sglang", "trtllm"), "sglang": ("sglang", "vllm", "trtllm"), "trtllm": ("trtllm", "vllm", "sglang"),
+    "vllm": ("vllm", "sglang", "trtllm"), "sglang": ("sglang", "vllm", "trtllm"),
+    "trtllm": ("trtllm", "vllm", "sglang"),
 }  # fmt: skip
 
 

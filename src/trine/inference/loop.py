@@ -171,7 +171,8 @@ class ClosedLoop:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
         free = self._load.running - len(self._decoding)
         budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
-        chunks, complete = [], []
+        chunks: list[Chunk] = []
+        complete: list[_Request] = []
         while self._waiting and free > 0 and budget > 0:
             request = self._waiting[0]
             new = min(request.left, budget)

@@ -60,11 +60,11 @@ def _numbers(answer: ServingAnswer) -> list[tuple[str, str, str]]:
         rows.append(("TPOT", value, f"{likely}; per token after the first"))
     rows.append(("end to end", *_ranged(answer.end_to_end_s, _seconds)))
     if answer.job.phase == "prefill":
-        rows.append(("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, _rate("prompt tokens/s per GPU"))))
+        rows.append(("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, _number, " prompt tokens/s per GPU")))
     else:
-        value, likely = _ranged(answer.output_tokens_per_s, _rate("tokens/s"))
+        value, likely = _ranged(answer.output_tokens_per_s, _number, " tokens/s")
         per_user = answer.tokens_per_s_per_user.value
-        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {per_user:,.1f} per user"
+        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {_number(per_user)} per user"
         rows.append(("throughput", value, f"{likely}; {each}"))
     rows.append(("KV cache", format_bytes(max(answer.kv_bytes, 0)), _capacity(answer)))
     rows += _costs(answer)
@@ -79,27 +79,28 @@ def _capacity(answer: ServingAnswer) -> str:
 def _costs(answer: ServingAnswer) -> list[tuple[str, str, str]]:
     rows = []
     if (dollars := answer.dollars_per_million_tokens) is not None:
-        rows.append(("price", *_ranged(dollars, lambda value: f"${value:,.3g} per million tokens")))
+        rows.append(("price", *_ranged(dollars, _dollars, " per million tokens")))
     if (joules := answer.joules_per_million_tokens) is not None:
-        value, likely = _ranged(joules, lambda value: f"{value / 1e3:,.3g} kJ per million tokens")
-        rows.append(("energy", value, likely))
+        rows.append(("energy", *_ranged(joules.times(1e-3), _number, " kJ per million tokens")))
     return rows
 
 
-def _ranged(estimate: Estimate, words: Callable[[float], str]) -> tuple[str, str]:
-    """Return a value and its likely range in words."""
-    return words(estimate.value), f"likely {words(estimate.low)} to {words(estimate.high)}"
+def _ranged(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> tuple[str, str]:
+    """Return a value with its unit and its likely range, in words."""
+    return f"{words(estimate.value)}{unit}", f"likely {words(estimate.low)} to {words(estimate.high)}"
 
 
-def _rate(unit: str) -> Callable[[float], str]:
-    return lambda value: f"{value:,.0f} {unit}"
+def _number(value: float) -> str:
+    """Return a number with three digits, without an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _dollars(value: float) -> str:
+    return f"${_number(value)}"
 
 
 def _seconds(value: float) -> str:
-    """Return a time with three digits."""
-    if value >= 1:
-        return f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms"
+    return f"{_number(value)} s" if value >= 1 else f"{_number(value * 1e3)} ms"
 
 
 def _step_title(answer: ServingAnswer) -> str:

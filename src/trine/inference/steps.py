@@ -193,7 +193,9 @@ class StepTimer:
             us = self._latent.decode_us(max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), kept)
         elif isinstance(mixer, CompressedAttention):
             reach = min(context, mixer.window) + self._compressed(mixer, context)
-            us = self._latent.decode_us(max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), mixer.head_size)
+            us = self._latent.decode_us(
+                max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), mixer.head_size
+            )
         else:
             return self._state_us(mixer, sequences) * queries
         return us + self._indexer_us(mixer, sequences, context)
@@ -206,7 +208,9 @@ class StepTimer:
         keys = context / mixer.ratio
         return keys if mixer.indexer is None else min(keys, mixer.indexer.top_k)
 
-    def _indexer_us(self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float) -> float:
+    def _indexer_us(
+        self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float
+    ) -> float:
         """Return the time to score all keys of a sequence and to choose among them."""
         index = mixer.indexer
         if index is None or index.is_shared:
@@ -277,7 +281,7 @@ class StepTimer:
             ffn=mixture.ffn, gated=mixture.gated, ways_cut=layout.expert_tp, ways_divided=layout.ep,
         )  # fmt: skip
         curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
-        return np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve)
+        return np.asarray(np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve))
 
     def _moved(self, bytes_per_token: float) -> Float64:
         """Return microseconds of a memory-bound kernel at each number of tokens."""
