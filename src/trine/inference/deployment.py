@@ -40,7 +40,9 @@ def resolve(job: ServingJob) -> Deployment:
 def _check_model(model: Architecture, layout: ServingLayout) -> None:
     """Raise InputError if the layout does not divide the model."""
     for layer in dict.fromkeys(model.layers):
-        for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+        if layer.cross is not None:
+            raise InputError(f"{model.name} has an encoder: trine serves decoders only", field="model")
+        for block in (layer.mixer, layer.feed_forward, layer.beside):
             if block is not None:
                 check_layout(block, layout)
     if layout.pp > len(model.layers):

@@ -129,7 +129,7 @@ class ClosedLoop:
         """Return a step at the mean context over the next ``ahead`` steps."""
         context = 0.0
         if decodes:
-            context = self._context / decodes + ahead / 2 * self._load.tokens_per_step
+            context = self._context / decodes + max(ahead - 1, 0) / 2 * self._load.tokens_per_step
         return Step(decodes, context, chunks, self._load.drafts)
 
     def _pass(self, step: Step, count: int) -> None:

@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass
 
 from trine.inference.precision import KV_BYTES
+from trine.inference.recurrence_times import STATE_BYTES
 from trine.inference.shards import local_bytes
 from trine.inference.steps import Deployment
 from trine.workload.architecture.blocks import Attention, CompressedAttention, LatentAttention, Mixer, Mixture, Mlp
 
 #: Bytes of an activation, of a logit, and of a weight in 16 bits.
 _ACTIVATION, _LOGIT, _HALF = 2, 4, 2
-#: Bytes of an element of an indexer's keys, and of a state.
-_INDEX_BYTES, _STATE_BYTES = 1, 4
+#: Bytes of an element of an indexer's keys (DeepSeek-V3.2, 2025: FP8).
+_INDEX_BYTES = 1
 #: Copies of the hidden features of a token that live at once in a layer: residual, input and output of a block.
 _HIDDEN_COPIES = 3
 
@@ -44,7 +45,7 @@ def weights_bytes(deployment: Deployment) -> int:
     model, layout = deployment.model, deployment.layout
     layers = 0.0
     for layer in model.layers:
-        for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+        for block in (layer.mixer, layer.feed_forward, layer.beside):
             if block is not None:
                 layers += local_bytes(block, model.hidden, layout, deployment.precision)
     tables = 1 if model.tied_embeddings or not model.head else 2
@@ -108,4 +109,4 @@ def _state_bytes(mixer: Mixer, deployment: Deployment) -> float:
     """Return the bytes that do not grow with the tokens: states, divided by heads, and V4's window, whole."""
     if isinstance(mixer, CompressedAttention):
         return mixer.cache().state * KV_BYTES[deployment.kv]
-    return mixer.cache().state * _STATE_BYTES / deployment.layout.tp
+    return mixer.cache().state * STATE_BYTES / deployment.layout.tp

@@ -15,6 +15,7 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
+from trine.inference import recurrence_times
 from trine.inference.attention_times import AttentionTimes, Heads, LatentTimes
 from trine.inference.communication import Communication
 from trine.inference.engines import EngineProfile
@@ -45,8 +46,6 @@ _SAMPLING_KERNELS, _LOGIT_PASSES = 8, 3
 #: Kernels besides norms, products and casts: rotation, cache write, attention and all-reduce; routing, sorting, two
 #: grouped GEMMs, activation, sum and all-reduce; activation and all-reduce; embedding, metadata and gathers of a step.
 _FURTHER_KERNELS = {"mixer": 4, "experts": 8, "mlp": 2, "step": 6}
-#: Bytes of a stored state of a linear attention or a state-space model.
-_STATE_BYTES = 4
 #: Bytes of an element of an indexer's keys: FP8 (DeepSeek-V3.2, 2025).
 _INDEX_BYTES = 1
 
@@ -197,7 +196,7 @@ class StepTimer:
                 max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), mixer.head_size
             )
         else:
-            return self._state_us(mixer, sequences) * queries
+            return recurrence_times.decode_us(mixer, self.deployment.gpu, tp, sequences) * queries
         return us + self._indexer_us(mixer, sequences, context)
 
     @staticmethod
@@ -219,11 +218,6 @@ class StepTimer:
         scores = self._times.moved_us(sequences * keys * index.size * _INDEX_BYTES)
         return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
 
-    def _state_us(self, mixer: Mixer, sequences: int) -> float:
-        """Return the time to read and write the states of linear attention or a state-space model, and to convolve."""
-        state = mixer.cache().state / self.deployment.layout.tp
-        return self._times.moved_us(2 * sequences * state * _STATE_BYTES) + self._times.moved_us(1)
-
     def _prefill_us(self, mixer: Mixer, chunk: Chunk) -> float:
         tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
         if isinstance(mixer, Attention):
@@ -236,12 +230,7 @@ class StepTimer:
             window = mixer.window + int(self._compressed(mixer, new + cached))
             heads = Heads(max(1, mixer.heads // tp), 1, mixer.head_size, mixer.head_size)
             return self._attention.prefill_us(heads, new, cached, window)
-        flops = mixer.context_flops(new) / tp
-        return self._times.moved_us(flops / self._flops_per_byte())
-
-    def _flops_per_byte(self) -> float:
-        """FLOPs of a recurrence for each byte that its chunked kernels move: they are memory-bound."""
-        return 32.0
+        return recurrence_times.prefill_us(mixer, self.deployment.gpu, tp, new)
 
     # Curves over the tokens -----------------------------------------------------------------------------------------
 
@@ -249,7 +238,7 @@ class StepTimer:
         curves = {name: np.zeros(TOKENS.shape) for name in (GEMMS, EXPERTS, SMALL, COMMUNICATION)}
         hidden = self.deployment.model.hidden
         for layer, count in self._layers.items():
-            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+            for block in (layer.mixer, layer.feed_forward, layer.beside):
                 if block is None:
                     continue
                 curves[GEMMS] += count * self._gemms_us(block)
@@ -320,7 +309,7 @@ class StepTimer:
         """Return the communication of a layer at each number of tokens of one attention replica."""
         layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
         total = np.zeros(TOKENS.shape)
-        for block in (layer.mixer, layer.cross, layer.feed_forward):
+        for block in (layer.mixer, layer.feed_forward):
             if block is None:
                 continue
             if isinstance(block, Mixture) and layout.attention_dp > 1:
@@ -362,7 +351,7 @@ class StepTimer:
         total = _SAMPLING_KERNELS + _FURTHER_KERNELS["step"]
         for layer, count in self._layers.items():
             each = layer.norms
-            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+            for block in (layer.mixer, layer.feed_forward, layer.beside):
                 if block is None:
                     continue
                 kind = "experts" if isinstance(block, Mixture) else "mlp" if isinstance(block, Mlp) else "mixer"
