@@ -32,6 +32,8 @@ _COLUMN = frozenset({
     "beta_and_decay", "step", "beta", "decay_up", "conv", "q_conv", "k_conv", "v_conv",
 })  # fmt: skip
 _ROW = frozenset({"out", "down", "shared.down", "out_up", "x"})
+#: Second factors of a weight of low rank.
+_SECOND_FACTORS = frozenset({"q_up", "kv_up", "gate_up", "decay_up", "step", "out_down"})
 _EXPERTS = frozenset({"experts.up", "experts.down"})
 #: Weights that stay in 16 bits whatever the precision.
 _HALF_ALWAYS = frozenset({"router", "shared.gate_of_all"})
@@ -84,18 +86,25 @@ def local_products(
 ) -> list[LocalProduct]:
     """Return the products of one GPU with a block's weights, without routed experts.
 
-    Weights with the same input are one product, as engines fuse them (queries, keys and values; gate and up).
+    Weights that multiply the same tensor are one product, as engines fuse them (queries, keys and values; gate and up).
     """
-    fused: dict[tuple[int, float, str], int] = {}
+    fused: dict[tuple[str, int, float, str], int] = {}
     for weight in block.weights(hidden):
         if weight.uses != 1 or len(weight.shape) != 2 or "conv" in weight.name or weight.name in _EXPERTS:
             continue
         outputs, inputs = _local_shape(block, weight, layout.tp)
         is_quantised = _is_quantised(block, weight, precision)
         item = precision.weight_bytes if is_quantised else HALF
-        key = inputs, item, precision.products if is_quantised else "bfloat16"
+        dtype = precision.products if is_quantised else "bfloat16"
+        key = _input_of(weight.name), inputs, item, dtype
         fused[key] = fused.get(key, 0) + outputs
-    return [LocalProduct(outputs, inputs, item, dtype) for (inputs, item, dtype), outputs in fused.items()]
+    return [LocalProduct(outputs, inputs, item, dtype) for (_, inputs, item, dtype), outputs in fused.items()]
+
+
+def _input_of(name: str) -> str:
+    """Return the tensor that a weight multiplies: its own for output projections, factors, routers and indexers."""
+    is_alone = name in _ROW or name in _SECOND_FACTORS or name in _HALF_ALWAYS
+    return name if is_alone else name.partition(".")[0] if "." in name else "hidden"
 
 
 def local_bytes(block: Mixer | FeedForward, hidden: int, layout: ServingLayout, precision: ServedPrecision) -> float:
