@@ -313,19 +313,11 @@ class StepTimer:
             if block is None:
                 continue
             if isinstance(block, Mixture) and layout.attention_dp > 1:
-                total += self._exchange_us(row_bytes)
+                ways = layout.stage_gpus
+                total += np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
             elif layout.tp > 1:
                 total += np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
         return total
-
-    def _exchange_us(self, row_bytes: float) -> Float64:
-        """Return the time to gather all replicas' tokens before the experts, and to sum and scatter them after."""
-        layout = self.deployment.layout
-        ways, found = layout.stage_gpus, []
-        for tokens in TOKENS:
-            total = tokens * layout.attention_dp * row_bytes
-            found.append(self._communication.gather_us(total, ways) + self._communication.scatter_us(total, ways))
-        return np.array(found)
 
     def _stages_us(self) -> Float64:
         """Return the messages between pipeline stages."""
