@@ -12,7 +12,7 @@ from trine.inference.expert_times import ExpertLayer, experts_us
 from trine.inference.job import ServingLayout
 from trine.inference.kernel_tables import kernel_arrays, kernel_source, log_times
 from trine.inference.precision import served_precisions
-from trine.inference.products import TOKENS, gpu_times
+from trine.inference.products import TOKENS, at_tokens, gpu_times
 from trine.inference.shards import local_bytes, local_products
 from trine.workload.architecture.blocks import Attention, LatentAttention, LinearAttention, Mixture, Mlp
 
@@ -186,3 +186,10 @@ def test_experts_are_divided_or_cut_among_all_gpus(layout, share):
     whole = local_bytes(mixture, 4096, ServingLayout(), PRECISIONS["fp8"])
     router = 128 * 4096 * 2
     assert local_bytes(mixture, 4096, layout, PRECISIONS["fp8"]) - router == pytest.approx((whole - router) / share)
+
+
+def test_curves_go_on_in_proportion_beyond_their_end():
+    curve = np.linspace(1.0, 100.0, len(TOKENS))
+    assert at_tokens(TOKENS[-1], curve) == 100.0
+    assert at_tokens(2 * TOKENS[-1], curve) == 200.0
+    assert at_tokens(1, curve) == 1.0

@@ -140,7 +140,7 @@ class Communication:
         return times[0] - kernel.launch_us + (at - times[0]) * self._link_ratio(ways, all_reduce_kernels().gpu)
 
     def _link_ratio(self, ways: int, measured_gpu: str) -> float:
-        """Return the scale-up bandwidth of a measured GPU over that of a GPU in a group; infinite without links."""
+        """Return the ratio of scale-up bandwidths, measured GPU over a GPU of the group; infinite without links."""
         measured = load_gpu(measured_gpu).nvlink
         group = set(self._cluster.gpus[:ways])
         is_gpu = set(self._cluster.gpus).__contains__
