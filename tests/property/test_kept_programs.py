@@ -58,9 +58,9 @@ def assert_equal_to_fresh(model: str, layout: dict[str, Any], batches: tuple[int
     ("model", "layout", "software"),
     [
         (LLAMA, REPLICAS, "megatron-core"),
-        (LLAMA, {**REPLICAS, "sharding": "fsdp"}, "torchtitan"),
+        pytest.param(LLAMA, {**REPLICAS, "sharding": "fsdp"}, "torchtitan", marks=pytest.mark.slow),
         (LLAMA, {**PIPELINE, "schedule": "1f1b", "offload": "activations"}, "none"),
-        (MOE, {**REPLICAS, "ep": 4}, "megatron-core"),
+        pytest.param(MOE, {**REPLICAS, "ep": 4}, "megatron-core", marks=pytest.mark.slow),
     ],
 )
 def test_another_batch_needs_no_new_programs(
@@ -75,7 +75,7 @@ def test_another_batch_needs_no_new_programs(
 
 
 def test_dualpipe_divides_the_micro_batches_by_their_number() -> None:
-    assert_equal_to_fresh(LLAMA, {**PIPELINE, "schedule": "dualpipe"}, (16, 24, 32), "none")
+    assert_equal_to_fresh(LLAMA, {**PIPELINE, "schedule": "dualpipe"}, (16, 24), "none")
 
 
 def test_programs_do_not_depend_on_the_network(written: list[int]) -> None:
@@ -87,11 +87,13 @@ def test_programs_do_not_depend_on_the_network(written: list[int]) -> None:
 
 
 def test_other_inputs_need_other_programs(written: list[int]) -> None:
-    for software in ("megatron-core", "torchtitan"):
-        for layout in (REPLICAS, {**REPLICAS, "recompute": "full"}, {**REPLICAS, "micro_batch": 2}):
-            before = len(written)
-            answer(LLAMA, layout, 16, software)
-            assert len(written) > before
+    for layout, software in (
+        (REPLICAS, "megatron-core"), ({**REPLICAS, "recompute": "full"}, "megatron-core"),
+        ({**REPLICAS, "micro_batch": 2}, "megatron-core"), (REPLICAS, "torchtitan"),
+    ):  # fmt: skip
+        before = len(written)
+        answer(LLAMA, layout, 16, software)
+        assert len(written) > before
 
 
 def test_the_kept_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,8 @@ LEAVE_OUT = {
 
 def without_reason(text):
     """Return the lines of skips and xfails in a file that state no reason."""
+    if "skip" not in text and "xfail" not in text:
+        return []
     tree = ast.parse(text)
     calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
     lines = []
