@@ -17,7 +17,8 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 # Without kept bytecode, every process of the tests compiles trine's sources and pytest rewrites all assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow kernels checked uncompiled check style long bench fuzz corpus mutate validation examples docs clean
+.PHONY: demo test test-unit test-whole test-slow kernels checked uncompiled check style long bench fuzz corpus mutate \
+	validation examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,7 +35,14 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 
 test: $(VENV)/.installed-test  ## what must hold before every commit; make test-slow asks the rest
 	$(MAKE) -j2 style kernels uncompiled
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(MAKE) -j2 test-unit test-whole
+
+# Two processes without xdist, whose workers both collect all tests and report each phase of each to a third process.
+test-unit: $(VENV)/.installed-test  ## quick tests of parts
+	$(BIN)/python -m pytest -p no:xdist tests/unit
+
+test-whole: $(VENV)/.installed-test  ## quick tests of the whole
+	$(BIN)/python -m pytest -p no:xdist --ignore=tests/unit
 
 kernels: $(VENV)/.installed-test  ## compile once what every process of the tests loads
 	$(BIN)/trine warmup
