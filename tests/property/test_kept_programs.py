@@ -57,7 +57,7 @@ def assert_equal_to_fresh(model: str, layout: dict[str, Any], batches: tuple[int
 @pytest.mark.parametrize(
     ("model", "layout", "software"),
     [
-        (LLAMA, REPLICAS, "megatron-core"),
+        pytest.param(LLAMA, REPLICAS, "megatron-core", marks=pytest.mark.slow),
         pytest.param(LLAMA, {**REPLICAS, "sharding": "fsdp"}, "torchtitan", marks=pytest.mark.slow),
         (LLAMA, {**PIPELINE, "schedule": "1f1b", "offload": "activations"}, "none"),
         pytest.param(MOE, {**REPLICAS, "ep": 4}, "megatron-core", marks=pytest.mark.slow),
