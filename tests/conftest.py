@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests use the compiled loop; oracle/test_small_runs.py compares it with the reference engine, used for small runs.
-import_module("trine.engine.run").MOST_TASKS = 0
+import_module("trine.engine.small_runs").MAX_TASKS = 0
 
 # Property tests try the same examples until they are edited, so that a failure is due to the change;
 # --hypothesis-profile=default tries new ones.

@@ -101,10 +101,10 @@ def test_other_inputs_need_other_programs(others: tuple[dict[str, Any], ...], wr
 def test_the_kept_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(LLAMA, REPLICAS, 16, "megatron-core")
     (first,) = kept_programs._kept
-    monkeypatch.setattr(kept_programs, "MOST_STEPS", kept_programs._kept[first].num_steps + 1)
+    monkeypatch.setattr(kept_programs, "MAX_STEPS", kept_programs._kept[first].num_steps + 1)
     answer(LLAMA, {**REPLICAS, "recompute": "full"}, 16, "megatron-core")
     assert first not in kept_programs._kept
-    assert sum(job.num_steps for job in kept_programs._kept.values()) <= kept_programs.MOST_STEPS
+    assert sum(job.num_steps for job in kept_programs._kept.values()) <= kept_programs.MAX_STEPS
 
 
 @pytest.mark.slow

@@ -61,10 +61,11 @@ CASES = {
     command: [Case(**row) for row in rows]
     for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
-#: ``trace capture`` needs torch; workload/test_capture_files.py flips its options. The others take minutes to
-#: simulate; tests/unit/validation/test_validate_options.py flips their options on made-up predictions.
+#: ``trace capture`` and ``measure`` need torch; workload/test_capture_files.py and measure/test_measure_command.py flip
+#: their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
+#: options on made-up predictions.
 ELSEWHERE = {
-    "trace capture", "validate training", "validate layouts", "validate operators", "validate scaling",
+    "trace capture", "measure", "validate training", "validate layouts", "validate operators", "validate scaling",
     *("plan", "size", "compare", "support", "sweep", "plot"),  # tests/unit/search, decide and experiments
 }  # fmt: skip
 

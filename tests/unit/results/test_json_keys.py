@@ -52,7 +52,7 @@ LINES = {
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
         f"train {GPT} --tp 2 --cluster dgx-h100 --batch 2 --sequence-parallel --userbuffers",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
-        "--capacity-factor 1 --cluster dgx-h100",
+        "--capacity-factor 1 --micro-batch 1 --expert-overlap --cluster dgx-h100",
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
@@ -174,6 +174,7 @@ ELSEWHERE = {
     "detail": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
+    "measure": "tests/unit/measure/test_measure_command.py, with a replayed device",
 }
 
 

@@ -18,7 +18,7 @@ from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages
 from trine.workload import known_models
 from trine.workload.architecture.model import Architecture
-from trine.workload.native import check_workload
+from trine.workload.consistency import check_workload
 from trine.workload.synthesis.model_files import load_model
 
 
