@@ -17,7 +17,7 @@ import statistics
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,19 +81,20 @@ def measure(root: Path) -> House:
     for module, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
+        statements = list(_statements(tree))
         parts, prose = module.split("."), plain.prose_of_python(text)
         package = parts[1] if len(path.relative_to(root).parts) > 2 else parts[0]
         house.packages[package].update(
-            lines=text.count("\n"), logic=logic_lines(tree, text), files=1, hits=plain.hits_of(prose).total(),
-            classes=sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree)),
+            lines=text.count("\n"), logic=logic_lines(statements, text), files=1, hits=plain.hits_of(prose).total(),
+            classes=sum(isinstance(node, ast.ClassDef) for node in statements),
         )  # fmt: skip
         house.lines[module] = text.count("\n")
         house.rebound += [f"{module}.{name} is defined twice" for name in _defined_twice(tree)]
         house.ideas[module] = density.second_ideas(text)
         house.packed[module] = density.packed_statements(tree)
         house.tuples += [f"{module}.{name}" for name in density.tuple_functions(tree)]
-        house.imports[module] = set(_imports(tree, module, path.name == "__init__.py", paths))
-        for node in ast.walk(tree):
+        house.imports[module] = set(_imports(statements, module, path.name == "__init__.py", paths))
+        for node in statements:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 house.classes[node.name].append(module)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -105,10 +106,18 @@ def measure(root: Path) -> House:
     return house
 
 
-def logic_lines(tree: ast.Module, text: str) -> int:
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements inside ``node``, without the expressions, which are most of a tree."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for statement in getattr(node, block, ()):
+            yield statement
+            yield from _statements(statement)
+
+
+def logic_lines(statements: Iterable[ast.AST], text: str) -> int:
     """Count the lines of statements in functions, without docstrings, comments, blank lines, signatures and imports."""
     found: set[int] = set()
-    for function in ast.walk(tree):
+    for function in statements:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in function.body[ast.get_docstring(function, clean=False) is not None :]:
@@ -136,9 +145,9 @@ def _folder(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def _imports(tree: ast.AST, module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
+def _imports(statements: Iterable[ast.AST], module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
     """Yield the modules of the tree that ``module`` imports, anywhere in it."""
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in known and each.name != module)
         elif isinstance(node, ast.ImportFrom):

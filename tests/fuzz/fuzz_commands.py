@@ -70,7 +70,7 @@ BASES = (
 )  # fmt: skip
 #: Sizes up to 64 GiB: load by load and store by store, they take hours.
 LONG_SIZES = "1:99999999999:x2"
-_GIVEN = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
+_GIVEN = yaml.load(Path(__file__).with_name("options.yaml").read_bytes(), yaml.CSafeLoader)
 #: Counts for a machine of at most 8 or 256 GPUs; counts that every option must refuse; texts that are no values.
 COUNTS, HUGE = _GIVEN["counts"], (*_GIVEN["huge"], "1" * 400)
 WRONG = (*_GIVEN["wrong"], "\ud800", "é" * 300, "a" * 3000)

@@ -60,7 +60,7 @@ class Case(NamedTuple):
 
 CASES = {
     command: [Case(**row) for row in rows]
-    for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
+    for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
 #: ``trace capture`` and ``measure`` need torch; workload/test_capture_files.py and measure/test_measure_command.py flip
 #: their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their

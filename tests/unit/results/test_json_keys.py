@@ -171,7 +171,7 @@ RARE = {
     ),
 }  # fmt: skip
 #: Answers that take seconds.
-SLOW = {"validate-scaling", "study"}
+SLOW = {"result", "validate-scaling", "study"}
 #: Answers that another test compares (its name), or that has no command.
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
