@@ -12,7 +12,7 @@ import numpy as np
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import load_gpu
 from trine.compute.tables.attention import load_attention
-from trine.compute.tables.files import NEUSIGHT, measured
+from trine.compute.tables.fp32_files import NEUSIGHT, measured
 from trine.compute.tables.gemm import load_gemm
 from trine.compute.tables.machine import Machine
 from trine.compute.tables.measured_file import moved_bytes

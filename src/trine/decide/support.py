@@ -21,7 +21,8 @@ from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, exists, preset_names
 from trine.common.spec import load_mapping
 from trine.common.units import format_bytes
-from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
+from trine.compute.tables.files import FOLDER, known_tables, read_arrays
+from trine.compute.tables.fp32_files import NEUSIGHT
 from trine.errors import InputError, as_known, nearest
 from trine.results.columns import to_rows
 from trine.results.headline import BANDS

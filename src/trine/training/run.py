@@ -156,7 +156,7 @@ def _few_steps(setup: Setup, simulated: int) -> _Run | None:
 
 def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSteps) -> JobRun:
     """Compare a run of few steps with one of all steps, micro-batches and ranks."""
-    from trine.folding.period import check_repeats
+    from trine.folding.period_check import check_repeats
     from trine.folding.steps import check_repeated_steps
 
     fold = "off" if setup.plan.num_ranks == 1 or job_run.why else "verify"
@@ -171,7 +171,8 @@ def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSt
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
-    from trine.folding.period import check_repeats, first_counts
+    from trine.folding.period import first_counts
+    from trine.folding.period_check import check_repeats
 
     total = _num_micro_batches(setup)
     synchronises = None if setup.launch is None else setup.launch.synchronises

@@ -18,8 +18,9 @@ import numpy as np
 from trine.cluster.presets import load_gpu
 from trine.common.arrays import Float64
 from trine.compute.tables import left_out
-from trine.compute.tables.files import DEEPBENCH, NEUSIGHT, known_tables, measured, read_arrays
-from trine.compute.tables.fp32 import BENCH_DTYPES, bench_gpus
+from trine.compute.tables.convolutions import BENCH_DTYPES, bench_gpus
+from trine.compute.tables.files import known_tables, read_arrays
+from trine.compute.tables.fp32_files import DEEPBENCH, NEUSIGHT, measured
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
