@@ -6,6 +6,7 @@ of the optimizer. Its time is the time of its kernels; overlapping kernels count
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -30,7 +31,7 @@ from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.workload.pytorch.communication import is_layout
 from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
-from trine.workload.pytorch.kineto import Kineto, read_kineto
+from trine.workload.pytorch.kineto import CpuOp, Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
@@ -285,6 +286,8 @@ def _closest(path: Path, candidates: list[Path]) -> Path | None:
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _RENAMED = {"is_causal": "causal"}
+#: Machine of a step on tensors without memory, which has shapes and no times.
+META = "meta tensors"
 #: Arguments without effect on any operator's time.
 _IDLE = frozenset({
     "pin_memory", "memory_format", "device", "layout", "dtype", "non_blocking", "copy", "generator", "implicit",
@@ -305,6 +308,13 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     separate(nodes)
     calls_of_nodes, method = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, calls_of_nodes)
+    return _of_tree(kineto, nodes, calls_of_nodes, (f"the two files were joined by {method}",))
+
+
+def _of_tree(
+    kineto: Kineto, nodes: list[CallNode], calls_of_nodes: Mapping[int, int], assumptions: tuple[str, ...]
+) -> RawTrace:
+    """Return the trace of a step from its tree of calls, and the profiler's calls for its nodes."""
     step = find_step(kineto, set(calls_of_nodes.values()))
     rows, notes = find_rows(kineto, step)
     table = TensorTable()
@@ -319,8 +329,24 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     return RawTrace(
         **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
-        assumptions=(*step.notes, *notes, f"the two files were joined by {method}"),
+        assumptions=(*step.notes, *notes, *assumptions),
     )  # fmt: skip
+
+
+def read_calls(nodes: list[CallNode], name: str) -> RawTrace:
+    """Return the step that a tree of calls on meta tensors records; operators take no time.
+
+    nodes: by id, parents before children, each meta tensor with the storage that it has in PyTorch.
+    """
+    ops = [
+        CpuOp(node.id, node.name, node.id, node.id, node.tid, node.annotation, {"Sequence number": node.seq_id})
+        for node in nodes
+    ]
+    calls_of_nodes = {node.id: index for index, node in enumerate(nodes)}
+    for op, node in zip(ops, nodes, strict=True):
+        op.parent = None if node.parent == node.id else calls_of_nodes[node.parent]
+    kineto = Kineto(Path(name), ops, [], None, 0, {}, machine=META)
+    return _of_tree(kineto, nodes, calls_of_nodes, ())
 
 
 def _accumulated(top: TopCall) -> tuple[int, int] | None:
@@ -463,6 +489,8 @@ def _attributes(values: Mapping[str, object]) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     """Return a JSON value as an immutable one, or None if it cannot be an attribute."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, bool | int | str):
         return value if not isinstance(value, str) or len(value) <= 200 else None
     if isinstance(value, Decimal):
