@@ -31,7 +31,7 @@ from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.workload.pytorch.communication import is_layout
 from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
-from trine.workload.pytorch.kineto import CpuOp, Kineto, read_kineto
+from trine.workload.pytorch.kineto import META, CpuOp, Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
@@ -286,8 +286,6 @@ def _closest(path: Path, candidates: list[Path]) -> Path | None:
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _RENAMED = {"is_causal": "causal"}
-#: Machine of a step on tensors without memory, which has shapes and no times.
-META = "meta tensors"
 #: Arguments without effect on any operator's time.
 _IDLE = frozenset({
     "pin_memory", "memory_format", "device", "layout", "dtype", "non_blocking", "copy", "generator", "implicit",
@@ -336,15 +334,16 @@ def _of_tree(
 def read_calls(nodes: list[CallNode], name: str) -> RawTrace:
     """Return the step that a tree of calls on meta tensors records; operators take no time.
 
-    nodes: by id, parents before children, each meta tensor with the storage that it has in PyTorch.
+    nodes: numbered from 1, parents before children, each meta tensor with the storage that it has in PyTorch.
     """
     ops = [
-        CpuOp(node.id, node.name, node.id, node.id, node.tid, node.annotation, {"Sequence number": node.seq_id})
+        CpuOp(
+            node.id, node.name, node.id, node.id, node.tid, node.annotation, {"Sequence number": node.seq_id},
+            None if node.parent == node.id else node.parent - 1, module=node.module,
+        )
         for node in nodes
-    ]
+    ]  # fmt: skip
     calls_of_nodes = {node.id: index for index, node in enumerate(nodes)}
-    for op, node in zip(ops, nodes, strict=True):
-        op.parent = None if node.parent == node.id else calls_of_nodes[node.parent]
     kineto = Kineto(Path(name), ops, [], None, 0, {}, machine=META)
     return _of_tree(kineto, nodes, calls_of_nodes, ())
 
@@ -470,7 +469,7 @@ def _operator(
     launched = bool(kineto.kernels)
     begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
     return Operator(
-        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs,
+        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs, layer=op.module,
         gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
         forward_id=None if forward is None else forward + 1,
         launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,

@@ -18,6 +18,7 @@ from trine.errors import InputError
 from trine.workload.pytorch.execution_trace import ABSENT, CallNode, TensorRef
 from trine.workload.raw_trace import AUTOGRAD
 from trine.workload.tracing.meta_devices import Devices
+from trine.workload.tracing.module_paths import ModulePaths
 from trine.workload.tracing.user_code import user_line
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -46,16 +47,17 @@ class Frame:
 class Recorder:
     """Records calls while ``is_on``; ``nodes`` are the calls by id, parents before children.
 
-    torch: the imported module. devices: decides where tensors live, and how attention runs.
+    torch: the imported module. devices: decides where tensors live, and how attention runs. modules: names the module
+    that calls.
     """
 
-    def __init__(self, torch: Any, devices: Devices) -> None:
+    def __init__(self, torch: Any, devices: Devices, modules: ModulePaths) -> None:
         self._torch = torch
         self._devices = devices
+        self._modules = modules
         self.is_on = False
-        root = CallNode(1, "step", 1, 0, -1, 1, 0, True, "", [], [])
-        self.nodes: list[CallNode] = [root]
-        self._annotations = [root]
+        self.nodes: list[CallNode] = []
+        self._annotations: list[CallNode] = []
         self._frames: list[Frame] = []
         self._bodies: dict[Any, Any] = {}
         self._entered: list[Any] = [None]  # Python functions under way
@@ -66,6 +68,13 @@ class Recorder:
         self._dtypes: dict[Any, str] = {}
         self._schemas: dict[Any, _Schema] = {}
         self._chosen: dict[tuple[str, int, tuple[str, ...]], Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Record from here on, and forget what was recorded before."""
+        root = CallNode(1, "step", 1, 0, -1, 1, 0, True, "", [], [])
+        self.nodes, self._annotations, self._backward = [root], [root], None
+        self.is_on = True
 
     # The user's functions.
 
@@ -152,7 +161,7 @@ class Recorder:
             outputs = self._outputs(result)
             if self._is_no_call(name) or not any(_has_meta(value) for value in (*inputs, *outputs)):
                 return result
-            node = self._add(name, schema.text, inputs, outputs, self._parent(name, inputs), bool(outputs))
+            node = self._add(name, schema.text, inputs, outputs, self._parent(name, inputs))
             node.seq_id = self._sequence - 1 if is_new else -1
             return result
 
@@ -191,7 +200,7 @@ class Recorder:
         """Open or close the annotation of a ``record_function`` block."""
         if self.is_on and "enter" in name:
             above = self._annotations[-1]
-            self._annotations.append(self._add(str(args[0]), "", [], [], above, False))
+            self._annotations.append(self._add(str(args[0]), "", [], [], above))
             self._annotations[-1].annotation = True
         elif self.is_on and "exit" in name and len(self._annotations) > 1:
             self._annotations.pop()
@@ -200,10 +209,11 @@ class Recorder:
     # The tree of calls.
 
     def _add(
-        self, name: str, schema: str, inputs: list[object], outputs: list[object], parent: CallNode, is_operator: bool
+        self, name: str, schema: str, inputs: list[object], outputs: list[object], parent: CallNode
     ) -> CallNode:
         number = len(self.nodes) + 1
-        node = CallNode(number, name, parent.id, number, -1, 1, 0, False, schema if is_operator else "", inputs, outputs)
+        node = CallNode(number, name, parent.id, number, -1, 1, 0, False, schema, inputs, outputs)
+        node.module = self._modules.path
         self.nodes.append(node)
         parent.children.append(node)
         return node
@@ -217,7 +227,7 @@ class Recorder:
         if frame.node is None:
             schema = self._schema_of(frame.schema)
             arguments = self._arguments(schema, frame.args, frame.kwargs)
-            frame.node = self._add(schema.name, schema.text, arguments, [], parent, True)
+            frame.node = self._add(schema.name, schema.text, arguments, [], parent)
         return frame.node
 
     def _backward_node(self, inputs: list[object]) -> CallNode | None:
@@ -228,8 +238,8 @@ class Recorder:
             return None
         if self._backward is None or self._backward[0] is not node:
             name = node.name()
-            outer = self._add(AUTOGRAD + name, "", [], [], self._annotations[-1], False)
-            inner = self._add(name, "", [], [], outer, False)
+            outer = self._add(AUTOGRAD + name, "", [], [], self._annotations[-1])
+            inner = self._add(name, "", [], [], outer)
             if name == _ACCUMULATE:
                 inner.inputs = inputs[-1:] if len(inputs) == 2 else inputs[:1]  # add_(gradient, incoming), or detach
             else:
@@ -303,7 +313,7 @@ def _never(*_: object) -> bool:
     return False
 
 
-def make_modes(torch: Any, recorder: Recorder) -> tuple[Any, Any]:
+def make_modes(recorder: Recorder) -> tuple[Any, Any]:
     """Return the function mode and the dispatch mode that report to ``recorder``, both not yet entered."""
 
     from torch.overrides import TorchFunctionMode
