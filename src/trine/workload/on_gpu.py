@@ -112,9 +112,14 @@ def _merged(
 
 
 def _as_lists(op: Operator, workload: Workload) -> Operator:
-    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside."""
-    tensors = [workload.tensors[i] for i in op.outputs or op.inputs]
-    return replace(op, attributes={**op.attributes, "kernels": _launches(tensors, 1)})
+    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside.
+
+    Its inputs are several lists of one length; the first list's tensors are those that it updates.
+    """
+    inputs = [workload.tensors[i] for i in _lists(op, workload)] or [workload.tensors[i] for i in op.outputs]
+    shapes = [tensor.shape for tensor in inputs]
+    depth = next(n for n in range(len(_TENSORS), 0, -1) if shapes == shapes[: len(shapes) // n] * n)
+    return replace(op, attributes={**op.attributes, "kernels": _launches(inputs[: len(inputs) // depth], depth)})
 
 
 def _launches(tensors: list[Tensor], depth: int) -> int:
