@@ -66,12 +66,16 @@ def capture(
         str | None, Option("Write the trace to this folder [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
     ] = None,
     device: Annotated[
-        str, Option("Choose the device of the step; meta: shapes only, no GPU or memory needed [auto].",
-                    "auto|cuda|cpu|meta")
+        str,
+        Option(
+            "Choose the device of the step; meta: shapes only, no GPU or memory needed [auto].", "auto|cuda|cpu|meta"
+        ),
     ] = "auto",
     warmup: Annotated[int | None, Option("Run N warm-up steps [3].")] = None,
     steps: Annotated[int | None, Option("Time N steps without the profiler [5].")] = None,
-    batch: Annotated[int | None, Option("Set the samples of the model that your function returns [1].", panel=JOB)] = None,
+    batch: Annotated[
+        int | None, Option("Set the samples of the model that your function returns [1].", panel=JOB)
+    ] = None,
     sequence: Annotated[
         int | None, Option("Set the tokens of a sample [2048, or the model's positions].", panel=JOB)
     ] = None,
@@ -95,9 +99,7 @@ def capture(
     folder = into if into is not None else f"trace-{function.rpartition(':')[2]}"
     steps_text = "one step" if device == "meta" else f"{warmup or 3} warm-up, {steps or 5} timed and 2 recorded steps"
     say(f"capturing {function}: {steps_text} ...")
-    capture_function(
-        target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite, inputs=inputs
-    )
+    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite, inputs=inputs)
     description = describe(load(folder))
     say(f"trace written to {folder}")
     show(description_text(description), json)

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from trine.errors import InputError
-from trine.workload.pytorch.execution_trace import ABSENT, CallNode, TensorRef
+from trine.workload.pytorch.execution_trace import CallNode, TensorRef
 from trine.workload.raw_trace import AUTOGRAD
 from trine.workload.tracing.meta_devices import Devices
 from trine.workload.tracing.module_paths import ModulePaths
@@ -208,9 +208,7 @@ class Recorder:
 
     # The tree of calls.
 
-    def _add(
-        self, name: str, schema: str, inputs: list[object], outputs: list[object], parent: CallNode
-    ) -> CallNode:
+    def _add(self, name: str, schema: str, inputs: list[object], outputs: list[object], parent: CallNode) -> CallNode:
         number = len(self.nodes) + 1
         node = CallNode(number, name, parent.id, number, -1, 1, 0, False, schema, inputs, outputs)
         node.module = self._modules.path

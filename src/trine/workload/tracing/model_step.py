@@ -45,7 +45,9 @@ def model_inputs(batch: int | None, sequence: int | None, optimizer: str | None)
     return ModelInputs(batch=1 if batch is None else batch, sequence=sequence, optimizer=optimizer or OPTIMIZERS[0])
 
 
-def step_of(function: Callable[[], object], inputs: ModelInputs | None = None, device: str = "meta") -> Callable[[], Any]:
+def step_of(
+    function: Callable[[], object], inputs: ModelInputs | None = None, device: str = "meta"
+) -> Callable[[], Any]:
     """Call ``function`` and return the step to record.
 
     It may return a callable step; a transformers model, for which trine makes token ids and labels; or a model and its
@@ -66,7 +68,9 @@ def step_of(function: Callable[[], object], inputs: ModelInputs | None = None, d
             kind = type(arguments).__name__
             raise InputError(f"returns a model and a {kind}: the model's inputs must be a dict or a tuple of tensors")
         elif inputs is not None and (inputs.batch, inputs.sequence) != (1, None):
-            raise InputError("batch and sequence have no effect: the function returns the model's inputs", field="batch")
+            raise InputError(
+                "batch and sequence have no effect: the function returns the model's inputs", field="batch"
+            )
         return _training_step(model, arguments, sizes.optimizer)
     if inputs is not None:
         text = "batch, sequence and optimizer have no effect: the function returns a step, not a model"
