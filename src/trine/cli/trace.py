@@ -73,9 +73,7 @@ def capture(
     ] = "auto",
     warmup: Annotated[int | None, Option("Run N warm-up steps [3].")] = None,
     steps: Annotated[int | None, Option("Time N steps without the profiler [5].")] = None,
-    batch: Annotated[
-        int | None, Option("Set the samples of the model that your function returns [1].", panel=JOB)
-    ] = None,
+    batch: Annotated[int | None, Option("Set the samples, if your function returns a model [1].", panel=JOB)] = None,
     sequence: Annotated[
         int | None, Option("Set the tokens of a sample [2048, or the model's positions].", panel=JOB)
     ] = None,
@@ -198,11 +196,11 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
     kind = "a training" if trace.is_training else "an inference"
+    times = f"{format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, {trace.launches} CPU launches"
     lines = [
         f"{trace.name}: {kind} step at batch {trace.batch} on {trace.recorded_on}",
         f"read from {trace.source} ({trace.format})",
-        f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
-        f"{trace.launches} CPU launches",
+        f"{trace.num_operators} operators, {times if trace.gpu_time_ps else 'without times'}",
     ]
     if trace.shard is not None:
         lines.append(f"only a part of a model: {trace.shard}")

@@ -14,6 +14,7 @@ from trine.common._version import __version__
 from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.workload.tracing import files
+from trine.workload.tracing.meta_autocast import Autocast
 from trine.workload.tracing.meta_devices import Devices, as_on_gpu
 from trine.workload.tracing.meta_recorder import Recorder, make_modes
 from trine.workload.tracing.module_paths import ModulePaths
@@ -57,9 +58,9 @@ class MetaCapture:
         if self.path is not None:
             files.check_target(self.path, overwrite=self.overwrite)
         torch = import_torch()
-        modules = ModulePaths()
-        self._recorder = Recorder(torch, Devices(torch), modules)
-        for context in (as_on_gpu(), modules.followed(), *make_modes(self._recorder)):
+        autocast, modules = Autocast(torch), ModulePaths()
+        self._recorder = Recorder(torch, Devices(torch), autocast, modules)
+        for context in (as_on_gpu(), autocast.followed(), modules.followed(), *make_modes(self._recorder)):
             self._open.enter_context(context)
         self._recorder.is_on = True
         return self

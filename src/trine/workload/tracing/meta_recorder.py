@@ -17,6 +17,7 @@ from typing import Any
 from trine.errors import InputError
 from trine.workload.pytorch.execution_trace import CallNode, TensorRef
 from trine.workload.raw_trace import AUTOGRAD
+from trine.workload.tracing.meta_autocast import Autocast
 from trine.workload.tracing.meta_devices import Devices
 from trine.workload.tracing.module_paths import ModulePaths
 from trine.workload.tracing.user_code import user_line
@@ -47,13 +48,14 @@ class Frame:
 class Recorder:
     """Records calls while ``is_on``; ``nodes`` are the calls by id, parents before children.
 
-    torch: the imported module. devices: decides where tensors live, and how attention runs. modules: names the module
-    that calls.
+    torch: the imported module. devices: decides where tensors live, and how attention runs. autocast: casts arguments.
+    modules: names the module that calls.
     """
 
-    def __init__(self, torch: Any, devices: Devices, modules: ModulePaths) -> None:
+    def __init__(self, torch: Any, devices: Devices, autocast: Autocast, modules: ModulePaths) -> None:
         self._torch = torch
         self._devices = devices
+        self._autocast = autocast
         self._modules = modules
         self.is_on = False
         self.nodes: list[CallNode] = []
@@ -66,7 +68,7 @@ class Recorder:
         self._storages: list[Any] = []  # keeps them alive, so that no two storages have one address
         self._known_storages: set[int] = set()
         self._dtypes: dict[Any, str] = {}
-        self._schemas: dict[Any, _Schema] = {}
+        self._schemas: dict[Any, Signature] = {}
         self._chosen: dict[tuple[str, int, tuple[str, ...]], Any] = {}
         self.start()
 
@@ -81,6 +83,9 @@ class Recorder:
     def function(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of PyTorch's interface; it becomes one call if PyTorch's library has an operator for it."""
         function, args, kwargs = self._devices.on_meta(function, args, kwargs)
+        if self._autocast.is_on:
+            with mode:  # the casts are calls too
+                args, kwargs = self._autocast.cast(getattr(function, "__name__", ""), args, kwargs)
         if type(function) is FunctionType and self._entered[-1] is not function:
             self._entered.append(function)
             try:
@@ -97,7 +102,7 @@ class Recorder:
         try:
             result = run()
         except RuntimeError as error:
-            self._check_values(error, name or getattr(function, "__name__", "a call"))
+            self._check_values(error, str(name or getattr(function, "__name__", "a call")))
             raise
         finally:
             self._frames.pop()
@@ -220,7 +225,7 @@ class Recorder:
         """Return the call around an operator: a function's, a backward node's, or an annotation."""
         parent = self._backward_node(inputs) or self._annotations[-1]
         frame = next((frame for frame in reversed(self._frames) if frame.name is not None), None)
-        if frame is None or frame.name == name:
+        if frame is None or (frame.node is None and frame.name == name):
             return parent
         if frame.node is None:
             schema = self._schema_of(frame.schema)
@@ -247,22 +252,26 @@ class Recorder:
 
     # Arguments and tensors.
 
-    def _schema_of(self, schema: Any) -> _Schema:
+    def _schema_of(self, schema: Any) -> Signature:
         key = (schema.name, schema.overload_name)
         known = self._schemas.get(key)
         if known is None:
-            arguments = tuple((each.name, each.default_value) for each in schema.arguments if not each.is_out)
-            known = self._schemas[key] = _Schema(schema.name, str(schema), arguments)
+            arguments = tuple(
+                Argument(each.name, each.default_value, each.N or 0) for each in schema.arguments if not each.is_out
+            )
+            known = self._schemas[key] = Signature(schema.name, str(schema), arguments)
         return known
 
-    def _arguments(self, schema: _Schema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[object]:
+    def _arguments(self, schema: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[object]:
         """Return the arguments by position in the schema, as the observer writes them; defaults are filled in."""
-        names = schema.arguments
-        if len(args) > len(names):  # x.reshape(2, 3) for x.reshape((2, 3))
-            args = (*args[: len(names) - 1], list(args[len(names) - 1 :]))
-        values = [self._value(value) for value in args]
-        values += [self._value(kwargs.get(name, default)) for name, default in names[len(args) :]]
-        return values
+        arguments = schema.arguments
+        if len(args) > len(arguments):  # x.reshape(2, 3) for x.reshape((2, 3))
+            args = (*args[: len(arguments) - 1], list(args[len(arguments) - 1 :]))
+        given = (*args, *(kwargs.get(each.name, each.default) for each in arguments[len(args) :]))
+        return [
+            [value] * argument.length if argument.length and isinstance(value, int) else self._value(value)
+            for argument, value in zip(arguments, given, strict=True)
+        ]
 
     def _outputs(self, result: Any) -> list[object]:
         return [self._value(each) for each in result] if isinstance(result, tuple) else self._values((result,))
@@ -293,12 +302,21 @@ class Recorder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Schema:
-    """Signature of an operator: its text, and the name and default of each argument that is no output."""
+class Argument:
+    """An argument of an operator; ``length``: numbers in a list that one number may stand for (a stride), else 0."""
+
+    name: str
+    default: Any
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Signature of an operator: its text, and its arguments without outputs."""
 
     name: str
     text: str
-    arguments: tuple[tuple[str, Any], ...]
+    arguments: tuple[Argument, ...]
 
 
 def _has_meta(value: object) -> bool:

@@ -51,7 +51,8 @@ def step_of(
     """Call ``function`` and return the step to record.
 
     It may return a callable step; a transformers model, for which trine makes token ids and labels; or a model and its
-    inputs, a dict or a tuple. trine runs such a model's forward pass and backward pass, and AdamW. If it returns nothing, or values (a loss), it performed a step itself, and is the step.
+    inputs, a dict or a tuple. trine runs such a model's forward pass, backward pass and AdamW. A function that returns
+    nothing, or values (a loss), performed a step itself, and is the step.
 
     inputs: sizes for a model, None if the user gave none. device: where to make its inputs.
     Raises InputError for any other result, a model whose inputs trine cannot make, and sizes without such a model.
@@ -73,8 +74,8 @@ def step_of(
             )
         return _training_step(model, arguments, sizes.optimizer)
     if inputs is not None:
-        text = "batch, sequence and optimizer have no effect: the function returns a step, not a model"
-        raise InputError(text, field="batch")
+        text = "has no effect: the function returns a step, not a model"
+        raise InputError(text, field="batch, sequence, optimizer")
     if callable(result):
         return result
     if result is None or isinstance(result, torch.Tensor | int | float | str | tuple | list | Mapping):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 
 class ModulePaths:
-    """The path of the innermost module under way, such as ``model.layers.3.mlp``; "" in the model itself and outside."""
+    """The path of the innermost module under way, such as ``model.layers.3.mlp``; "" outside and in the whole model."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -22,7 +23,11 @@ class ModulePaths:
 
         handles = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
         try:
-            yield
+            with warnings.catch_warnings():  # a compiled module calls the hooks twice, once for itself: no harm
+                warnings.filterwarnings(
+                    "ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks"
+                )
+                yield
         finally:
             for handle in handles:
                 handle.remove()

@@ -5,21 +5,27 @@ from __future__ import annotations
 import sys
 import sysconfig
 from pathlib import Path
+from types import FrameType
 
 _TRINE = str(Path(__file__).parents[2])
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+#: Folders of installed code: the standard library and packages.
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_TORCH = str(Path("/", "torch", "_"))[:-1]
 
 
 def user_line() -> str:
-    """Return ``train.py:12`` for the innermost line under way that is in no installed library, else in none of torch."""
-    library = "the step"
-    frame = sys._getframe(1)
+    """Return ``train.py:12``, the innermost line under way that is in no installed package.
+
+    Without such a line, return the innermost one of a package other than PyTorch (a model of transformers).
+    """
+    of_package = "the step"
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        is_torch = f"{Path('/', 'torch', '')}" in file or file.startswith("<")
-        if not file.startswith((_TRINE, *_LIBRARIES)) and not is_torch:
-            return f"{Path(file).name}:{frame.f_lineno}"
-        if library == "the step" and not file.startswith(_TRINE) and not is_torch:
-            library = f"{Path(file).name}:{frame.f_lineno}"
+        line = f"{Path(file).name}:{frame.f_lineno}"
+        if not file.startswith((*_INSTALLED, _TRINE, "<")):
+            return line
+        if of_package == "the step" and not file.startswith((_TRINE, "<")) and _TORCH not in file:
+            of_package = line
         frame = frame.f_back
-    return library
+    return of_package
