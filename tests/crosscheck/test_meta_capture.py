@@ -33,7 +33,7 @@ from trine.workload.tracing.tracer import capture_function  # noqa: E402
 
 pytestmark = pytest.mark.torch
 HAS_TRANSFORMERS = pytest.mark.skipif("not __import__('importlib.util').util.find_spec('transformers')",
-                                      reason="Hugging Face's transformers is not installed")  # fmt: skip
+                                      reason="needs Hugging Face's transformers")  # fmt: skip
 VOCAB, HIDDEN, HEADS, LAYERS, FFN, TOKENS, BATCH = 101, 32, 4, 2, 48, 20, 3
 
 
@@ -146,6 +146,8 @@ def rows(workload: Workload) -> list[tuple[object, ...]]:
             continue
         if "AttentionBackward" in name:  # the kernels keep different sums and random states
             inputs = inputs[:5]
+        if op.phase == BACKWARD:  # an address that a node uses twice looks like two tensors in a CPU's trace
+            inputs = tuple(dict.fromkeys(inputs))
         found.append((name, op.phase, inputs, outputs, None if op.forward_id is None else names[op.forward_id]))
     return found
 
@@ -263,7 +265,9 @@ def test_llama_8b_has_its_parameters_and_flops(llama_8b):
     assert parameters == 2 * embedding + LAYERS_8B * of_layer + norms == 8_030_261_248
     products = 2 * SEQUENCE_8B * (LAYERS_8B * of_layer + embedding)
     scores = LAYERS_8B * 2 * 2 * SEQUENCE_8B**2 * HEADS_8B * HEAD_8B  # q by k, and their softmax by v
-    assert flops(workload, FORWARD) == products + scores == 32_938_104_193_024
+    angles = 2 * SEQUENCE_8B * HEAD_8B // 2  # transformers 5.5 multiplies positions and frequencies as matrices
+    assert products + scores == 32_938_104_193_024
+    assert flops(workload, FORWARD) - products - scores in (0, angles)
     assert flops(workload, BACKWARD) == 2 * (products + scores)
 
 

@@ -61,7 +61,7 @@ CASES = {
     command: [Case(**row) for row in rows]
     for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
 }
-#: ``trace capture`` needs torch; workload/test_capture_files.py flips its options. The others take minutes to
+#: ``trace capture`` needs torch; tests/crosscheck/test_meta_capture.py flips its options. The others take minutes to
 #: simulate; tests/unit/validation/test_validate_options.py flips their options on made-up predictions.
 ELSEWHERE = {
     "trace capture", "validate training", "validate layouts", "validate operators", "validate scaling",

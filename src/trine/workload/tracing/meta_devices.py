@@ -46,7 +46,7 @@ class Devices:
         return function, args, kwargs
 
     def kernel_for(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """Return the call to make: attention as a GPU runs it, anything else as it is."""
+        """Return the call to make; attention runs the kernels of a GPU."""
         if function is self._attention:
             return partial(self._attend, *args, **kwargs)
         return partial(function, *args, **kwargs)

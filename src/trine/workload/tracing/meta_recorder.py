@@ -35,8 +35,8 @@ _NONE = "<None>"
 
 
 @dataclass(slots=True)
-class Frame:
-    """A function under way in the user's thread; ``node`` is its call, None until an operator runs inside it."""
+class FunctionCall:
+    """A function of PyTorch's interface under way; ``node`` is its call, None until an operator runs inside it."""
 
     name: str | None
     schema: Any
@@ -60,7 +60,7 @@ class Recorder:
         self.is_on = False
         self.nodes: list[CallNode] = []
         self._annotations: list[CallNode] = []
-        self._frames: list[Frame] = []
+        self._functions: list[FunctionCall] = []
         self._bodies: dict[Any, Any] = {}
         self._entered: list[Any] = [None]  # Python functions under way
         self._backward: tuple[Any, CallNode] | None = None  # autograd's node and its call
@@ -97,17 +97,17 @@ class Recorder:
         if not self.is_on:
             return run()
         name, schema = self._operator(function, args, kwargs)
-        frame = Frame(name, schema, args, kwargs)
-        self._frames.append(frame)
+        call = FunctionCall(name, schema, args, kwargs)
+        self._functions.append(call)
         try:
             result = run()
         except RuntimeError as error:
             self._check_values(error, str(name or getattr(function, "__name__", "a call")))
             raise
         finally:
-            self._frames.pop()
-        if frame.node is not None and not frame.node.outputs:
-            frame.node.outputs = [self._values(result)] if isinstance(result, list) else self._outputs(result)
+            self._functions.pop()
+        if call.node is not None and not call.node.outputs:
+            call.node.outputs = [self._values(result)] if isinstance(result, list) else self._outputs(result)
         return result
 
     def _body(self, function: FunctionType) -> Any:
@@ -141,7 +141,7 @@ class Recorder:
         return (None, None) if schema is None else (schema.name, schema)
 
     def _overload(self, packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the schema of the first overload with these arguments, None if the packet has none."""
+        """Return the schema of the first overload with these arguments; None without any overload."""
         schemas = [getattr(packet, name)._schema for name in packet.overloads()]
         for schema in schemas:
             names = {argument.name for argument in schema.arguments if not argument.is_out}
@@ -175,7 +175,7 @@ class Recorder:
         if name == "aten::detach":
             node = self._torch._C._current_autograd_node()
             is_kept = node is not None and node.name() == _ACCUMULATE
-            return not is_kept and not (self._frames and self._frames[-1].name == name)
+            return not is_kept and not (self._functions and self._functions[-1].name == name)
         return name in _STATE_MAKERS and any(each.name.startswith("Optimizer.step") for each in self._annotations)
 
     def _run(self, function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -191,7 +191,7 @@ class Recorder:
             return
         name = "aten::item" if name == "aten::_local_scalar_dense" else name
         raise InputError(
-            f"{user_line()}: {name} needs the values of a tensor, and meta tensors have none: take it out of the step "
+            f"{user_line()}: {name} needs the values of a tensor, which meta tensors lack: take it out of the step "
             "(logging, checks for NaN, a loss scaler), or capture with device cpu or cuda"
         ) from error
 
@@ -224,14 +224,14 @@ class Recorder:
     def _parent(self, name: str, inputs: list[object]) -> CallNode:
         """Return the call around an operator: a function's, a backward node's, or an annotation."""
         parent = self._backward_node(inputs) or self._annotations[-1]
-        frame = next((frame for frame in reversed(self._frames) if frame.name is not None), None)
-        if frame is None or (frame.node is None and frame.name == name):
+        call = next((each for each in reversed(self._functions) if each.name is not None), None)
+        if call is None or (call.node is None and call.name == name):
             return parent
-        if frame.node is None:
-            schema = self._schema_of(frame.schema)
-            arguments = self._arguments(schema, frame.args, frame.kwargs)
-            frame.node = self._add(schema.name, schema.text, arguments, [], parent)
-        return frame.node
+        if call.node is None:
+            schema = self._schema_of(call.schema)
+            arguments = self._arguments(schema, call.args, call.kwargs)
+            call.node = self._add(schema.name, schema.text, arguments, [], parent)
+        return call.node
 
     def _backward_node(self, inputs: list[object]) -> CallNode | None:
         """Return the call of the backward node that now runs, None outside the backward pass."""

@@ -1,4 +1,4 @@
-"""The training step of what a user's function returns: a step, a model, or a model and its inputs."""
+"""The training step of a user's function, which returns a step, a model, or a model and its inputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelInputs:
 
 
 def model_inputs(batch: int | None, sequence: int | None, optimizer: str | None) -> ModelInputs | None:
-    """Return sizes with defaults for those that are None; None if all are. Raises InputError as ModelInputs."""
+    """Return the sizes, with defaults in place of None; None without any size. Raises InputError as ModelInputs."""
     if batch is None and sequence is None and optimizer is None:
         return None
     return ModelInputs(batch=1 if batch is None else batch, sequence=sequence, optimizer=optimizer or OPTIMIZERS[0])
@@ -50,11 +50,11 @@ def step_of(
 ) -> Callable[[], Any]:
     """Call ``function`` and return the step to record.
 
-    It may return a callable step; a transformers model, for which trine makes token ids and labels; or a model and its
-    inputs, a dict or a tuple. trine runs such a model's forward pass, backward pass and AdamW. A function that returns
-    nothing, or values (a loss), performed a step itself, and is the step.
+    It may return a callable step, a transformers model, or a model and its inputs (a dict or a tuple). trine makes
+    token ids and labels for a transformers model, and runs forward pass, backward pass and AdamW of a model. A function
+    that returns no object, or values (a loss), performed a step itself, and is the step.
 
-    inputs: sizes for a model, None if the user gave none. device: where to make its inputs.
+    inputs: sizes for a model. device: where to make its inputs.
     Raises InputError for any other result, a model whose inputs trine cannot make, and sizes without such a model.
     """
     import torch
@@ -82,7 +82,7 @@ def step_of(
         return function
     raise InputError(
         f"returns a {type(result).__name__}: it must return a step (a function), a model, or (model, inputs), or "
-        "perform a step and return nothing",
+        "perform a step and return no object",
         field=getattr(function, "__name__", "function"),
     )
 
