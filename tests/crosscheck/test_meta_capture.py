@@ -19,7 +19,7 @@ from trine.compute import Split, kind_of, work
 from trine.compute.kinds import family_of
 from trine.compute.models import make_compute
 from trine.errors import InputError
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Workload
 from trine.software.profile import load_software
 from trine.workload import describe, load
 from trine.workload.on_gpu import on_gpu
@@ -126,7 +126,7 @@ def rows(workload: Workload) -> list[tuple[object, ...]]:
 
     Left out: the Python numbers that a CPU's trace lists as tensors, an undefined tensor, the check for packed
     sequences, autograd nodes without a call inside, and copies by ``reshape``, whose tensors a CPU's trace hides.
-    Attention has a name for each device.
+    Attention has a name for each device. A view's gradient that computes has the kernel's name on meta.
     """
     names = {op.id: op.name for op in workload.operators}
 
@@ -142,7 +142,9 @@ def rows(workload: Workload) -> list[tuple[object, ...]]:
             continue
         name = op.name.replace("FlashAttentionForCpu", "Attention").replace("EfficientAttention", "Attention")
         inputs, outputs = tensors(op.inputs), tensors(op.outputs)
-        if name.endswith("ViewBackward0") and len(inputs) == 1:
+        if name.endswith("ViewBackward0"):
+            name = "aten::add" if len(inputs) > 1 else "aten::clone"
+        if op.phase == BACKWARD and name == "aten::clone":
             continue
         if "AttentionBackward" in name:  # the kernels keep different sums and random states
             inputs = inputs[:5]
@@ -293,7 +295,8 @@ def test_the_modules_name_the_layers(llama_8b):
 def test_a_step_is_close_to_that_of_the_synthesised_model(tmp_path):
     """Two layers of Llama 3 8B in bfloat16 with fused attention on an H100, without the optimizer.
 
-    trine writes its own model with float32 states and fused norms; products and attention are the same.
+    Products and attention are the same. trine's own model takes its norms and rotations from measured passes, whose
+    kernels read strided tensors; the captured ones run at the rate of contiguous tensors.
     """
     sizes = {
         "vocab_size": VOCAB_8B, "hidden_size": HIDDEN_8B, "intermediate_size": FFN_8B, "num_attention_heads": HEADS_8B,
@@ -305,7 +308,7 @@ def test_a_step_is_close_to_that_of_the_synthesised_model(tmp_path):
     )  # fmt: skip
     own = trine.synthesize("llama-3-8b", layers=2, sequence=SEQUENCE_8B, software="pytorch-eager")
     seconds = [passes_ps(workload) / 1e12 for workload in (made, own)]
-    assert seconds[0] == pytest.approx(seconds[1], rel=0.08)
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.06)
 
 
 def passes_ps(workload: Workload) -> int:
@@ -562,5 +565,16 @@ def test_numbers_in_a_call_become_attributes():
     assert (op.attributes["stride"], op.attributes["padding"], op.attributes["groups"]) == ((2, 2), (1, 1), 1)
 
 
-def test_operators_are_records_of_the_waist():
-    assert all(isinstance(op, Operator) for op in trained().operators)
+def test_operators_of_several_kernels_move_the_bytes_of_all():
+    """The gradient of x ** 2, ``grad * (2 * x ** 1)``, has three kernels, which move 2, 2 and 3 tensors; it lists 5."""
+    with trine.capture() as c:
+        x = torch.zeros(64, 32, requires_grad=True)
+        for _ in c:
+            y = x.pow(2)
+            (y + y.view(64, 32)).sum().backward()
+    ops = {op.name.rpartition(": ")[2]: op for op in c.workload.operators if op.phase == BACKWARD}
+    assert ops["PowBackward0"].attributes["kernels"] == 3
+    assert ops["PowBackward0"].attributes["passes"] == pytest.approx(7 / 5, abs=1e-3)
+    assert work(ops["PowBackward0"], c.workload).bytes == pytest.approx(7 * 4 * 64 * 32, rel=1e-3)
+    added = ops["aten::add"]  # the view's gradient adds the sum's: two tensors read, one written
+    assert work(added, c.workload).bytes == 3 * 4 * 64 * 32

@@ -35,6 +35,7 @@ from trine.workload.pytorch.kineto import META, CpuOp, Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
+from trine.workload.pytorch.traffic import with_traffic
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.files import with_meta_beside
@@ -345,7 +346,7 @@ def read_calls(nodes: list[CallNode], name: str) -> RawTrace:
     ]  # fmt: skip
     calls_of_nodes = {node.id: index for index, node in enumerate(nodes)}
     kineto = Kineto(Path(name), ops, [], None, 0, {}, machine=META)
-    return _of_tree(kineto, nodes, calls_of_nodes, ())
+    return with_traffic(_of_tree(kineto, nodes, calls_of_nodes, ()))
 
 
 def _accumulated(top: TopCall) -> tuple[int, int] | None:
