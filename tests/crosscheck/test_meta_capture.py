@@ -339,6 +339,23 @@ def test_every_layout_runs(captured, plan):
         assert result.step_time_ps > 0
 
 
+@HAS_TRANSFORMERS
+def test_experts_have_the_flops_of_the_routed_tokens(tmp_path):
+    """PyTorch's own counter misses grouped products: tokens x experts of a token x three matrices."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=FFN, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=HEADS, num_local_experts=8, num_experts_per_tok=2,
+    )  # fmt: skip
+    sizes = ModelInputs(batch=BATCH, sequence=TOKENS)
+    workload = capture_function(
+        lambda: MixtralForCausalLM(config).bfloat16(), tmp_path / "moe", device="meta", inputs=sizes
+    )
+    grouped = [op for op in workload.operators if "grouped" in op.name and op.phase == FORWARD]
+    assert sum(work(op, workload).flops for op in grouped) == LAYERS * 2 * (BATCH * TOKENS) * 2 * 3 * HIDDEN * FFN
+
+
 # The user's own code.
 
 
