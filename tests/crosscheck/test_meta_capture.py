@@ -452,7 +452,15 @@ def picks_by_mask():
     return lambda: x[x > 0]  # this line is named
 
 
-@pytest.mark.parametrize(("function", "operator"), [(item_of_a_loss, "aten::item"), (picks_by_mask, "aten::index")])
+def reads_in_numpy():
+    x = torch.zeros(4, 3)
+    return lambda: (x + 1).numpy()  # this line is named
+
+
+NEEDS_VALUES = [(item_of_a_loss, "aten::item"), (picks_by_mask, "aten::index"), (reads_in_numpy, "numpy")]
+
+
+@pytest.mark.parametrize(("function", "operator"), NEEDS_VALUES)
 def test_a_step_that_needs_values_is_refused_by_operator_and_line(tmp_path, function, operator):
     source = Path(__file__).read_text().splitlines()
     lines = [
@@ -465,6 +473,13 @@ def test_a_step_that_needs_values_is_refused_by_operator_and_line(tmp_path, func
         capture_function(function, tmp_path / "c", device="meta")
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_data_left_on_the_cpu_are_refused(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    data = numpy.zeros((4, 3), numpy.float32)
+    with pytest.raises(InputError, match="aten::addmm has a tensor on the CPU and one on meta"):
+        capture_function(lambda: lambda: nn.Linear(3, 2)(torch.from_numpy(data)), tmp_path / "c", device="meta")
 
 
 class Silent(nn.Module):

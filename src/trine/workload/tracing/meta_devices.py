@@ -86,6 +86,7 @@ def as_on_gpu() -> Iterator[None]:
             stack.enter_context(_replaced(module, "_get_fused_kernels_supported_devices", _supported_devices))
         masks = sys.modules.get("transformers.masking_utils")
         stack.enter_context(_replaced(masks, "find_packed_sequence_indices", _no_packed_sequence))
+        stack.enter_context(_replaced(torch.cuda, "synchronize", _no_wait))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
 
@@ -95,6 +96,10 @@ def _supported_devices() -> list[str]:
 
 
 def _no_packed_sequence(position_ids: object) -> None:
+    return None
+
+
+def _no_wait(device: object = None) -> None:
     return None
 
 

@@ -101,7 +101,7 @@ class Recorder:
         self._functions.append(call)
         try:
             result = run()
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             self._check_values(error, str(name or getattr(function, "__name__", "a call")))
             raise
         finally:
@@ -185,15 +185,23 @@ class Recorder:
             self._check_values(error, name)
             raise
 
-    def _check_values(self, error: RuntimeError, name: str) -> None:
-        """Raise InputError, of one line, if ``error`` says that the operator needs values, which meta tensors lack."""
-        if "meta" not in str(error).lower() and not isinstance(error, NotImplementedError):
+    def _check_values(self, error: RuntimeError | TypeError, name: str) -> None:
+        """Raise InputError, of one line, for an operator that fails on the meta device alone.
+
+        It needs values, which meta tensors lack, or one of its tensors is on the CPU.
+        """
+        text = str(error).lower()
+        if "meta" not in text and not isinstance(error, NotImplementedError):
             return
         name = "aten::item" if name == "aten::_local_scalar_dense" else name
-        raise InputError(
-            f"{user_line()}: {name} needs the values of a tensor, which meta tensors lack: take it out of the step "
-            "(logging, checks for NaN, a loss scaler), or capture with device cpu or cuda"
-        ) from error
+        if "expected device" in text or "same device" in text:
+            message = "has a tensor on the CPU and one on meta: move data to the model's device in the step"
+        else:
+            message = (
+                "needs the values of a tensor, which meta tensors lack: take it out of the step (logging, checks for "
+                "NaN, a data loader, a loss scaler), or capture with device cpu or cuda"
+            )
+        raise InputError(f"{user_line()}: {name} {message}") from error
 
     def _is_differentiated(self) -> bool:
         """Return whether autograd has made a node for the operator that now runs: its counter has risen."""
