@@ -66,7 +66,8 @@ class Recorder:
         self._backward: tuple[Any, CallNode] | None = None  # autograd's node and its call
         self._sequence = 0
         self._storages: list[Any] = []  # keeps them alive, so that no two storages have one address
-        self._known_storages: set[int] = set()
+        self._storage_numbers: dict[int, int] = {}
+        self._forms: dict[tuple[Any, ...], int] = {}
         self._dtypes: dict[Any, str] = {}
         self._schemas: dict[Any, Signature] = {}
         self._chosen: dict[tuple[str, int, tuple[str, ...]], Any] = {}
@@ -297,16 +298,19 @@ class Recorder:
         return value if isinstance(value, bool | int | float | str) else str(value)
 
     def _tensor(self, tensor: Any) -> TensorRef:
+        """Return a tensor with numbers in the order of appearance; views of one memory in one form are one tensor."""
         storage = tensor.untyped_storage()
-        address = storage._cdata
-        if address not in self._known_storages:
-            self._known_storages.add(address)
+        number = self._storage_numbers.get(storage._cdata)
+        if number is None:
+            number = self._storage_numbers[storage._cdata] = len(self._storage_numbers) + 1
             self._storages.append(storage)
         dtype = self._dtypes.get(tensor.dtype)
         if dtype is None:
             dtype = self._dtypes[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-        offset = tensor.storage_offset()
-        return TensorRef(tensor._cdata, address, offset, tuple(tensor.shape), dtype, tensor.nbytes, tensor.is_meta)
+        offset, shape = tensor.storage_offset(), tuple(tensor.shape)
+        form = (number, offset, shape, tensor.stride(), dtype)
+        id_number = self._forms.setdefault(form, len(self._forms) + 1)
+        return TensorRef(id_number, number, offset, shape, dtype, tensor.nbytes, tensor.is_meta)
 
 
 @dataclass(frozen=True, slots=True)
