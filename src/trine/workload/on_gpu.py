@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trine.compute.cost import num_lists
 from trine.compute.kinds import family_of, kind_of
 from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Parameter, Tensor, Workload
 from trine.software.profile import Software
@@ -117,8 +118,11 @@ def _as_lists(op: Operator, workload: Workload) -> Operator:
     Its inputs are several lists of one length; the first list's tensors are those that it updates.
     """
     inputs = [workload.tensors[i] for i in _lists(op, workload)] or [workload.tensors[i] for i in op.outputs]
-    shapes = [tensor.shape for tensor in inputs]
-    depth = next(n for n in range(len(_TENSORS), 0, -1) if shapes == shapes[: len(shapes) // n] * n)
+    weights = sum(tensor.role == "weight" for tensor in inputs)
+    if "fused" in op.name and weights:
+        depth = len(inputs) // weights
+    else:
+        depth = num_lists(tuple(inputs), call_kind(op.name).removeprefix("foreach_"))
     return replace(op, attributes={**op.attributes, "kernels": _launches(inputs[: len(inputs) // depth], depth)})
 
 

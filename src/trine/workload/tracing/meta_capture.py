@@ -60,9 +60,11 @@ class MetaCapture:
         torch = import_torch()
         autocast, modules = Autocast(torch), ModulePaths()
         self._recorder = Recorder(torch, Devices(torch), autocast, modules)
-        for context in (as_on_gpu(), autocast.followed(), modules.followed(), *make_modes(self._recorder)):
-            self._open.enter_context(context)
-        self._recorder.is_on = True
+        with ExitStack() as stack:  # closed again if one of them fails
+            for context in (as_on_gpu(), autocast.followed(), modules.followed(), *make_modes(self._recorder)):
+                stack.enter_context(context)
+            self._open = stack.pop_all()
+        self._recorder.start()
         return self
 
     def __exit__(

@@ -57,7 +57,7 @@ class Recorder:
         self._devices = devices
         self._autocast = autocast
         self._modules = modules
-        self.is_on = False
+        self.is_on = False  # until start()
         self.nodes: list[CallNode] = []
         self._annotations: list[CallNode] = []
         self._functions: list[FunctionCall] = []
@@ -71,12 +71,12 @@ class Recorder:
         self._dtypes: dict[Any, str] = {}
         self._schemas: dict[Any, Signature] = {}
         self._chosen: dict[tuple[str, int, tuple[str, ...]], Any] = {}
-        self.start()
 
     def start(self) -> None:
         """Record from here on, and forget what was recorded before."""
         root = CallNode(1, "step", 1, 0, -1, 1, 0, True, "", [], [])
         self.nodes, self._annotations, self._backward = [root], [root], None
+        self._sequence = self._torch._C._autograd._get_sequence_nr()
         self.is_on = True
 
     # The user's functions.
