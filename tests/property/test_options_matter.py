@@ -36,6 +36,7 @@ ANSWERS = {
     "run": ("end_s", "makespan_s", "records", "tasks", "links"),
     "calibrate": ("kinds", "fits", "shapes", "operators", "laws"),
     "collective": ("rows", "links", "num_ranks"),
+    "infer": ("ttft_s", "tpot_s", "end_to_end_s", "output_tokens_per_s", "kv_bytes", "largest_concurrency", "gpus"),
     "check": ("verdict", "healthy", "rows", "causes", "hypotheses"),
     "hop": ("end_s", "workers", "sent_bytes", "sent_updates", "shares", "staleness"),
     "chakra run": ("step_time_s", "links", "compute_s", "communication_s"),
@@ -59,12 +60,13 @@ class Case(NamedTuple):
 
 CASES = {
     command: [Case(**row) for row in rows]
-    for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
+    for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
-#: ``trace capture`` needs torch; tests/crosscheck/test_meta_capture.py flips its options. The others take minutes to
-#: simulate; tests/unit/validation/test_validate_options.py flips their options on made-up predictions.
+#: ``trace capture`` and ``measure`` need torch; crosscheck/test_meta_capture.py and measure/test_measure_command.py
+#: flip their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
+#: options on made-up predictions.
 ELSEWHERE = {
-    "trace capture", "validate training", "validate layouts", "validate operators", "validate scaling",
+    "trace capture", "measure", "validate training", "validate layouts", "validate operators", "validate scaling",
     *("plan", "size", "compare", "support", "sweep", "plot"),  # tests/unit/search, decide and experiments
 }  # fmt: skip
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Option, argument, clusters, gpus
-from trine.cli.options import traces as known_traces
+from trine.cli.completions import clusters, gpus
+from trine.cli.completions import traces as known_traces
+from trine.cli.options import OUTPUT, Option, argument
 from trine.cli.output import show, write_json, written
 from trine.cli.progress import RowsLine
 from trine.errors import InputError
@@ -67,7 +68,9 @@ def _fit_cluster(base: str, paths: list[str], output: str | None, json: str | No
 
     if not paths:
         raise InputError("names no log: give the output of nccl-tests", field="LOG")
-    fit = fit_cluster(base, [read_log(path) for path in paths], name=None if output is None else Path(output).stem)
+    logs = [read_log(path) for path in paths]
+    name = None if output is None else Path(output).stem
+    fit = fit_cluster(base, logs, name=name)
     show(fit.details(), json)
     written(output, fit.save, "cluster written to {0}: use it with --cluster {0}")
     write_json(fit, json, "calibrate")

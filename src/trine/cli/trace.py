@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
-from trine.cli.options import models as known
+from trine.cli.completions import gpus, software_profiles, traces
+from trine.cli.completions import models as known
+from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json
 from trine.common.units import finite_number, format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS
@@ -114,10 +115,11 @@ def models(json: Json = None) -> None:
     from trine.workload.synthesis.spec import summary
 
     rows = [summary(load_model(name)) for name in known_models()]
-    cells = [
-        (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        cells.append(
+            (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
+        )
     show_table("{:19} {:>15} {:>9}  {}", ("model", "parameters", "sequence", "shapes"), cells, json)
     write_json({"models": rows}, json, "trace models")
 
@@ -217,11 +219,13 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         lines.append(f"and {len(remaining)} more names, {format_time(time)}")
     if trace.collectives:
         lines += ["", f"{'recorded collective, no compute':34} {'count':>9} {clock:>11} {'bytes':>11}"]
-        lines += [
-            f"{row.operation[:34]:34} {row.count:9} {format_time(row.time_ps):>11} "
-            f"{'not known' if row.size_bytes is None else format_bytes(row.size_bytes):>11}"
-            for row in trace.collectives
-        ]
+        collective_lines = []
+        for row in trace.collectives:
+            collective_lines.append(
+                f"{row.operation[:34]:34} {row.count:9} {format_time(row.time_ps):>11} "
+                f"{'not known' if row.size_bytes is None else format_bytes(row.size_bytes):>11}"
+            )
+        lines += collective_lines
     lines += ["", f"{'tensors':18} {'tensors':>8} {'storages':>9} {'bytes':>11} {'with the batch':>15}"]
     lines += [
         f"{role.role:18} {role.tensors:8} {role.storages:9} {format_bytes(role.size_bytes):>11} {role.scaling:15}"
@@ -233,7 +237,9 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         lines.append(f"{trace.without_gradient} parameters get no gradient")
     patterns = ", ".join(f"{pattern} ({count})" for pattern, count in trace.scaling[:8])
     lines.append(f"dimensions that scale with the batch B: {patterns or 'none'}")
-    lines += [f"missing: {text}" for text in trace.missing] + [f"assumed: {text}" for text in trace.assumptions]
+    missing_lines = [f"missing: {text}" for text in trace.missing]
+    assumed_lines = [f"assumed: {text}" for text in trace.assumptions]
+    lines += missing_lines + assumed_lines
     return "\n".join(lines)
 
 

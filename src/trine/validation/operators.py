@@ -314,7 +314,9 @@ def _table(rows: Sequence[OperatorErrors]) -> list[str]:
         source = "" if question.source == question.gpu else question.source
         percentages = (f"{errors.median:.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}", f"{errors.worst:.0%}")
         lines.append((question.gpu, source, question.operator, question.dtype, f"{errors.count}", *percentages, met))
-    return aligned(lines, 16, left=4) if is_moved else aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
+    if is_moved:
+        return aligned(lines, 16, left=4)
+    return aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:

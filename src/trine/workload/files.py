@@ -104,9 +104,11 @@ def read_json(path: Path, *, strict: bool = False) -> object:
     """
     text = read_text(path)
     try:
+        to_float = _float if strict else _decimal
+        to_constant = _not_a_number if strict else Decimal
+        to_object = _unique if strict else None
         return json.loads(
-            text, parse_float=_float if strict else _decimal, parse_int=_integer,
-            parse_constant=_not_a_number if strict else Decimal, object_pairs_hook=_unique if strict else None,
+            text, parse_float=to_float, parse_int=_integer, parse_constant=to_constant, object_pairs_hook=to_object,
         )  # fmt: skip
     except json.JSONDecodeError as error:
         raise TraceError(f"is not complete JSON: {error.msg}", file=f"{path}:{error.lineno}") from None

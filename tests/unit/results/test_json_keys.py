@@ -52,7 +52,7 @@ LINES = {
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
         f"train {GPT} --tp 2 --cluster dgx-h100 --batch 2 --sequence-parallel --userbuffers",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
-        "--capacity-factor 1 --cluster dgx-h100",
+        "--capacity-factor 1 --micro-batch 1 --expert-overlap --cluster dgx-h100",
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
@@ -65,6 +65,10 @@ LINES = {
     "plan": [
         "plan llama-3.2-1b,layers=3,sequence=512 --gpus 2 --cluster dgx-h100 --global-batch 2 --workers 1 --pareto "
         "--fix recompute=none --fix offload=none --fix cp=1 --from {data}/launch/megatron.sh",
+    ],
+    "infer": [
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --concurrency 2 --spec 2:0.5 --price 2",
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
     ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
@@ -167,13 +171,14 @@ RARE = {
     ),
 }  # fmt: skip
 #: Answers that take seconds.
-SLOW = {"validate-scaling", "study"}
+SLOW = {"result", "validate-scaling", "study"}
 #: Answers that another test compares (its name), or that has no command.
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
     "detail": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
+    "measure": "tests/unit/measure/test_measure_command.py, with a replayed device",
 }
 
 

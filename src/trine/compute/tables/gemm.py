@@ -35,8 +35,9 @@ _TILES = (
     (64, 64, 0.4), (32, 128, 0.4), (16, 128, 0.2),
 )  # fmt: skip
 _SPLITS = (1, 2, 4, 8)
-_ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
-_OUT_BYTES = 2.0
+#: Bytes of an operand's element, and of the result's.
+_ITEM_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
+_OUT_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 2.0, "float4": 2.0}
 _MOST_COPIES = 5
 #: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1
@@ -48,9 +49,9 @@ _PADDED = frozenset({"float4"})
 
 def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
     """Return microseconds of (m, k) x (k, n) alone on ``machine``; the arrays have one shape."""
-    item = _ITEM_BYTES[dtype]
-    spilled = _spilled(m, n, k, machine, item)
-    num_bytes = item * (m * k + k * n) + _OUT_BYTES * m * n
+    item, out = _ITEM_BYTES[dtype], _OUT_BYTES[dtype]
+    spilled = _spilled(m, n, k, machine, item, out)
+    num_bytes = item * (m * k + k * n) + out * m * n
     memory_s = num_bytes * spilled / (machine.bytes_per_s * _MEMORY_SHARE)
     if machine.cache_bytes:
         memory_s = memory_s + num_bytes * (1 - spilled) / machine.cache_bytes_per_s
@@ -61,13 +62,13 @@ def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: 
     return np.asarray(np.maximum(arithmetic, memory_s) * 1e6 + _LAUNCH_US)
 
 
-def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) -> Float64:
+def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float, out: float) -> Float64:
     """Return the share of the bytes that came from memory in the benchmark."""
     if not machine.cache_bytes:
         return np.ones(np.shape(m))
     weights = item * k * n
     copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MOST_COPIES)
-    excess = (copies * weights + item * m * k + _OUT_BYTES * m * n) / machine.cache_bytes - 1
+    excess = (copies * weights + item * m * k + out * m * n) / machine.cache_bytes - 1
     return np.asarray(np.clip(excess / _SPILLING, 0.0, 1.0))
 
 
@@ -155,12 +156,37 @@ class GemmTable:
         if self.dtype not in _PADDED:
             axes.append(_BETWEEN_TILES * ((m % _TILE_ROWS != 0) & (m > _TILE_ROWS)))
         if self._machine.cache_bytes:
-            axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, _ITEM_BYTES[self.dtype]))
+            item, out = _ITEM_BYTES[self.dtype], _OUT_BYTES[self.dtype]
+            axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, item, out))
         return np.stack(axes, axis=-1)
 
     @staticmethod
     def _nearest(axis: Float64, values: Float64, count: int) -> Int64:
         return nearest_few(np.abs(axis[None, :] - values[:, None]), count)
+
+
+class ScatteredGemms(GemmTable):
+    """Measured GEMMs of one GPU and dtype at any shapes: a few hundred, each compared with every query."""
+
+    def __init__(self, shapes: Int64, logs: Float64, machine: Machine, dtype: str) -> None:
+        """shapes: (rows, 3) of m, n, k; logs: natural log of us."""
+        no_axis = np.empty(0, dtype=np.int64)
+        super().__init__(np.empty((0, 0, 0)), (no_axis, no_axis, no_axis), machine, dtype)
+        self._measured_us = {
+            tuple(shape): math.exp(log) for shape, log in zip(shapes.tolist(), logs.tolist(), strict=True)
+        }
+        m, n, k = shapes.T.astype(float)
+        self._points = self._place(m, n, k)
+        self._residuals = logs - np.log(closed_form_us(m, n, k, machine, dtype))
+
+    def measured(self, m: int, n: int, k: int) -> float | None:
+        """Return the measured microseconds of this exact shape, or None."""
+        return self._measured_us.get((m, n, k))
+
+    def _residual(self, queries: Float64) -> Float64:
+        distances = ((self._points[None] - queries[:, None]) ** 2).sum(-1)
+        nearest = nearest_few(distances, _NEIGHBOURS)
+        return kriged(self._points[nearest] / _OCTAVES, self._residuals[nearest], queries / _OCTAVES, _NUGGET)
 
 
 @lru_cache(maxsize=32)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.evidence import ASSUMED, EVIDENCE
 from trine.compute.cost import (
@@ -150,6 +151,8 @@ class SizedTimes:
         rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
         outer = y.shape[-1]
         dtype = dtype_name(x)
+        if dtype == "float32" and stated_precision(source.operator) == "tfloat32":
+            dtype = "tfloat32"
         if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
             # Without tensor cores: the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size 108.
             return operator_time(self._gpu, sizes, work_of(sizes), "float32")
@@ -419,7 +422,9 @@ class TableTimes:
     @property
     def notes(self) -> tuple[str, ...]:
         sources = " and ".join(self._sources) or "no table"
-        text = f"kernel times on the {self._gpu.name}: benchmarks of {sources}"
+        measured = measured_gpu(self._gpu.name)
+        subject = f"the {self._gpu.name}" if measured is None else measured.words
+        text = f"kernel times on {subject}: benchmarks of {sources}"
         products = self._times.tables.product_source()
         error = left_out_error(self._gpu.name, products) if products in self._sources else None
         if error is not None:

@@ -186,7 +186,10 @@ def read_kineto(path: Path) -> Kineto:
         if correlation is not None:
             ends[correlation] = max(kernel.end_ps, ends.get(correlation, 0))
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
-    _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
+    launches_of_kernels = []
+    for c in correlations:
+        launches_of_kernels.append(None if c is None else launches.get(c))
+    _nest(ops, kernels, launches_of_kernels)
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
     kineto = _of_one_device(path, document, ops, kernels, categories, calls)
     busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
@@ -212,7 +215,8 @@ def _queue_waits(launches: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """Return start and length of waits in launches, from (start, end, end of the kernels) of each launch."""
     if not launches:
         return []
-    starts, ends = sorted(each[0] for each in launches), sorted(each[2] for each in launches)
+    starts = sorted(each[0] for each in launches)
+    ends = sorted(each[2] for each in launches)
     usual = sorted(end - start for start, end, _ in launches)[len(launches) // 2]
     return [
         (start, end - start - usual)
@@ -265,8 +269,9 @@ def _of_one_device(
     """
     counts = Counter(kernel.device for kernel in kernels)
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
+    parents = [op.parent for op in ops]
     is_communicating = from_parents(
-        [op.parent for op in ops], False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
+        parents, False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
     )
     computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []
@@ -285,11 +290,12 @@ def _of_one_device(
     }
     gpu = _gpu_name(document, device)
     has_kernels = bool(computing or communication)
+    model = gpu if has_kernels else None
+    machine = None if has_kernels else _machine(categories, gpu)
     return Kineto(
-        path, ops, computing, gpu if has_kernels else None, len(counts), metadata, communication,
-        None if has_kernels else _machine(categories, gpu), kernel_gap_ps=_kernel_gap(computing, calls),
-        launch_call_ps=_launch_call(computing, calls), rank=_distributed(document, "rank"),
-        world_size=_distributed(document, "world_size"),
+        path, ops, computing, model, len(counts), metadata, communication, machine,
+        kernel_gap_ps=_kernel_gap(computing, calls), launch_call_ps=_launch_call(computing, calls),
+        rank=_distributed(document, "rank"), world_size=_distributed(document, "world_size"),
     )  # fmt: skip
 
 
@@ -312,7 +318,10 @@ def _gpu_name(document: dict[str, object], device: int) -> str | None:
     ROCm counts the CPUs as devices too, so kernels have other numbers than the list.
     """
     properties = document.get("deviceProperties")
-    entries = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
+    if isinstance(properties, list):
+        entries = [entry for entry in properties if isinstance(entry, dict)]
+    else:
+        entries = []
     named = [(entry.get("id"), str(entry["name"])) for entry in entries if isinstance(entry.get("name"), str)]
     by_number = next((name for number, name in named if number == device), None)
     names = {name for _, name in named if name.strip()}

@@ -260,7 +260,9 @@ def _profiled_threads(kineto: Mapping[str, Any]) -> list[list[str]]:
         if event.get("cat") in _CALLS and event.get("ph") == "X" and not event["name"].startswith(_STEP_MARK):
             call = (float(event["ts"]), -float(event["dur"]), index, str(event["name"]))
             threads.setdefault(str(event.get("tid")), []).append(call)
-    sequences = [[name for *_, name in sorted(calls)] for calls in threads.values()]
+    sequences = []
+    for calls in threads.values():
+        sequences.append([name for *_, name in sorted(calls)])
     return sorted(sequences, key=lambda names: -len(names))
 
 
@@ -273,7 +275,10 @@ def _observed_threads(execution_trace: Mapping[str, Any]) -> list[list[str]]:
             values = {attribute["name"]: attribute["value"] for attribute in node["attrs"]}
         if values["rf_id"]:
             threads.setdefault(values["tid"], []).append((node["id"], node["name"]))
-    return [[name for _, name in sorted(calls)] for calls in threads.values()]
+    sequences = []
+    for calls in threads.values():
+        sequences.append([name for _, name in sorted(calls)])
+    return sequences
 
 
 def _common_start(first: list[str], second: list[str]) -> int:

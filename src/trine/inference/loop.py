@@ -1,0 +1,230 @@
+"""A closed loop: clients that each keep one request in flight, and an engine that batches them step by step.
+
+The loop follows the engine's scheduler step by step, but jumps over decode steps during which no request starts or
+ends. All clients start at once, as benchmarks do. Means are over all requests of a client: the first wave, and further
+ones like those measured here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import fmean
+
+from trine.inference.engines import EngineProfile
+from trine.inference.steps import PromptChunk, Step, StepTimer
+
+#: Waves of requests that run: the first, and those that stand for all later ones. Loops of more steps take the closed
+#: form.
+_WAVES, _MAX_STEPS = 3, 10_000
+#: Requests of a client: benchmarks send ten prompts per client (InferenceX, benchmark_lib.sh).
+REQUESTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLoad:
+    """Requests of one replica. prompt: tokens that are not in the prefix cache; cached: those that are.
+
+    budget, running: limits of a step. tokens_per_step: of one sequence, above 1 with speculation; drafts: of a step.
+    spread: largest deviation of a length from the mean, as a share of it; lengths are uniform between.
+    """
+
+    clients: int
+    prompt: int
+    cached: int
+    output: int
+    budget: int
+    running: int
+    tokens_per_step: float = 1.0
+    drafts: int = 0
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """Means over requests in microseconds: time to first token, per further token, and end to end."""
+
+    ttft_us: float
+    tpot_us: float
+    end_to_end_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A finished request in microseconds: to its first token, and to its last; number of its tokens."""
+
+    first_us: float
+    last_us: float
+    tokens: int
+
+    @property
+    def tpot_us(self) -> float:
+        """Time per token after the first."""
+        return (self.last_us - self.first_us) / max(self.tokens - 1, 1)
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    start_us: float
+    left: int
+    prompt: int
+    output: int
+    done: int = 0
+
+
+class ClosedLoop:
+    """One run of a load through an engine's scheduler."""
+
+    def __init__(self, timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> None:
+        self._timer, self._load, self._batching = timer, load, engine.batching
+        self._now_us = 0.0
+        self._steps = 0
+        self._number = 0
+        self._waiting: deque[_Request] = deque()
+        self._decoding: list[tuple[int, int, _Request, float]] = []
+        self._context = 0
+        self._finished: list[_Finished] = []
+        for _ in range(load.clients):
+            self._send()
+
+    def run(self) -> LoopTimes:
+        """Return the means of the measured waves."""
+        clients = self._load.clients
+        while len(self._finished) < _WAVES * clients:
+            self._advance()
+        first, later = self._finished[:clients], self._finished[clients:]
+        return LoopTimes(
+            ttft_us=_mean([request.first_us for request in first], [request.first_us for request in later]),
+            tpot_us=_mean([request.tpot_us for request in first], [request.tpot_us for request in later]),
+            end_to_end_us=_mean([request.last_us for request in first], [request.last_us for request in later]),
+        )
+
+    def _send(self) -> None:
+        """Let a client send its next request."""
+        spread = self._load.spread
+        prompt = max(1, round(self._load.prompt * (1 + spread * (2 * _van_der_corput(self._number, 2) - 1))))
+        output = max(1, round(self._load.output * (1 + spread * (2 * _van_der_corput(self._number, 3) - 1))))
+        self._number += 1
+        self._waiting.append(_Request(self._number, self._now_us, prompt, prompt, output))
+
+    def _advance(self) -> None:
+        """Run one step, or the decode steps until a request ends."""
+        chunks, requests = self._chunks()
+        decodes = len(self._decoding)
+        if chunks:
+            mixes = self._batching != "prefill-first"
+            step = self._step(decodes if mixes else 0, chunks, 0)
+            self._pass(step, 1 if mixes else 0)
+            for request in requests:
+                self._first_token(request)
+            return
+        count = max(1, self._decoding[0][0] - self._steps)
+        self._pass(self._step(decodes, (), count), count)
+
+    def _step(self, decodes: int, chunks: tuple[PromptChunk, ...], ahead: int) -> Step:
+        """Return a step at the mean context over the next ``ahead`` steps."""
+        context = 0.0
+        if decodes:
+            context = self._context / decodes + max(ahead - 1, 0) / 2 * self._load.tokens_per_step
+        return Step(decodes, context, chunks, self._load.drafts)
+
+    def _pass(self, step: Step, count: int) -> None:
+        """Let ``count`` steps pass, and end the requests that have all their tokens."""
+        self._now_us += self._timer.time(step).us * max(count, 1)
+        self._steps += count
+        self._context += round(count * len(self._decoding) * self._load.tokens_per_step)
+        while self._decoding and self._decoding[0][0] <= self._steps and count:
+            _, _, request, first_us = heapq.heappop(self._decoding)
+            self._context -= self._load.cached + request.prompt + request.output - 1
+            self._finished.append(
+                _Finished(first_us - request.start_us, self._now_us - request.start_us, request.output)
+            )
+            self._send()
+        self._context = max(self._context, 0)
+
+    def _first_token(self, request: _Request) -> None:
+        """Move a prompt whose last chunk ran to the decoding requests."""
+        if request.output == 1:
+            waited_us = self._now_us - request.start_us
+            self._finished.append(_Finished(waited_us, waited_us, 1))
+            self._send()
+            return
+        steps = math.ceil((request.output - 1) / self._load.tokens_per_step)
+        self._context += self._load.cached + request.prompt
+        heapq.heappush(self._decoding, (self._steps + steps, request.number, request, self._now_us))
+
+    def _budget(self, decoded: int) -> int:
+        """Return the tokens that prompts may take in a step beside ``decoded`` tokens.
+
+        An engine without chunks of prompts is configured so that one prompt fits beside all decodes.
+        """
+        if self._batching == "prefill-first":
+            return self._load.budget
+        left = self._load.budget - decoded
+        return max(left, 1) if self._batching == "whole-prompts" else left
+
+    def _chunks(self) -> tuple[tuple[PromptChunk, ...], list[_Request]]:
+        """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
+        free = self._load.running - len(self._decoding)
+        budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
+        chunks: list[PromptChunk] = []
+        complete: list[_Request] = []
+        while self._waiting and free > 0 and budget > 0:
+            request = self._waiting[0]
+            new = min(request.left, budget)
+            if self._batching == "whole-prompts" and new < request.left:
+                if chunks:
+                    break
+                new = request.left
+            chunks.append(PromptChunk(new, self._load.cached + request.done))
+            request.left -= new
+            request.done += new
+            budget -= new
+            if request.left:
+                break
+            complete.append(self._waiting.popleft())
+            free -= 1
+        return tuple(chunks), complete
+
+
+def closed_loop(timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> LoopTimes:
+    """Return the means of a load, step by step; of very many steps, by :func:`closed_form`."""
+    steps = _WAVES * load.clients * (load.prompt / load.budget + (2 if load.spread else 0))
+    return closed_form(timer, load) if steps > _MAX_STEPS else ClosedLoop(timer, engine, load).run()
+
+
+def closed_form(timer: StepTimer, load: ClientLoad) -> LoopTimes:
+    """Return the means of clients in step: all prompts one after the other, then all decode steps.
+
+    A prompt waits for half of the others on average; a request lasts for all prompts and its own decode steps.
+    """
+    chunks = [
+        PromptChunk(min(load.budget, load.prompt - done), load.cached + done)
+        for done in range(0, load.prompt, load.budget)
+    ]
+    prompt_us = sum(timer.time(Step(chunks=(chunk,))).us for chunk in chunks)
+    steps = math.ceil((load.output - 1) / load.tokens_per_step)
+    context = load.cached + load.prompt + load.output / 2
+    decode_us = steps * timer.time(Step(load.clients, context, drafts=load.drafts)).us
+    ttft_us = (load.clients + 1) / 2 * prompt_us
+    last_us = load.clients * prompt_us + decode_us
+    return LoopTimes(ttft_us, (last_us - ttft_us) / max(load.output - 1, 1), last_us)
+
+
+def _mean(first: list[float], later: list[float]) -> float:
+    """Return the mean over the requests of a client: one of the first wave, the others later."""
+    return (fmean(first) + (REQUESTS - 1) * fmean(later)) / REQUESTS
+
+
+def _van_der_corput(number: int, base: int) -> float:
+    """Return a low-discrepancy number in (0, 1): the digits of ``number`` behind the point, in reverse."""
+    number += 1
+    value, weight = 0.0, 1.0
+    while number:
+        weight /= base
+        value += weight * (number % base)
+        number //= base
+    return value
