@@ -62,8 +62,8 @@ CASES = {
     command: [Case(**row) for row in rows]
     for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
-#: ``trace capture`` and ``measure`` need torch; workload/test_capture_files.py and measure/test_measure_command.py flip
-#: their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
+#: ``trace capture`` and ``measure`` need torch; crosscheck/test_meta_capture.py and measure/test_measure_command.py
+#: flip their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
 #: options on made-up predictions.
 ELSEWHERE = {
     "trace capture", "measure", "validate training", "validate layouts", "validate operators", "validate scaling",

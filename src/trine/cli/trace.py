@@ -66,26 +66,39 @@ def capture(
     into: Annotated[
         str | None, Option("Write the trace to this folder [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
     ] = None,
-    device: Annotated[str, Option("Choose the device of the step [auto].", "auto|cuda|cpu")] = "auto",
-    warmup: Annotated[int, Option("Run N warm-up steps [3].")] = 3,
-    steps: Annotated[int, Option("Time N steps without the profiler [5].")] = 5,
+    device: Annotated[
+        str,
+        Option(
+            "Choose the device of the step; meta: shapes only, no GPU or memory needed [auto].", "auto|cuda|cpu|meta"
+        ),
+    ] = "auto",
+    warmup: Annotated[int | None, Option("Run N warm-up steps [3].")] = None,
+    steps: Annotated[int | None, Option("Time N steps without the profiler [5].")] = None,
+    batch: Annotated[int | None, Option("Set the samples, if your function returns a model [1].", panel=JOB)] = None,
+    sequence: Annotated[
+        int | None, Option("Set the tokens of a sample [2048, or the model's positions].", panel=JOB)
+    ] = None,
+    optimizer: Annotated[str | None, Option("Choose the form of AdamW's step [fused].", "fused|foreach", JOB)] = None,
     overwrite: Annotated[
         bool, Option("Replace an existing trace.", None, OUTPUT, ("--overwrite/--no-overwrite",))
     ] = False,
     json: Json = None,
 ) -> None:
-    """Record one training step of your function with PyTorch's profiler (needs trine[capture]).
+    """Record one training step of your PyTorch function or model, on a GPU or without one (needs trine[capture]).
 
-    Example: trine trace capture train.py:step --output my-trace
+    Example: trine trace capture train.py:step --device meta --output my-trace
     """
     from dataclasses import asdict
 
     from trine.workload import capture_function, describe, load, load_function
+    from trine.workload.tracing.model_step import model_inputs
 
+    inputs = model_inputs(batch, sequence, optimizer)
     target = load_function(function)
     folder = into if into is not None else f"trace-{function.rpartition(':')[2]}"
-    say(f"capturing {function}: {warmup} warm-up, {steps} timed and 2 recorded steps ...")
-    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
+    steps_text = "one step" if device == "meta" else f"{warmup or 3} warm-up, {steps or 5} timed and 2 recorded steps"
+    say(f"capturing {function}: {steps_text} ...")
+    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite, inputs=inputs)
     description = describe(load(folder))
     say(f"trace written to {folder}")
     show(description_text(description), json)
@@ -185,11 +198,11 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
     kind = "a training" if trace.is_training else "an inference"
+    times = f"{format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, {trace.launches} CPU launches"
     lines = [
         f"{trace.name}: {kind} step at batch {trace.batch} on {trace.recorded_on}",
         f"read from {trace.source} ({trace.format})",
-        f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
-        f"{trace.launches} CPU launches",
+        f"{trace.num_operators} operators, {times if trace.gpu_time_ps else 'without times'}",
     ]
     if trace.shard is not None:
         lines.append(f"only a part of a model: {trace.shard}")

@@ -264,12 +264,12 @@ def _optimizer(sizes: Resized) -> Cost:
     if not outputs and "fused" in name:
         outputs = tuple(t for t in sizes.inputs if t.role in ("weight", "optimizer_state"))
     elif not outputs:
-        outputs = sizes.inputs[: len(sizes.inputs) // _num_lists(sizes.inputs, stem)]
+        outputs = sizes.inputs[: len(sizes.inputs) // num_lists(sizes.inputs, stem)]
     num_elements = sum({t.id: elements(t) for t in outputs}.values())
     return num_elements * _OPTIMIZER_FLOPS.get(stem, 1), moved(sizes.inputs) + moved(outputs)
 
 
-def _num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
+def num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
     """Return the number of equally long tensor lists of a foreach operator; repeating shapes tell 2 lists from 1."""
     known = _OPTIMIZER_LISTS.get(stem)
     if known is not None:

@@ -19,8 +19,10 @@ MAX_BYTES = 2 * 2**30
 #: A compressed trace larger than this many bytes after decompression may not exceed its file by MAX_RATIO. JSON traces
 #: compress 10 to 60 times; deflate at its best (one repeated byte) reaches 1032.
 RATIO_FROM_BYTES, MAX_RATIO = 64 * 2**20, 400
-#: Longest number, in characters, that a trace may hold.
+#: Longest whole number, in characters, that a trace may hold.
 MAX_DIGITS = 30
+#: Longest fraction, and its largest power of ten. PyTorch writes the least float32, -3.4e38, in 47 characters.
+MAX_FRACTION, MAX_POWER = 64, 40
 _CHUNK = 4 * 2**20
 
 
@@ -66,8 +68,8 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> Decimal:
-    number = Decimal(text) if len(text) <= MAX_DIGITS else Decimal(0)
-    if len(text) > MAX_DIGITS or (number and abs(number.adjusted()) > MAX_DIGITS):
+    number = Decimal(text) if len(text) <= MAX_FRACTION else Decimal(0)
+    if len(text) > MAX_FRACTION or (number and abs(number.adjusted()) > MAX_POWER):
         raise _NumberError(f"holds a number out of range: {text[:40]}")
     return number
 

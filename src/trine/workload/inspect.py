@@ -117,7 +117,7 @@ def _by_name(workload: Workload, total: int) -> tuple[Total, ...]:
     for op in workload.operators:
         groups.setdefault((op.name, op.phase), []).append(op)
     totals = [_total(name, phase, ops, total) for (name, phase), ops in groups.items()]
-    return tuple(sorted(totals, key=lambda t: (-t.gpu_time_ps, t.name, t.phase)))
+    return tuple(sorted(totals, key=lambda t: (-t.gpu_time_ps, -t.count, t.name, t.phase)))
 
 
 def _role(workload: Workload, role: str) -> RoleTotal:

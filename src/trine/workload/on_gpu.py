@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trine.compute.cost import num_lists
 from trine.compute.kinds import family_of, kind_of
 from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Parameter, Tensor, Workload
 from trine.software.profile import Software
@@ -116,9 +117,17 @@ def _merged(
 
 
 def _as_lists(op: Operator, workload: Workload) -> Operator:
-    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside."""
-    tensors = [workload.tensors[i] for i in op.outputs or op.inputs]
-    return replace(op, attributes={**op.attributes, "kernels": _launches(tensors, 1)})
+    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside.
+
+    Its inputs are several lists of one length; the first list's tensors are those that it updates.
+    """
+    inputs = [workload.tensors[i] for i in _lists(op, workload)] or [workload.tensors[i] for i in op.outputs]
+    weights = sum(tensor.role == "weight" for tensor in inputs)
+    if "fused" in op.name and weights:
+        depth = len(inputs) // weights
+    else:
+        depth = num_lists(tuple(inputs), call_kind(op.name).removeprefix("foreach_"))
+    return replace(op, attributes={**op.attributes, "kernels": _launches(inputs[: len(inputs) // depth], depth)})
 
 
 def _launches(tensors: list[Tensor], depth: int) -> int:

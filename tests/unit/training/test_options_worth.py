@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from click.testing import CliRunner
 from pipelines import US, run, stack
-from transformers import Transformer
+from small_transformers import Transformer
 
 import trine
 from trine.cli.main import app

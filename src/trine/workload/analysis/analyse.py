@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from trine.common.units import format_bytes
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Parameter, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
 from trine.workload.analysis.aten_schema import MAKERS
 from trine.workload.analysis.shape_rules import (
     RULES,
@@ -409,24 +409,25 @@ def _tensor(raw: RawTrace, tensor: int, role: str, batch_dims: tuple[int, ...]) 
 def _layers(raw: RawTrace, links: tuple[int | None, ...]) -> list[str]:
     """Name layers: ``conv2d.3`` is the third such forward operator; backward operators take their forward's layer.
 
+    The path of the calling module goes before the name: ``layers.0.mlp.linear.5``.
     A backward operator without one (the sum of two gradients) belongs to the layer of the backward operator before it.
     """
     counts: dict[str, int] = {}
 
-    def new_layer(name: str) -> str:
-        kind = call_kind(name)
+    def new_layer(op: Operator) -> str:
+        kind = call_kind(op.name)
         counts[kind] = counts.get(kind, 0) + 1
-        return f"{kind}.{counts[kind]}"
+        return f"{op.layer}.{kind}.{counts[kind]}" if op.layer else f"{kind}.{counts[kind]}"
 
     layers = []
     for op in raw.operators:
         layers.append("optimizer" if op.phase == OPTIMIZER else "")
     for index, op in enumerate(raw.operators):
         if op.phase == FORWARD:
-            layers[index] = new_layer(op.name)
+            layers[index] = new_layer(op)
     before = ""
     for index, (op, link) in enumerate(zip(raw.operators, links, strict=True)):
         if op.phase == BACKWARD:
-            before = layers[link] if link is not None else before or new_layer(op.name)
+            before = layers[link] if link is not None else before or new_layer(op)
             layers[index] = before
     return layers

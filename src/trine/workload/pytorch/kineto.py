@@ -38,13 +38,18 @@ _MACHINES = (
     ("cuda_runtime", "a GPU whose kernels were not recorded"),
     ("hip_runtime", "a GPU whose kernels were not recorded"),
 )
+#: Machine of a step on tensors without memory, which has shapes and no times.
+META = "meta tensors"
 #: Largest time stamp: year 2500 in microseconds since 1970.
 _MAX_US = 17 * 10**15
 
 
 @dataclass(slots=True)
 class CpuOp:
-    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` its own kernel launches."""
+    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` its own kernel launches.
+
+    ``module``: the path of the calling module, "" if unknown.
+    """
 
     event: int
     name: str
@@ -55,6 +60,7 @@ class CpuOp:
     args: Mapping[str, object]
     parent: int | None = None
     kernels: list[int] = field(default_factory=list)
+    module: str = ""
 
     def number(self, name: str) -> int | None:
         value = self.args.get(name)

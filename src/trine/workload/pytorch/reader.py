@@ -6,6 +6,7 @@ of the optimizer. Its time is the time of its kernels; overlapping kernels count
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -29,11 +30,12 @@ from trine.workload.analysis.analyse import analyse
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.workload.pytorch.communication import is_layout
 from trine.workload.pytorch.execution_trace import CallNode, read_execution_trace
-from trine.workload.pytorch.kineto import Kineto, read_kineto
+from trine.workload.pytorch.kineto import META, CpuOp, Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.meta_storages import separate
 from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
+from trine.workload.pytorch.traffic import with_traffic
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.files import with_meta_beside
@@ -311,6 +313,13 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     separate(nodes)
     calls_of_nodes, method = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, calls_of_nodes)
+    return _of_tree(kineto, nodes, calls_of_nodes, (f"the two files were joined by {method}",))
+
+
+def _of_tree(
+    kineto: Kineto, nodes: list[CallNode], calls_of_nodes: Mapping[int, int], assumptions: tuple[str, ...]
+) -> RawTrace:
+    """Return the trace of a step from its tree of calls, and the profiler's calls for its nodes."""
     step = find_step(kineto, set(calls_of_nodes.values()))
     rows, notes = find_rows(kineto, step)
     table = TensorTable()
@@ -331,8 +340,25 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     return RawTrace(
         **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
-        assumptions=(*step.notes, *notes, f"the two files were joined by {method}"),
+        assumptions=(*step.notes, *notes, *assumptions),
     )  # fmt: skip
+
+
+def read_calls(nodes: list[CallNode], name: str) -> RawTrace:
+    """Return the step that a tree of calls on meta tensors records; operators take no time.
+
+    nodes: numbered from 1, parents before children, each meta tensor with the storage that it has in PyTorch.
+    """
+    ops = [
+        CpuOp(
+            node.id, node.name, node.id, node.id, node.tid, node.annotation, {"Sequence number": node.seq_id},
+            None if node.parent == node.id else node.parent - 1, module=node.module,
+        )
+        for node in nodes
+    ]  # fmt: skip
+    calls_of_nodes = {node.id: index for index, node in enumerate(nodes)}
+    kineto = Kineto(Path(name), ops, [], None, 0, {}, machine=META)
+    return with_traffic(_of_tree(kineto, nodes, calls_of_nodes, ()))
 
 
 def _accumulated(top: TopCall) -> tuple[int, int] | None:
@@ -469,7 +495,7 @@ def _operator(
     launch_duration_ps = end - begin if launched else None
     kernel_times_ps = tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels)
     return Operator(
-        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs,
+        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs, layer=op.module,
         gpu_time_ps=gpu_time_ps, forward_id=forward_id, launch_start_ps=launch_start_ps,
         launch_duration_ps=launch_duration_ps, kernel_times_ps=kernel_times_ps,
         attributes=_attributes(operands.values) if row.launches is None else
@@ -485,6 +511,8 @@ def _attributes(values: Mapping[str, object]) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     """Return a JSON value as an immutable one, or None if it cannot be an attribute."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, bool | int | str):
         return value if not isinstance(value, str) or len(value) <= 200 else None
     if isinstance(value, Decimal):

@@ -11,7 +11,7 @@ from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
 from trine.workload.pytorch import communication
 from trine.workload.pytorch.calls import NO_KERNEL
-from trine.workload.pytorch.kineto import CpuOp, KernelEvent, Kineto, parent_name
+from trine.workload.pytorch.kineto import META, CpuOp, KernelEvent, Kineto, parent_name
 from trine.workload.raw_trace import AUTOGRAD, call_kind
 
 
@@ -120,8 +120,11 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     phases = step.phases
     notes: list[str] = []
     if not kineto.kernels and not kineto.communication:
-        why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
-        notes.append(f"{why}: the recorded time of an operator is the CPU time of its outermost call")
+        if kineto.machine == META:
+            notes.append(f"it was recorded on {META}, which have shapes and no times")
+        else:
+            why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
+            notes.append(f"{why}: the recorded time of an operator is the CPU time of its outermost call")
         calls = [i for i in step.tops if not communication.is_exchange(kineto.ops[i].name)]
         launches = _launches(kineto.ops)
         return [

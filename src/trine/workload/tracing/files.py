@@ -35,6 +35,8 @@ KINETO_FILE = "kineto.json.gz"
 EXECUTION_TRACE_FILE = "execution_trace.json.gz"
 META_FILE = "meta.json"
 CAPTURE_FILES = (EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE)
+#: The only file of a capture on the meta device, in trine's own format.
+STEP_FILE = "step.trine.json.gz"
 
 FORMAT, VERSION = "trine-capture", 1
 _Text = Annotated[str, Field(max_length=1000)]
@@ -141,7 +143,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if path.is_symlink() or not path.is_dir():
         raise InputError("exists and is not a directory; a capture is a directory: choose another name", file=path)
     entries = sorted(entry.name for entry in path.iterdir())
-    strangers = [name for name in entries if name not in CAPTURE_FILES]
+    strangers = [name for name in entries if name not in (*CAPTURE_FILES, STEP_FILE)]
     if strangers:
         raise InputError(f"exists and holds other files ({strangers[0]!r}): choose another name", file=path)
     if entries and not overwrite:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from trine.common.arguments import check_whole, named_arguments
-from trine.errors import InputError, MissingExtraError, nearest
+from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
 from trine.workload.tracing.files import (
@@ -30,8 +30,11 @@ from trine.workload.tracing.files import (
     write_meta,
 )
 from trine.workload.tracing.machine import describe_machine
+from trine.workload.tracing.meta_capture import MetaCapture
+from trine.workload.tracing.model_step import ModelInputs, step_of
+from trine.workload.tracing.torch_import import import_torch
 
-DEVICES = ("auto", "cuda", "cpu")
+DEVICES = ("auto", "cuda", "cpu", "meta")
 _RECORDED = 2  # one step with the observer, one with the profiler
 #: Maximum number of warm-up steps, and of timed steps.
 MAX_STEPS = 100_000
@@ -63,7 +66,7 @@ class Capture:
         self, path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3, timed: int = 5,
         name: str | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
-        if device not in DEVICES:
+        if device not in DEVICES[:-1]:
             raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
         self.path = Path(path)
         self.device = device
@@ -90,7 +93,7 @@ class Capture:
         return self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
 
     def __enter__(self) -> Capture:
-        self._torch = _import_torch()
+        self._torch = import_torch()
         self.device = _resolve_device(self.device, self._torch)
         if self._torch.autograd._profiler_enabled():
             raise InputError("a PyTorch profiler is running already: capture outside of it")
@@ -216,43 +219,55 @@ class Capture:
 
 @named_arguments
 def capture(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     device: str = "auto",
-    warmup: int = 3,
-    timed: int = 5,
+    warmup: int | None = None,
+    timed: int | None = None,
     name: str | None = None,
     overwrite: bool = False,
-) -> Capture:
-    """Capture the loop around the user's own training step; see :class:`Capture`."""
+) -> Capture | MetaCapture:
+    """Capture the user's own training step.
+
+    path: the directory to create; None writes nothing. device: ``cuda``, ``cpu`` or ``auto`` records the loop around
+    the step (:class:`Capture`); ``meta``, the default without a path, records one step without memory or a GPU
+    (:class:`trine.workload.tracing.meta_capture.MetaCapture`).
+    """
+    device = "meta" if path is None and device == "auto" else device
+    if device == "meta":
+        refuse_steps(warmup, timed)
+        return MetaCapture(path, name=name, overwrite=overwrite)
+    if path is None:
+        raise InputError(f"a capture on {device!r} writes files: name a directory for them", field="path")
+    warmup, timed = 3 if warmup is None else warmup, 5 if timed is None else timed
     return Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
 
 
 def capture_function(
-    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3,
-    timed: int = 5, name: str | None = None, overwrite: bool = False,
+    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int | None = None,
+    timed: int | None = None, name: str | None = None, overwrite: bool = False, inputs: ModelInputs | None = None,
 ) -> Workload:  # fmt: skip
-    """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
+    """Capture the step of ``function``; return the workload.
 
-    The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
-    Parameters and errors as for :class:`Capture`; exceptions of ``function`` pass through.
+    function: it returns a step, a model, or a model and its inputs, or performs the step itself
+    (:func:`trine.workload.tracing.model_step.step_of`). Its first call decides between these; if it performs a step,
+    that is one more warm-up step. inputs: sizes for a model. Other parameters and errors as for :func:`capture`;
+    exceptions of ``function`` pass through.
     """
-    session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
+    session = capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
     with session:
-        result = function()
-        step: Callable[[], object] = result if callable(result) else function
+        step = step_of(function, inputs, session.device)
         for _ in session:
             step()
     assert session.workload is not None  # set when the block is left without an error
     return session.workload
 
 
-def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError("capturing a trace", "capture", "torch") from error
-    return torch
+def refuse_steps(warmup: int | None, timed: int | None) -> None:
+    """Raise InputError for numbers of steps, which a capture on the meta device does not repeat."""
+    for field, value in (("warmup", warmup), ("timed", timed)):
+        if value is not None:
+            raise InputError("has no effect with device meta, which records one step", field=field)
 
 
 def _resolve_device(device: str, torch: Any) -> str:
