@@ -127,7 +127,7 @@ def decode_reach(mixer: Mixer, contexts: Float64) -> Float64:
         limit = window if mixer.indexer is None else mixer.indexer.top_k
         return np.minimum(contexts, limit) if limit else contexts
     if isinstance(mixer, CompressedAttention):
-        return np.minimum(contexts, mixer.window) + compressed_keys(mixer, contexts)
+        return np.asarray(np.minimum(contexts, mixer.window) + compressed_keys(mixer, contexts))
     return np.zeros(len(contexts))
 
 
@@ -135,7 +135,7 @@ def prefill_pairs(mixer: Mixer, new: Float64, cached: Float64) -> Float64:
     """Return the pairs of query and key of each chunk, as :meth:`StepTimer.prefill_us` counts them."""
     if isinstance(mixer, LatentAttention):
         reach = cached if mixer.indexer is None else np.minimum(cached, mixer.indexer.top_k)
-        return new * reach + new * new / 2
+        return np.asarray(new * reach + new * new / 2)
     pairs = new * cached + new * new / 2
     if isinstance(mixer, CompressedAttention):
         return np.minimum(pairs, new * (mixer.window + np.floor(compressed_keys(mixer, new + cached))))

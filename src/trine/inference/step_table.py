@@ -27,7 +27,7 @@ from trine.inference.steps import PromptChunk, StepTimer
 #: Largest tokens of a step.
 MAX_STEP_TOKENS = int(TOKENS[-1])
 #: Largest deviation of a table from the direct computation, as a share of the step's time.
-TABLE_ERROR = 0.002
+TABLE_ERROR = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StepTable:
 
     def __init__(self, timer: StepTimer) -> None:
         self.timer = timer
-        self._points = TOKENS.tolist()
+        self._points: list[float] = TOKENS.tolist()
         self._tokens_us: list[float] = timer.tokens_us().tolist()
         self._head_us: list[float] = timer.head_us().tolist()
         self._attention = [(AttentionTable(timer, mixer), count) for mixer, count in timer.mixers.items()]

@@ -75,7 +75,7 @@ def step_time(
     """Predict the time of one step of an inference engine: GPU, communication and exposed CPU time.
 
     The first call for a model, cluster and layout computes tables in up to a second; further calls interpolate and take
-    less than 0.1 ms. The interpolation deviates by at most 0.2 % from the direct computation.
+    less than 0.1 ms. The interpolation deviates by at most 0.5 % from the direct computation.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ class StepTimer:
 
     def tokens_us(self) -> Float64:
         """Return the time of everything that depends on the step's tokens alone, at each of :data:`TOKENS`."""
-        return np.sum(list(self._curves.values()), axis=0)
+        return np.asarray(np.sum(list(self._curves.values()), axis=0))
 
     def head_us(self) -> Float64:
         """Return the time of head and sampling, at each number of rows in :data:`TOKENS`."""

@@ -13,8 +13,8 @@ def seconds(prefill=(), decode=(), model="llama-3-8b", cluster="dgx-h100", **lay
 
 def test_a_step_equals_the_decode_step_of_infer():
     served = trine.infer("llama-3-8b", "dgx-h100", input_tokens=1000, output_tokens=200, batch=16)
-    assert seconds(decode=[1100] * 16) == pytest.approx(served.decode_step_s, rel=0.002)
-    assert seconds(prefill=[(1000, 0)]) == pytest.approx(served.prefill_s, rel=0.002)
+    assert seconds(decode=[1100] * 16) == pytest.approx(served.decode_step_s, rel=0.005)
+    assert seconds(prefill=[(1000, 0)]) == pytest.approx(served.prefill_s, rel=0.005)
 
 
 def test_more_work_takes_more_time():
