@@ -74,7 +74,7 @@ class ExpertLayer:
         """Coordinates among measured layers, in octaves."""
         local = self.experts / self.ways_divided
         values = self.hidden, self.ffn / self.ways_cut, self.top_k, self.experts, local
-        return np.log2(np.array(values, dtype=float))
+        return np.asarray(np.log2(np.array(values, dtype=float)))
 
 
 def experts_us(layer: ExpertLayer, gpu: GpuSpec, engine: str, precision: ServedPrecision) -> Float64:

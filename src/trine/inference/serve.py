@@ -141,8 +141,9 @@ class _Service:
             return self._static(sequences)
         times = ClosedLoop(self.timer, self.deployment.engine, self._load(sequences)).run()
         engine = self.deployment.engine
-        ahead_us = 0.0 if self.job.phase == "prefill" else _STEPS_AHEAD[engine.host] * self._decode_step(sequences).us
-        waited_us = engine.front_end_us + ahead_us
+        waited_us = engine.front_end_us
+        if self.job.phase != "prefill" and sequences > 1:
+            waited_us += _STEPS_AHEAD[engine.host] * self._decode_step(sequences).us
         return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)
 
     def _load(self, clients: int) -> ClientLoad:
