@@ -138,7 +138,7 @@ def prefill_pairs(mixer: Mixer, new: Float64, cached: Float64) -> Float64:
         return np.asarray(new * reach + new * new / 2)
     pairs = new * cached + new * new / 2
     if isinstance(mixer, CompressedAttention):
-        return np.minimum(pairs, new * (mixer.window + np.floor(compressed_keys(mixer, new + cached))))
+        return np.asarray(np.minimum(pairs, new * (mixer.window + np.floor(compressed_keys(mixer, new + cached)))))
     if not isinstance(mixer, Attention):
         return new
     window = mixer.window if mixer.indexer is None else mixer.indexer.top_k

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from trine.errors import InputError, nearest
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import MAX_WAYS, ServingJob, ServingLayout
 from trine.inference.ranges import Estimate, ranged, serving_ranges
+from trine.inference.stack import Stack, read_stack
 from trine.inference.step_table import StepTable, read_batch
+from trine.inference.steps import Deployment
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -52,13 +55,13 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The table of a deployment and its likely range; ``model`` and ``cluster`` stay alive with the key of their id."""
+    """The table of a deployment, seconds of its microsecond, and its likely range; ``kept`` are the objects of the key."""
 
     table: StepTable
+    scale: float
     low: float
     high: float
-    model: object
-    cluster: object
+    kept: tuple[object, ...]
 
 
 _prepared: dict[tuple[object, ...], _Prepared] = {}
@@ -71,6 +74,7 @@ def step_time(
     layout: StepLayout | Mapping[str, Any] | None = None,
     prefill: Sequence[tuple[int, int]] = (),
     decode: Sequence[int] = (),
+    stack: Stack | str | os.PathLike[str] | None = None,
 ) -> Estimate:
     """Predict the time of one step of an inference engine: GPU, communication and exposed CPU time.
 
@@ -84,6 +88,7 @@ def step_time(
     layout: a :class:`StepLayout`, or its fields as a dict: ``{"tp": 4, "precision": "fp8", "engine": "sglang"}``.
     prefill: chunks of prompts in the step, as pairs: new tokens, and tokens before them in the KV cache.
     decode: tokens in the KV cache of each sequence that makes one token in the step. A list or an array.
+    stack: a calibrated stack, or the file of one that ``trine calibrate --serving`` wrote; a file is read once.
 
     With ``attention_dp``, the work is that of one attention replica, and the others have as much. With ``pp``, the
     time is that of the batch through all stages.
@@ -91,16 +96,16 @@ def step_time(
     Returns seconds: ``value``, and ``low`` to ``high``, between which 80 % of measured times are expected.
 
     Raises InputError: an unknown name, a layout that does not divide the model, a step without work, more than 65,536
-    tokens or 8,192 sequences in a step, or a context above 4,194,304 tokens.
+    tokens or 8,192 sequences in a step, a context above 4,194,304 tokens, or a stack of another deployment.
     """
-    prepared = _prepare(model, cluster, _layout(layout))
-    seconds = prepared.table.us(read_batch(prefill, decode)) * _S
+    prepared = _prepare(model, cluster, _layout(layout), stack)
+    seconds = prepared.table.us(read_batch(prefill, decode)) * prepared.scale
     return Estimate(seconds, seconds * prepared.low, seconds * prepared.high)
 
 
 def step_table(model: Architecture | str, cluster: Cluster | str, layout: StepLayout) -> StepTable:
     """Return the table behind :func:`step_time`, which further calls share. Raises InputError as it does."""
-    return _prepare(model, cluster, layout).table
+    return _prepare(model, cluster, layout, None).table
 
 
 def _layout(layout: StepLayout | Mapping[str, Any] | None) -> StepLayout:
@@ -117,18 +122,33 @@ def _layout(layout: StepLayout | Mapping[str, Any] | None) -> StepLayout:
     return StepLayout(**settings)
 
 
-def _prepare(model: Architecture | str, cluster: Cluster | str, layout: StepLayout) -> _Prepared:
-    key = (
-        model if isinstance(model, str) else id(model),
-        cluster if isinstance(cluster, str) else id(cluster),
-        layout,
-    )
+def _prepare(
+    model: Architecture | str,
+    cluster: Cluster | str,
+    layout: StepLayout,
+    stack: Stack | str | os.PathLike[str] | None,
+) -> _Prepared:
+    objects = model, cluster, stack
+    key = (layout, *(each if isinstance(each, str) else id(each) for each in objects))
     found = _prepared.get(key)
     if found is None:
         deployment = resolve(layout.job(model, cluster))
         factors = ranged(1.0, serving_ranges().tpot, is_foreign(deployment.gpu.name))
-        found = _Prepared(StepTable(step_timer(deployment)), factors.low, factors.high, model, cluster)
+        if stack is not None:
+            factors = _corrected(deployment, read_stack(stack), factors)
+        low, high = factors.low / factors.value, factors.high / factors.value
+        found = _Prepared(StepTable(step_timer(deployment)), factors.value * _S, low, high, objects)
         if len(_prepared) >= _MAX_TABLES:
             _prepared.pop(next(iter(_prepared)))
         _prepared[key] = found
     return found
+
+
+def _corrected(deployment: Deployment, stack: Stack, blind: Estimate) -> Estimate:
+    """Return the factor of a stack on steps with its range. Raises InputError for a stack of another deployment."""
+    names = {
+        "model": deployment.model.name, "gpu": deployment.gpu.name, "engine": deployment.engine.name,
+        "precision": deployment.precision_name,
+    }  # fmt: skip
+    stack.check(names)
+    return blind if stack.tpot is None else stack.tpot.scaled(1.0)
