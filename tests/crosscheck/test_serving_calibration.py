@@ -4,6 +4,8 @@ import csv
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 import trine
 
 TABLE = Path(__file__).parents[1] / "data" / "serving" / "trtllm.csv"
@@ -30,6 +32,7 @@ def stacks():
     return [rows for rows in found.values() if len(rows) >= 6]
 
 
+@pytest.mark.slow
 def test_throughput_of_the_rest_after_three_points(tmp_path):
     """The first, middle and last row of each stack calibrate it; the goal for the rest is 8 %."""
     blind, after, inside = [], [], []
