@@ -4,7 +4,7 @@ A bundle (casys-kaist/LLMServingSim, docs/docs/profiler/output-bundle.md at 11b9
 ``HARDWARE/MODEL/VARIANT`` with ``meta.yaml`` and, for each tensor-parallel degree, ``tpN/dense.csv`` (times by tokens),
 ``per_sequence.csv`` (by sequences), ``attention.csv`` (by prefill chunk, query-weighted key length, decodes and their
 context) and ``moe.csv`` (by tokens and distinct experts). Times are microseconds. That simulator adds collectives
-itself; CPU time has no place in the format and is left out.
+itself; The format cannot express CPU time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _ActivatedExperts(ExpertLayer):
-    """Experts of which exactly ``activated`` on a GPU receive tokens."""
+    """Experts of one GPU when exactly ``activated`` ones receive tokens."""
 
     activated: int = field(default=1, kw_only=True)
 
@@ -141,7 +141,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...
 
 
 def _dense_rows(deployment: Deployment, blocks: _Blocks) -> Times:
-    """Yield layer, tokens and microseconds; names are those of the simulator's model files."""
+    """Yield layer, tokens and microseconds; the names come from the simulator's model files."""
     hidden, tp, attention = deployment.model.hidden, deployment.layout.tp, blocks.attention
     features = (attention.heads // tp + 2 * max(1, attention.kv_heads // tp)) * attention.head_size
     norm = _moved(deployment, 4 * _ACTIVATION * hidden)
@@ -216,7 +216,7 @@ def _attention_rows(deployment: Deployment, attention: Attention) -> Times:
 
 
 def _key_lengths(new: int) -> list[float]:
-    """Return key lengths of a chunk: without cached tokens, and with twice as many each time."""
+    """Return key lengths of a chunk: without cached tokens, then with doubling numbers of them."""
     return [new / 2] + [new / 2 + cached for cached in _doubled(_SMALLEST, MAX_CONTEXT)]
 
 

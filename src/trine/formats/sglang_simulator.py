@@ -3,8 +3,8 @@
 The simulator (sgl-project/sglang, tools/sglang-simulator, 2026) runs SGLang's scheduler on a CPU and asks a predictor
 for each step: ``predict_infer_time(batch)`` returns seconds, and a negative number for a step that cannot run. A batch
 has ``reqs``, each with ``extend_length`` new tokens after ``past_kv_length`` cached ones; one new token after cached
-ones is a decode. Its replay predictor reads a JSON file: sorted pairs of both lengths as text -> seconds. Nothing of
-the simulator is imported here: objects with these attributes are enough.
+ones is a decode. Its replay predictor reads a JSON file: sorted pairs of both lengths as text -> seconds. This
+module imports nothing from the simulator: objects with these attributes are enough.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class SglangPredictor:
     """Predictor of step times with the interface of the simulator's predictors.
 
     The simulator constructs a predictor with its own descriptions of model, accelerator and scheduler; the keywords
-    name the model and cluster to trine. precision: None for the one that the scheduler's configuration names.
+    name the model and cluster to trine. precision: None for the data type of the
+    scheduler's configuration.
 
     Raises InputError for an unknown name or data type.
     """

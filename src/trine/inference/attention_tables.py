@@ -18,7 +18,7 @@ from trine.workload.architecture.blocks import Attention, CompressedAttention, L
 
 #: Largest context and number of sequences of a table.
 MAX_CONTEXT, MAX_SEQUENCES = 1 << 22, 8_192
-#: Grid points per octave, and the number of sequences up to which each is a grid point.
+#: Grid points per octave. Up to this number of sequences, every number is a grid point.
 _PER_OCTAVE, _EACH_SEQUENCE = 8, 16
 #: Pairs of query and key of the longest chunk after the longest context: 65,536 tokens after 4,194,304.
 _PAIR_OCTAVES = 39
@@ -27,7 +27,7 @@ _NO_WINDOW = 1 << 40
 Softmax = Attention | LatentAttention | CompressedAttention
 
 
-class AttentionTable:
+class MixerTable:
     """Times of one attention layer in microseconds, interpolated."""
 
     def __init__(self, timer: StepTimer, mixer: Mixer) -> None:
@@ -87,7 +87,7 @@ class AttentionTable:
         axis = np.arange(-_PER_OCTAVE, octaves * _PER_OCTAVE + 1) / _PER_OCTAVE
         amounts = 2.0**axis
         tokens = np.sqrt(2 * amounts) if self._has_pairs else amounts
-        # A chunk of a fraction of a token has the pairs between those of whole ones.
+        # Fractions of a token give the grid points between whole ones.
         times = [self._timer.prefill_us(self._plain, PromptChunk(new, 0)) for new in tokens.tolist()]
         return axis, np.log(times)
 

@@ -55,7 +55,7 @@ def _scaled(estimate: Estimate, scale: StackScale | None) -> Estimate:
 
 
 def _end_to_end(answer: ServingAnswer, stack: Stack) -> Estimate:
-    """Return the end-to-end latency: TTFT by its factor, the rest by that of TPOT, with the range of TPOT."""
+    """Return the end-to-end latency: TTFT by its own factor, the remainder by TPOT's factor and range."""
     blind = answer.end_to_end_s
     first = 0.0 if answer.ttft_s is None else min(answer.ttft_s.value, blind.value)
     steps = 1.0 if stack.tpot is None else stack.tpot.factor

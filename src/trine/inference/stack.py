@@ -4,7 +4,8 @@ The factor of a stack is a normal variable in its logarithm. Before any measurem
 published stacks; each point is the factor with the spread within a stack. The estimate is the posterior mean: few
 points that scatter move it little, and many agreeing ones set it. Its likely range holds 80 % of further measurements:
 the spread within the stack and the uncertainty of the factor, which falls with each point
-(presets/serving/calibration.yaml). A factor beyond the spread of published stacks is taken as measured.
+(presets/serving/calibration.yaml). A measured factor beyond the published spread replaces that
+spread, so that the estimate follows the points.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from trine.inference.ranges import Estimate
 
 #: Quantile of the normal distribution at the ends of an 80 % interval.
 _Z80 = 1.2816
-#: Published rows whose scatter counts beside that of the points.
+#: Weight of the published scatter, in rows, when it is pooled with the scatter of the points.
 _PRIOR_ROWS = 4
 #: Largest number of points of a stack.
 MAX_POINTS = 1_000
 
 
-class Spread(Spec):
+class StackSpread(Spec):
     """Standard deviations of log(measured / predicted) between stacks, and within one."""
 
     between: Annotated[float, Field(gt=0, le=3)]
     within: Annotated[float, Field(gt=0, le=3)]
 
 
-class Spreads(Spec):
+class StackSpreads(Spec):
     """The spreads of both latencies, with their source."""
 
-    tpot: Spread
-    ttft: Spread
+    tpot: StackSpread
+    ttft: StackSpread
     source: str
 
 
 @cache
-def spreads() -> Spreads:
+def spreads() -> StackSpreads:
     """Return the spreads of published stacks."""
-    return read_spec(SERVING / "calibration.yaml", Spreads)
+    return read_spec(SERVING / "calibration.yaml", StackSpreads)
 
 
 class StackScale(Spec):
@@ -82,7 +83,7 @@ class Stack(Spec):
     source: str = ""
 
     def check(self, names: dict[str, Any]) -> None:
-        """Raise InputError unless model, gpu, engine and precision are those of the stack."""
+        """Raise InputError unless model, gpu, engine and precision are equal to the stack's."""
         for field in ("model", "gpu", "engine", "precision"):
             own = getattr(self, field)
             if own != names[field]:
@@ -91,11 +92,11 @@ class Stack(Spec):
 
 
 def read_stack(stack: Stack | str | os.PathLike[str]) -> Stack:
-    """Return a stack, or the one of a file. Raises SpecError for a file that is none."""
+    """Return a stack, or read it from a file. Raises SpecError for a file with other content."""
     return stack if isinstance(stack, Stack) else read_spec(stack, Stack)
 
 
-def fit_scale(ratios: Sequence[float], spread: Spread) -> StackScale:
+def fit_scale(ratios: Sequence[float], spread: StackSpread) -> StackScale:
     """Return the factor and range from measured / predicted times of at least one point.
 
     With m the median of the logarithms of n ratios, s the spread within the stack (published and own rows pooled) and b

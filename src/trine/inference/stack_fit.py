@@ -20,7 +20,7 @@ from trine.inference.answer import ServingAnswer
 from trine.inference.calibrated import calibrated, names_of, statement
 from trine.inference.infer import infer
 from trine.inference.ranges import Estimate
-from trine.inference.stack import MAX_POINTS, Spread, Stack, StackScale, fit_scale, spreads
+from trine.inference.stack import MAX_POINTS, Stack, StackScale, StackSpread, fit_scale, spreads
 from trine.results.text import aligned
 
 #: Columns with whole numbers and others -> arguments of :func:`trine.infer`.
@@ -41,7 +41,7 @@ _MS = 1e3
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredPoint:
+class ServedPoint:
     """One row: the blind answer, and the measured values by column."""
 
     row: int
@@ -82,7 +82,7 @@ class StackFit:
     """A fitted stack and its points."""
 
     stack: Stack
-    points: tuple[MeasuredPoint, ...]
+    points: tuple[ServedPoint, ...]
 
     def text(self) -> str:
         """Return factors, likely ranges, and each point before and after the fit."""
@@ -139,7 +139,7 @@ def calibrate_serving(rows: str | os.PathLike[str]) -> StackFit:
     return StackFit(Stack(**names[0], points=len(points), tpot=tpot, ttft=ttft, source=path.name), tuple(points))
 
 
-def _scale(name: str, points: list[MeasuredPoint], spread: Spread) -> StackScale | None:
+def _scale(name: str, points: list[ServedPoint], spread: StackSpread) -> StackScale | None:
     ratios = [ratio for point in points if (ratio := point.ratios().get(name)) is not None]
     return fit_scale(ratios, spread) if ratios else None
 
@@ -175,7 +175,7 @@ def _filled(row: Mapping[str, Any], number: int, path: Path) -> dict[str, str]:
     return {name: text.strip() for name, text in row.items() if text is not None and text.strip()}
 
 
-def _point(number: int, row: dict[str, str], path: Path) -> MeasuredPoint:
+def _point(number: int, row: dict[str, str], path: Path) -> ServedPoint:
     """Return a row with its blind answer."""
     for name in REQUIRED:
         if name not in row:
@@ -194,7 +194,7 @@ def _point(number: int, row: dict[str, str], path: Path) -> MeasuredPoint:
         answer = infer(row["model"], row["cluster"], **settings)
     except InputError as error:
         raise SpecError(str(error), file=path, field=f"row {number}") from None
-    return MeasuredPoint(number, answer, measured)
+    return ServedPoint(number, answer, measured)
 
 
 def _measured(text: str, number: int, name: str, path: Path) -> float:

@@ -16,7 +16,7 @@ from trine.errors import InputError
 from trine.inference.attention_tables import (
     MAX_CONTEXT,
     MAX_SEQUENCES,
-    AttentionTable,
+    MixerTable,
     Softmax,
     decode_reach,
     without_limits,
@@ -57,7 +57,7 @@ class StepTable:
         self._points: list[float] = TOKENS.tolist()
         self._tokens_us: list[float] = timer.tokens_us().tolist()
         self._head_us: list[float] = timer.head_us().tolist()
-        self._attention = [(AttentionTable(timer, mixer), count) for mixer, count in timer.mixers.items()]
+        self._attention = [(MixerTable(timer, mixer), count) for mixer, count in timer.mixers.items()]
 
     def us(self, batch: StepBatch) -> float:
         """Return microseconds of a step, within :data:`TABLE_ERROR` of :meth:`direct_us`."""
@@ -72,7 +72,7 @@ class StepTable:
     def direct_us(self, batch: StepBatch) -> float:
         """Return microseconds of a step without tables.
 
-        A decode kernel takes the time of as many sequences of the mean reach.
+        Decodes of different contexts take the time of equal ones with the mean reach.
         """
         timer = self.timer
         gpu_us = float(np.interp(batch.tokens, TOKENS, timer.tokens_us()))
@@ -101,7 +101,7 @@ class StepTable:
 def read_batch(prefill: object, decode: object) -> StepBatch:
     """Return the batch of ``prefill`` pairs (new, cached) and ``decode`` contexts.
 
-    Raises InputError for anything else, no work, or sizes beyond the tables.
+    Raises InputError for other types, an empty step, and sizes beyond the tables.
     """
     chunks, contexts = _numbers(prefill, "prefill"), _numbers(decode, "decode")
     if chunks.size and (chunks.ndim != 2 or chunks.shape[1] != 2):

@@ -55,7 +55,10 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The table of a deployment, seconds of its microsecond, and its likely range; ``kept`` are the objects of the key."""
+    """The table of a deployment, the seconds of one table unit, and the likely range.
+
+    kept: the objects whose ids are in the key.
+    """
 
     table: StepTable
     scale: float
@@ -90,8 +93,8 @@ def step_time(
     decode: tokens in the KV cache of each sequence that makes one token in the step. A list or an array.
     stack: a calibrated stack, or the file of one that ``trine calibrate --serving`` wrote; a file is read once.
 
-    With ``attention_dp``, the work is that of one attention replica, and the others have as much. With ``pp``, the
-    time is that of the batch through all stages.
+    With ``attention_dp``, the work is one attention replica's, and the other replicas have the same. With ``pp``, the
+    time covers all stages.
 
     Returns seconds: ``value``, and ``low`` to ``high``, between which 80 % of measured times are expected.
 
@@ -104,7 +107,7 @@ def step_time(
 
 
 def step_table(model: Architecture | str, cluster: Cluster | str, layout: StepLayout) -> StepTable:
-    """Return the table behind :func:`step_time`, which further calls share. Raises InputError as it does."""
+    """Return the table behind :func:`step_time`, which further calls share. Raises the errors of that function."""
     return _prepare(model, cluster, layout, None).table
 
 

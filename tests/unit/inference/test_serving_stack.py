@@ -8,10 +8,10 @@ import yaml
 
 import trine
 from trine.errors import InputError
-from trine.inference.stack import Spread, Stack, StackScale, fit_scale, spreads
+from trine.inference.stack import Stack, StackScale, StackSpread, fit_scale, spreads
 
 HEADER = "model,cluster,engine,tp,isl,osl,concurrency,tpot_ms,ttft_ms"
-SPREAD = Spread(between=0.1, within=0.1)
+SPREAD = StackSpread(between=0.1, within=0.1)
 
 
 def ask(concurrency=8, **changes):

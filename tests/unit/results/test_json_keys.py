@@ -142,10 +142,7 @@ command: collective
 settings: {op: all_reduce, cluster: dgx-h100}
 vary: {size: [1K, 1M]}
 """,
-    "rows.csv": (
-        "model,cluster,engine,isl,osl,concurrency,tpot_ms,ttft_ms\n"
-        "llama-3-8b,dgx-h100,vllm,512,64,8,8,50\n"
-    ),
+    "rows.csv": ("model,cluster,engine,isl,osl,concurrency,tpot_ms,ttft_ms\nllama-3-8b,dgx-h100,vllm,512,64,8,8,50\n"),
     "stack.yaml": (
         "{model: llama-3-8b, gpu: h100-sxm, engine: vllm, precision: bf16, points: 2, source: rows.csv, "
         "tpot: {factor: 1.2, low: 0.9, high: 1.1, points: 2}, ttft: {factor: 1.1, low: 0.7, high: 1.4, points: 1}}"
