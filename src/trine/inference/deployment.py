@@ -24,7 +24,7 @@ def resolve(job: ServingJob) -> Deployment:
     Raises InputError for an unknown model, engine, version or precision, a layout that does not divide the model, and
     GPUs that the cluster lacks.
     """
-    model = job.model if isinstance(job.model, Architecture) else _named_model(job.model)
+    model = job.model if isinstance(job.model, Architecture) else named_model(job.model)
     cluster = _cluster(job.cluster, job.layout.gpus)
     engine = load_engine(job.engine, job.engine_version)
     name = precision_name(job.precision, model.stored)
@@ -61,7 +61,7 @@ def _check_experts(model: Architecture, layout: ServingLayout, name: str, precis
 
 
 @lru_cache(maxsize=64)
-def _named_model(name: str) -> Architecture:
+def named_model(name: str) -> Architecture:
     found = described(load_model(name.removeprefix("model:")))
     if found is None or not found.head:
         raise InputError(f"{name} generates no tokens", field="model")

@@ -115,7 +115,10 @@ LINES = {
     "software-list": ["software list"],
     "software-show": ["software show megatron-core"],
     "trace-models": ["trace models"],
-    "trace-inspect": ["trace inspect vgg13-h100-b128 --against resnet50-h100-b128"],
+    "trace-inspect": [
+        "trace inspect vgg13-h100-b128 --against resnet50-h100-b128",
+        "trace inspect {data}/serving/vllm-tp8-rank0.json.gz --cluster hgx-b200",
+    ],
     "trace-synthesize": ["trace synthesize gpt-2 --output t.trine.json"],
     "trace-convert": ["trace convert vgg13-h100-b128 c.trine.json"],
     "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml", "calibrate --serving rows.csv"],
