@@ -49,6 +49,8 @@ def inspect(
 
 def _serving(workload: Workload, cluster: str | None, model: str | None, json: str | None) -> dict[str, Any] | None:
     """Show and return the step of an inference engine, with its prediction if there is a cluster; None for others."""
+    if workload.is_training and cluster is None and model is None:
+        return None
     from dataclasses import asdict
 
     from trine.errors import InputError

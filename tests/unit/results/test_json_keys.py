@@ -176,6 +176,11 @@ RARE = {
     "validate-memory": ("not_predicted.row", "not_predicted.why"),
     "validate-training": ("not_predicted.row", "not_predicted.why"),
     "trace-synthesize": (
+        # of recorded steps
+        "serving", *(f"serving.{name}" for name in (
+            "engine", "phase", "tokens", "sequences", "layers", "tp", "heads", "kv_heads", "head_size", "hidden",
+            "vocab", "experts", "models", "measured_us", "predicted_us",
+        )),
         "differences", *(f"differences.{name}" for name in ("operator", "name", "what", "first", "second")),
     ),
 }  # fmt: skip
