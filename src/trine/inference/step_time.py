@@ -41,6 +41,14 @@ class StepLayout:
     kv_precision: str = ""
     engine: str = "vllm"
 
+    def __post_init__(self) -> None:
+        """Raise InputError for a field of another type."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not isinstance(value, type(each.default)):
+                kind = "a text" if each.default in ("", "vllm") else "a whole number"
+                raise InputError(f"takes {kind}, got {value!r:.40}", field=each.name)
+
     def job(self, model: Architecture | str, cluster: Cluster | str) -> ServingJob:
         """Return a question about this layout. Raises InputError for a number out of range."""
         for name in ("tp", "pp", "ep", "attention_dp"):
@@ -131,7 +139,7 @@ def _prepare(
     layout: StepLayout,
     stack: Stack | str | os.PathLike[str] | None,
 ) -> _Prepared:
-    objects = model, cluster, stack
+    objects = model, cluster, os.fspath(stack) if isinstance(stack, os.PathLike) else stack
     key = (layout, *(each if isinstance(each, str) else id(each) for each in objects))
     found = _prepared.get(key)
     if found is None:

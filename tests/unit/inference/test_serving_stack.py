@@ -127,7 +127,7 @@ def test_step_times_use_the_stack(tmp_path):
     path = tmp_path / "stack.yaml"
     fit.save(path)
     blind = trine.step_time("llama-3-8b", "dgx-h100", None, decode=[500] * 8)
-    for stack in (str(path), fit.stack):
+    for stack in (str(path), path, fit.stack):
         scaled = trine.step_time("llama-3-8b", "dgx-h100", None, decode=[500] * 8, stack=stack)
         assert scaled.value == pytest.approx(blind.value * fit.stack.tpot.factor)
         assert scaled.high / scaled.value == pytest.approx(fit.stack.tpot.high)

@@ -60,6 +60,8 @@ def test_layout_is_a_record_or_a_dict_and_a_model_may_be_loaded():
         ({"prefill": [(40_000, 0), (40_000, 0)]}, "prefill: 80,000 tokens are more than 65,536 of a step"),
         ({"decode": [1], "tpp": 2}, "layout: unknown key 'tpp'; did you mean 'tp'"),
         ({"decode": [1], "tp": 0}, "tp: must be a whole number from 1"),
+        ({"decode": [1], "tp": [2]}, "tp: takes a whole number, got [2]"),
+        ({"decode": [1], "engine": 5}, "engine: takes a text, got 5"),
         ({"decode": [1], "engine": "vlm"}, "engine: unknown engine 'vlm'; did you mean 'vllm'"),
     ],
 )
