@@ -1,8 +1,8 @@
 """A recorded step of an inference engine: engine, phase, tokens, layout and model, read from a trace's operators.
 
 Engines register operators under their own names and pass shapes that show the layout: attention gets the tokens, and
-the heads of one GPU. The job's size comes from the trace's process group, and counts as tensor parallelism. A trace may hold
-the first layers only.
+the heads of one GPU. The job's size comes from the trace's process group, and counts as tensor parallelism. A trace may
+hold the first layers only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedStep:
-    """What a trace shows of an inference step; None for what it does not hold.
+    """An inference step as a trace shows it; a field is None if the trace does not hold it.
 
     phase: ``decode`` (a token of each sequence), ``prefill`` or ``mixed`` (chunks of prompts, of one or several
     sequences). tokens: of the step. layers: recorded ones. heads, kv_heads: of one GPU. vocab: of all GPUs. experts:
@@ -93,8 +93,8 @@ def recorded_step(workload: Workload) -> RecordedStep | None:
 def predicted_us(step: RecordedStep, cluster: str, model: str | None = None) -> dict[str, float]:
     """Return the predicted time of the recorded layers by part, for a step without cached tokens.
 
-    Raises InputError if the trace does not show tp, or if several or no bundled models have its shapes and none is
-    named.
+    model: None for the bundled model with the trace's shapes. Raises InputError if the trace does not show tp, and if
+    no or several bundled models have its shapes.
     """
     if step.tp is None:
         raise InputError("the trace does not show the number of its GPUs", field="--cluster")

@@ -4,8 +4,8 @@ The factor of a stack is a normal variable in its logarithm. Before any measurem
 published stacks; each point is the factor with the spread within a stack. The estimate is the posterior mean: few
 points that scatter move it little, and many agreeing ones set it. Its likely range holds 80 % of further measurements:
 the spread within the stack and the uncertainty of the factor, which falls with each point
-(presets/serving/calibration.yaml). A measured factor beyond the published spread replaces that
-spread, so that the estimate follows the points.
+(presets/serving/calibration.yaml). A measured factor beyond the published spread replaces that spread, so that the
+estimate follows the points. On GPUs without measured kernels both spreads are wider, like the blind range.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class StackSpread(Spec):
 
     between: Annotated[float, Field(gt=0, le=3)]
     within: Annotated[float, Field(gt=0, le=3)]
+
+    def widened(self, power: float) -> StackSpread:
+        """Return the spreads of factors raised to ``power``."""
+        return StackSpread(between=self.between * power, within=self.within * power)
 
 
 class StackSpreads(Spec):

@@ -15,11 +15,12 @@ from trine.common.inputs import read_text
 from trine.common.outputs import write_text
 from trine.common.spec import dump_yaml
 from trine.common.units import finite_number, whole_number
+from trine.compute.tables.machine import is_foreign
 from trine.errors import InputError, SpecError, nearest
 from trine.inference.answer import ServingAnswer
 from trine.inference.calibrated import calibrated, names_of, statement
 from trine.inference.infer import infer
-from trine.inference.ranges import Estimate
+from trine.inference.ranges import Estimate, serving_ranges
 from trine.inference.stack import MAX_POINTS, Stack, StackScale, StackSpread, fit_scale, spreads
 from trine.results.text import aligned
 
@@ -132,8 +133,9 @@ def calibrate_serving(rows: str | os.PathLike[str]) -> StackFit:
             if value != names[0][field]:
                 message = f"{value} differs from {names[0][field]} in the first row: calibrate one stack at a time"
                 raise SpecError(message, file=path, field=f"row {point.row}, {field}")
-    known = spreads()
-    tpot, ttft = _scale("tpot", points, known.tpot), _scale("ttft", points, known.ttft)
+    known, power = spreads(), serving_ranges().assumed_power if is_foreign(names[0]["gpu"]) else 1.0
+    tpot = _scale("tpot", points, known.tpot.widened(power))
+    ttft = _scale("ttft", points, known.ttft.widened(power))
     if tpot is None and ttft is None:
         raise SpecError("no row has a measured value that its answer predicts", file=path, field=TPOT)
     return StackFit(Stack(**names[0], points=len(points), tpot=tpot, ttft=ttft, source=path.name), tuple(points))

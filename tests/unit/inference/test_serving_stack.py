@@ -148,6 +148,17 @@ def test_another_stack_is_refused(tmp_path, changes, message):
         ask(stack=stack, **changes)
 
 
+def test_gpus_without_measured_kernels_have_wider_ranges(tmp_path):
+    rows = "llama-3-8b,{},vllm,1,512,128,8,{},50"
+    scales = []
+    for cluster in ("dgx-h100", "mi300x-node"):
+        blind = trine.infer("llama-3-8b", cluster, input_tokens=512, output_tokens=128, concurrency=8)
+        path = rows_file(tmp_path, rows.format(cluster, blind.tpot_s.value * 1e3))
+        scales.append(trine.calibrate_serving(path).stack.tpot)
+    assert scales[1].high > 1.5 * scales[0].high - 0.5
+    assert scales[1].factor == scales[0].factor == 1.0
+
+
 # Files --------------------------------------------------------------------------------------------------------------
 
 
