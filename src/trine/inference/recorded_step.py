@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.workload import SHARD, Operator, Workload
-from trine.inference.deployment import named_model, resolve, step_timer
+from trine.inference.deployment import resolve, served_model, step_timer
 from trine.inference.job import MAX_WAYS
 from trine.inference.step_time import StepLayout
 from trine.inference.steps import ATTENTION, COMMUNICATION, EXPERTS, GEMMS, SMALL, PromptChunk, Step
@@ -182,7 +182,7 @@ def _with_models(step: RecordedStep) -> RecordedStep:
 
 def _matches(step: RecordedStep, name: str) -> bool:
     try:
-        model = named_model(name)
+        model = served_model(name)
     except InputError:
         return False
     mixer = next(model.mixers(), None)
