@@ -120,6 +120,13 @@ def models(folder: Path) -> None:
     (folder / "measured.yaml").write_text(
         "software: megatron-2021\nsteps: [{workload: 'model:gpt-2,layers=2,gpu=h100-sxm', step_time: 20 ms}]\n"
     )
+    (folder / "rows.csv").write_text(
+        "model,cluster,engine,isl,osl,concurrency,tpot_ms\nllama-3-8b,dgx-h100,vllm,512,64,8,20\n"
+    )
+    (folder / "stack.yaml").write_text(
+        "{model: llama-3-8b, gpu: h100-sxm, engine: vllm, precision: bf16, points: 1, "
+        "tpot: {factor: 2.0, low: 0.9, high: 1.1, points: 1}}"
+    )
     (folder / "unnamed.trine.json").write_text(json.dumps(text))
     make(folder, "calibrate resnet50-h100-b128 --output {tmp}/fits.json")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.completions import gpus, software_profiles, traces
+from trine.cli.completions import clusters, gpus, software_profiles, traces
 from trine.cli.completions import models as known
 from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json
@@ -12,6 +12,7 @@ from trine.common.units import finite_number, format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS
 
 if TYPE_CHECKING:
+    from trine.graph.workload import Workload
     from trine.workload import Difference, TraceDescription
     from trine.workload.inspect import Total
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 def inspect(
     path: Annotated[str, argument("Trace folder or file, or a bundled trace.", values=traces)],
     against: Annotated[str | None, Option("Compare with another trace of the same model.", values=traces)] = None,
+    cluster: Annotated[
+        str | None, Option("Predict the step of an inference engine on this cluster.", "NAME|FILE", values=clusters)
+    ] = None,
+    model: Annotated[str | None, Option("Name the model of that step [by its shapes].", "MODEL", values=known)] = None,
     json: Json = None,
 ) -> None:
     """Summarise a trace: its content, missing parts and assumptions.
@@ -33,7 +38,7 @@ def inspect(
     second = None if against is None else load(against)  # load before printing: it may raise
     description = describe(workload)
     show(description_text(description), json)
-    answer = asdict(description)
+    answer = {**asdict(description), "serving": _serving(workload, cluster, model, json)}
     if second is not None:
         differences = compare(workload, second)
         show(f"\ncompared with {against}: {len(differences)} differences", json)
@@ -41,6 +46,29 @@ def inspect(
             show(f"  {difference_text(difference)}", json)
         answer["differences"] = [asdict(difference) for difference in differences]
     write_json(answer, json, "trace inspect")
+
+
+def _serving(workload: Workload, cluster: str | None, model: str | None, json: str | None) -> dict[str, Any] | None:
+    """Show and return the step of an inference engine, with its prediction if there is a cluster; None for others."""
+    if workload.is_training and cluster is None and model is None:
+        return None
+    from dataclasses import asdict
+
+    from trine.errors import InputError
+    from trine.inference.recorded_step import comparison_text, predicted_us, recorded_step
+
+    step = recorded_step(workload)
+    if step is None:
+        if cluster is not None or model is not None:
+            raise InputError("the trace has no step of an inference engine to predict", field="--cluster")
+        return None
+    if cluster is None and model is not None:
+        raise InputError("names the model of a prediction: add --cluster NAME", field="--model")
+    show(f"\n{step.text()}", json)
+    predicted = None if cluster is None else predicted_us(step, cluster, model)
+    if predicted is not None:
+        show(f"\n{comparison_text(step, predicted)}", json)
+    return {**asdict(step), "predicted_us": predicted}
 
 
 def convert(

@@ -69,6 +69,7 @@ LINES = {
     "infer": [
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --concurrency 2 --spec 2:0.5 --price 2",
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --stack stack.yaml",
     ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
@@ -114,10 +115,13 @@ LINES = {
     "software-list": ["software list"],
     "software-show": ["software show megatron-core"],
     "trace-models": ["trace models"],
-    "trace-inspect": ["trace inspect vgg13-h100-b128 --against resnet50-h100-b128"],
+    "trace-inspect": [
+        "trace inspect vgg13-h100-b128 --against resnet50-h100-b128",
+        "trace inspect {data}/serving/vllm-tp8-rank0.json.gz --cluster hgx-b200",
+    ],
     "trace-synthesize": ["trace synthesize gpt-2 --output t.trine.json"],
     "trace-convert": ["trace convert vgg13-h100-b128 c.trine.json"],
-    "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml"],
+    "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml", "calibrate --serving rows.csv"],
     "study": ["study clos"],
     "compare": ["compare a.json b.json", "compare c.json d.json"],
     "size": [f"size {GPT} --tokens 1M --days 9 --budget 9$ --price 2 --cluster dgx-h100 --global-batch 4 --max-gpus 2"],
@@ -141,6 +145,11 @@ command: collective
 settings: {op: all_reduce, cluster: dgx-h100}
 vary: {size: [1K, 1M]}
 """,
+    "rows.csv": ("model,cluster,engine,isl,osl,concurrency,tpot_ms,ttft_ms\nllama-3-8b,dgx-h100,vllm,512,64,8,8,50\n"),
+    "stack.yaml": (
+        "{model: llama-3-8b, gpu: h100-sxm, engine: vllm, precision: bf16, points: 2, source: rows.csv, "
+        "tpot: {factor: 1.2, low: 0.9, high: 1.1, points: 2}, ttft: {factor: 1.1, low: 0.7, high: 1.4, points: 1}}"
+    ),
     "measured.yaml": """
 software: pytorch-eager
 cluster: dgx-h100
@@ -167,6 +176,11 @@ RARE = {
     "validate-memory": ("not_predicted.row", "not_predicted.why"),
     "validate-training": ("not_predicted.row", "not_predicted.why"),
     "trace-synthesize": (
+        # of recorded steps
+        "serving", *(f"serving.{name}" for name in (
+            "engine", "phase", "tokens", "sequences", "layers", "tp", "heads", "kv_heads", "head_size", "hidden",
+            "vocab", "experts", "models", "measured_us", "predicted_us",
+        )),
         "differences", *(f"differences.{name}" for name in ("operator", "name", "what", "first", "second")),
     ),
 }  # fmt: skip
