@@ -39,6 +39,8 @@ MAX_CPU_S = 10.0
 #: Largest relative difference of two predictions of the same row that is a rounding error.
 ROUNDING = 1e-6
 KEPT = Path(__file__).parents[1] / "out" / "stored-reports"
+SERVING_PAGE = Path(__file__).parents[1] / "docs" / "background" / "serving-accuracy.md"
+REPORT_START, REPORT_END = "<!-- report -->\n", "<!-- end -->\n"
 Progress = Callable[[int, int], None]
 
 
@@ -95,7 +97,22 @@ def serving(progress: Progress, jobs: int | None, sources: list[str]) -> list[st
     runs = validate_serving(progress=progress).runs
     rows = [run.prediction.record() for run in runs]
     store("serving", {"rows": rows}, sum(run.prediction.cpu_s for run in runs))
+    write_serving_page()
     return []
+
+
+def write_serving_page() -> None:
+    """Write the stored report of the serving runs into its page, between the marks."""
+    text = SERVING_PAGE.read_text()
+    start, rest = text.split(REPORT_START)
+    SERVING_PAGE.write_text(start + REPORT_START + serving_block() + REPORT_END + rest.split(REPORT_END)[1])
+
+
+def serving_block() -> str:
+    """Return the details of the stored report without their first line, as a block of code."""
+    details = load_stored_serving().details().split("\n\n", 1)[1]
+    lines = [f"    {line}".rstrip() for line in details.splitlines()]
+    return "\n".join(["", *lines, "", ""])
 
 
 REPORTS = {"memory": memory, "layouts": layouts, "training": training, "serving": serving}
@@ -147,7 +164,7 @@ def memory_differences(rows: int) -> list[str]:
 def serving_differences(rows: int) -> list[str]:
     """Return the rows, of the ``rows`` cheapest of each stack and kind, whose times differ from the stored ones."""
     found = []
-    cheap = (run for run in load_stored_serving().answered if run.prediction.cpu_s <= MAX_CPU_S)
+    cheap = (run for run in load_stored_serving().statistics.answered if run.prediction.cpu_s <= MAX_CPU_S)
     ordered = sorted(cheap, key=lambda run: run.prediction.cpu_s)
     for runs in grouped(ordered, lambda run: (run.row.kind, run.row.stack)).values():
         for run in runs[:rows]:

@@ -1,7 +1,7 @@
 """Rows of published serving runs that judge nothing, by rules on their configuration and measured values.
 
-The rules read no predictions. Their numbers are those of the data's known traps: 1 repeated rows, 4 speculative
-decoding that no column states, 5 more requests than run at a time, 6 planned configurations, 7 a stalled server.
+The rules read no predictions. Rule numbers follow the list of known traps in the data: 1 repeated rows, 4 unstated
+speculative decoding, 5 more requests than run at a time, 6 planned configurations, 7 a stalled server.
 ``benchmarks/exclude_serving_rows.py`` prints the number of rows of each rule.
 """
 
@@ -76,7 +76,7 @@ def _overloaded(rows: Sequence[ServingRow]) -> Iterable[ServingRow]:
             yield row
 
 
-#: The rules, in the order in which they apply.
+#: The rules, in their order of application.
 EXCLUSIONS = (
     Exclusion(1, "repeats another row: TTFT and TPOT equal in five digits", _repeated),
     Exclusion(4, "speculative decoding, which no column states", _speculative),

@@ -226,12 +226,12 @@ class ServingErrors(Errors):
     """Errors, with scale and shape apart.
 
     scale: median of predicted / measured. shape: median error that is left after each value is divided by the scale of
-    its stack. inside: share of measured values in the likely range.
+    its stack. inside: share of measured values in the likely range; None for values without a range.
     """
 
     scale: float
     shape: float
-    inside: float
+    inside: float | None
 
     @classmethod
     def of_values(cls, values: Sequence[ComparedValue]) -> ServingErrors:
@@ -239,7 +239,8 @@ class ServingErrors(Errors):
         stacks = grouped(values, lambda value: value.row.stack).values()
         scaled = [ratio / np.median(ratios) for ratios in map(_ratios, stacks) for ratio in ratios]
         shape = float(np.median(np.abs(np.array(scaled) - 1)))
-        inside = float(np.mean([value.is_inside for value in values]))
+        ranged = [value.is_inside for value in values if value.predicted.low < value.predicted.high]
+        inside = float(np.mean(ranged)) if ranged else None
         ratios = np.array(_ratios(values))
         return cls.of(ratios - 1, scale=float(np.median(ratios)), shape=shape, inside=inside)
 

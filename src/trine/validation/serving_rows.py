@@ -16,8 +16,8 @@ from trine.validation.harness import read_table
 FOLDER = PRESETS / "measured" / "serving"
 AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 STATIC, FIRST_TOKEN, SATURATED = "static", "first-token", "saturated"
-#: Requests in flight that stand for "all requests are queued at once", and a limit of running requests above what the
-#: memory for the KV cache holds: the source leaves it open.
+#: Requests in flight of a saturated server, and a limit of running requests that exceeds its KV cache. The source
+#: states neither.
 QUEUED, MAX_SEQUENCES = 16384, 8192
 #: Share of the free memory that these runs gave to the KV cache: 0.90 to 0.95 by the source.
 KV_SHARE = 0.95

@@ -2,55 +2,46 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trine.results.text import aligned, wrapped_at
 from trine.validation.harness import Target
-from trine.validation.serving_exclusions import exclusion_counts
 from trine.validation.serving_quantities import TPOT, ComparedValue, ServingErrors, compared_values
 from trine.validation.serving_rows import published_errors
-
-if TYPE_CHECKING:
-    from trine.validation.serving import ServingValidation
+from trine.validation.serving_statistics import GROUPS, ServingStatistics
 
 HEAD = ("rows", "median", "p90", "bias", "scale", "shape", "in range")
-GROUPS = ("engine", "model", "gpu", "precision", "stack")
 #: Least width of the first column, and number of worst rows.
 WIDTH, NUM_WORST = 25, 12
 
 
-def paragraphs(validation: ServingValidation) -> Iterator[Sequence[str]]:
-    """Yield errors by quantity, ranking and calibration, published errors, coverage, groups, exclusions, worst rows."""
-    yield _quantity_lines(validation)
-    yield [*_ranking_lines(validation), *_calibration_lines(validation)]
-    yield _published_lines(validation)
-    yield _coverage_lines(validation)
+def paragraphs(statistics: ServingStatistics) -> Iterator[Sequence[str]]:
+    """Yield errors by quantity, ranking and calibration, published errors, coverage, groups, worst rows."""
+    yield _quantity_lines(statistics)
+    yield [*_ranking_lines(statistics), *_calibration_lines(statistics)]
+    yield _published_lines(statistics)
+    yield _coverage_lines(statistics)
     for by in GROUPS:
-        rows = [(name, *_cells(errors)) for name, errors in validation.grouped(TPOT, by)]
+        rows = [(name, *_cells(errors)) for name, errors in statistics.grouped(TPOT, by)]
         yield aligned([(f"TPOT by {by}", *HEAD), *rows], WIDTH) if rows else []
-    yield _exclusion_lines(validation)
-    worst = sorted(compared_values(TPOT, validation.answered), key=lambda value: -abs(np.log(value.ratio)))
+    worst = sorted(compared_values(TPOT, statistics.answered), key=lambda value: -abs(np.log(value.ratio)))
     yield ["worst TPOT", *map(_worst_line, worst[:NUM_WORST])] if worst else []
-    reasons = Counter(row.why for row in validation.unpredicted).most_common()
-    yield ["not answered", *(f"  {count:4d}  {why}" for why, count in reasons)] if reasons else []
 
 
 def _cells(errors: ServingErrors) -> tuple[str, ...]:
     return (
         f"{errors.count}", f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.bias:+.1%}", f"{errors.scale:.2f}",
-        f"{errors.shape:.1%}", f"{errors.inside:.0%}",
+        f"{errors.shape:.1%}", "" if errors.inside is None else f"{errors.inside:.0%}",
     )  # fmt: skip
 
 
-def _quantity_lines(validation: ServingValidation) -> list[str]:
+def _quantity_lines(statistics: ServingStatistics) -> list[str]:
     lines: list[tuple[str, ...]] = [("blind", *HEAD, "by stack", "target", "")]
-    for quantity, errors in validation.errors():
-        voted = validation.voted(quantity)
-        by_stack = "" if voted is None else f"{voted[0]:.1%}"
+    for quantity, errors in statistics.errors():
+        median = statistics.median_by_stack(quantity)
+        by_stack = "" if median is None else f"{median:.1%}"
         met = {None: "", True: "met", False: "missed"}[quantity.target.met(errors)]
         lines.append((quantity.title, *_cells(errors), by_stack, _limits(quantity.target), met))
     return aligned(lines, WIDTH)
@@ -61,8 +52,8 @@ def _limits(target: Target) -> str:
     return "/".join(f"{limit:.0%}" for limit in (target.median, target.p90) if limit is not None)
 
 
-def _ranking_lines(validation: ServingValidation) -> list[str]:
-    groups = validation.ranking()
+def _ranking_lines(statistics: ServingStatistics) -> list[str]:
+    groups = statistics.ranking()
     if not groups:
         return []
     correlations = [group.spearman for group in groups]
@@ -76,9 +67,9 @@ def _ranking_lines(validation: ServingValidation) -> list[str]:
     return wrapped_at("", text, 0)
 
 
-def _calibration_lines(validation: ServingValidation) -> list[str]:
-    voted, calibrated = validation.voted(TPOT), validation.calibrated()
-    lines = [] if voted is None else [f"TPOT inside the likely range, one vote per stack: {voted[1]:.0%}"]
+def _calibration_lines(statistics: ServingStatistics) -> list[str]:
+    inside, calibrated = statistics.inside_by_stack(TPOT), statistics.calibrated()
+    lines = [] if inside is None else [f"TPOT inside the likely range, one vote per stack: {inside:.0%}"]
     if calibrated is not None:
         text = (
             f"calibrated on three rows of each stack, TPOT of the other {calibrated.count} rows: "
@@ -88,25 +79,17 @@ def _calibration_lines(validation: ServingValidation) -> list[str]:
     return lines
 
 
-def _published_lines(validation: ServingValidation) -> list[str]:
+def _published_lines(statistics: ServingStatistics) -> list[str]:
     rows: list[tuple[str, ...]] = [("published errors", "rows", "", "TPOT", "TTFT", "end to end", "rows of")]
-    for tool in (*validation.inferencex(), *published_errors()):
+    for tool in (*statistics.inferencex(), *published_errors()):
         errors = ["" if tool[key] is None else f"{tool[key]:.1%}" for key in ("tpot", "ttft", "end_to_end")]
         rows.append((f"{tool['tool']}", f"{tool['rows']}", f"{tool['statistic']}", *errors, f"{tool['of']}"))
     return aligned(rows, WIDTH)
 
 
-def _coverage_lines(validation: ServingValidation) -> list[str]:
-    rows = [
-        (each.kind, f"{each.rows}", f"{each.answered}", f"{each.share:.1%}") for each in validation.coverage()
-    ]
+def _coverage_lines(statistics: ServingStatistics) -> list[str]:
+    rows = [(each.kind, f"{each.rows}", f"{each.answered}", f"{each.share:.1%}") for each in statistics.coverage()]
     return aligned([("coverage", "rows", "answered", ""), *rows], WIDTH)
-
-
-def _exclusion_lines(validation: ServingValidation) -> list[str]:
-    counts = exclusion_counts(validation.excluded)
-    lines = [f"  {count:4d}  rule {rule.trap}: {rule.reason}" for rule, count in counts]
-    return [f"excluded rows: {len(validation.excluded)}", *lines] if validation.excluded else []
 
 
 def _worst_line(value: ComparedValue) -> str:

@@ -14,7 +14,6 @@ from trine.validation import serving_quantities
 from trine.validation.serving import (
     SAMPLE_ROWS,
     ServingValidation,
-    calibrated_errors,
     judged_rows,
     sampled_rows,
     validate_serving,
@@ -31,6 +30,7 @@ from trine.validation.serving_quantities import (
 )
 from trine.validation.serving_ranking import RankedConfiguration, ranked_groups, regrets
 from trine.validation.serving_rows import ServingRow, published_errors
+from trine.validation.serving_statistics import ServingStatistics, calibrated_errors
 
 QUANTITY = {quantity.key: quantity for quantity in QUANTITIES}
 
@@ -94,6 +94,7 @@ def test_scale_and_shape_stand_apart() -> None:
     assert errors.shape == pytest.approx(0.1 / 1.2)
     # The likely ranges 0.88 to 1.375, 0.96 to 1.5 and 1.056 to 1.65 hold 1 twice
     assert errors.inside == pytest.approx(2 / 3)
+    assert ServingErrors.of_values([value(1.1, width=1.0)]).inside is None
 
 
 def test_a_scale_of_each_stack_leaves_no_error_of_shape() -> None:
@@ -107,12 +108,10 @@ def test_a_scale_of_each_stack_leaves_no_error_of_shape() -> None:
 def test_each_stack_has_one_vote() -> None:
     llama = {"model": "meta-llama/Llama-3.1-8B-Instruct"}
     runs = [run(11.0, row(f"{n}")) for n in range(9)] + [run(13.0, row("other", **llama))]
-    validation = ServingValidation(runs=tuple(runs))
+    validation = ServingStatistics(tuple(runs))
     assert validation.errors()[0][1].median == pytest.approx(0.1)
-    voted = validation.voted(TPOT)
-    assert voted is not None
-    assert voted[0] == pytest.approx((0.1 + 0.3) / 2)
-    assert voted[1] == pytest.approx((1 + 0) / 2)
+    assert validation.median_by_stack(TPOT) == pytest.approx((0.1 + 0.3) / 2)
+    assert validation.inside_by_stack(TPOT) == pytest.approx((1 + 0) / 2)
     assert [name for name, _ in validation.grouped(TPOT, "model")] == ["llama-3-8b", "qwen3-32b"]
 
 
@@ -191,7 +190,7 @@ def test_a_row_without_an_answer_states_the_reason(monkeypatch: pytest.MonkeyPat
     prediction = predict(row())
     assert prediction.why_not.endswith("no room for one request")
     validation = ServingValidation(runs=(ComparedRun(row=row(), prediction=prediction), run(10.0, row("answered"))))
-    assert [(each.kind, each.rows, each.answered) for each in validation.coverage()] == [
+    assert [(each.kind, each.rows, each.answered) for each in validation.statistics.coverage()] == [
         ("aggregated", 2, 1), ("all with stated workers", 2, 1), ("all", 2, 1),
     ]  # fmt: skip
     assert "no room for one request" in validation.details()
@@ -204,12 +203,12 @@ def test_all_kinds_of_rows_reach_the_report(monkeypatch: pytest.MonkeyPatch) -> 
     validation = validate_serving(sample=True, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1]
     assert len(seen) == len(validation.runs) == len(sampled_rows(judged_rows()[0]))
-    assert [quantity for quantity, _ in validation.errors()] == list(QUANTITIES)
+    assert [quantity for quantity, _ in validation.statistics.errors()] == list(QUANTITIES)
     by_stack: dict[tuple[str, str], int] = {}
     for each in validation.runs:
         by_stack[each.row.kind, each.row.stack] = by_stack.get((each.row.kind, each.row.stack), 0) + 1
     assert max(by_stack.values()) == SAMPLE_ROWS
-    coverage = {each.kind: each for each in validation.coverage()}
+    coverage = {each.kind: each for each in validation.statistics.coverage()}
     assert coverage["disaggregated, no workers"].answered == 0
     assert coverage["all with stated workers"].share == 1.0
     assert validation.headline.startswith("sample: ")
