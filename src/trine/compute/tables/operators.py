@@ -382,11 +382,15 @@ class OperatorTables:
             return 1.0
         return sustained_ratio(load_gpu(measured), self.gpu, "bfloat16")
 
-    def products_us(self, shapes: Float64) -> Float64:
-        """Return microseconds of bfloat16 GEMMs alone; ``shapes``: (rows, 3) of m, n, k."""
-        entry = self._product_table("bfloat16")
+    def products_us(self, shapes: Float64, dtype: str = "bfloat16") -> Float64:
+        """Return microseconds of GEMMs alone; ``shapes``: (rows, 3) of m, n, k. See :meth:`has_products`."""
+        entry = self._product_table(dtype)
         assert entry is not None
         return entry.table.estimate_us(shapes, entry.machine)
+
+    def has_products(self, dtype: str) -> bool:
+        """Return whether GEMMs of the dtype were measured on this GPU or a sibling."""
+        return runs(self.gpu, dtype) and self._product_table(dtype) is not None
 
     def attentions_us(self, shapes: Float64) -> Float64:
         """Return microseconds of attention alone; ``shapes``: (rows, 6) as for :func:`attention_us`."""

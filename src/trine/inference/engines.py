@@ -1,0 +1,92 @@
+"""Profiles of inference engines (presets/serving/engines/NAME.yaml): scheduling, memory and host time, by version."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from trine.common.inputs import preset_names
+from trine.common.schema import Field, Spec
+from trine.common.spec import check, load_mapping
+from trine.errors import InputError, nearest
+from trine.inference.precision import SERVING
+
+_FOLDER = SERVING / "engines"
+#: GPUs with less memory, and the A100, have the engines' smaller defaults (vllm/engine/arg_utils.py).
+LARGE_GPU_BYTES = 70 << 30
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Microseconds = Annotated[float, Field(ge=0, le=1e7)]
+
+
+class SizedDefault(Spec):
+    """A default for GPUs of at least 70 GiB of memory, and for smaller ones."""
+
+    large: Count
+    small: Count
+
+
+class EngineProfile(Spec):
+    """One engine at one version.
+
+    kernels: whose measured attention and experts it runs. batching: a step is ``mixed`` (decodes, and chunks of prompts
+    up to the budget), ``prefill-first`` (chunks alone while a prompt waits) or ``whole-prompts`` (decodes, and prompts
+    that fit whole). max_batched_tokens, max_sequences: of one step. memory_fraction: share for weights and KV cache, of
+    the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework.
+    kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
+    graph_batch: largest batch that CUDA graphs replay. exposed_host_us: CPU time of a step that no GPU work hides.
+    launch_us: CPU time of a kernel launch without a graph. custom_all_reduce_bytes: largest message of the engine's own
+    all-reduce by number of GPUs; NCCL above.
+    """
+
+    name: str
+    version: str
+    title: str
+    kernels: Literal["vllm", "sglang", "trtllm"]
+    batching: Literal["mixed", "prefill-first", "whole-prompts"]
+    max_batched_tokens: SizedDefault
+    max_sequences: SizedDefault
+    memory_fraction: Annotated[float, Field(gt=0, le=1)]
+    memory_of: Literal["device", "free"]
+    reserve_bytes: Annotated[int, Field(ge=0)]
+    kv_precision: Literal["model", "checkpoint"]
+    block_tokens: Count
+    graph_batch: Count
+    exposed_host_us: Microseconds
+    launch_us: Microseconds
+    custom_all_reduce_bytes: dict[int, int]
+    sources: dict[str, str]
+
+
+@cache
+def known_engines() -> tuple[str, ...]:
+    """Return the names of all engines, sorted."""
+    return preset_names(_FOLDER)
+
+
+@cache
+def load_engine(name: str, version: str = "") -> EngineProfile:
+    """Return an engine at a version; without a version, at the newest one that trine knows.
+
+    Raises InputError for an unknown engine (with the nearest name) or version (with the known ones).
+    """
+    if name not in known_engines():
+        raise InputError(f"unknown engine {name[:40]!r}{nearest(name, known_engines(), is_listed=True)}", field="engine")
+    path = _FOLDER / f"{name}.yaml"
+    data: Any = load_mapping(path)
+    versions, last = data.pop("versions"), data.pop("last")
+    version = version or last
+    number = _numbers(version)
+    oldest = versions[0]["since"]
+    if not number or number < _numbers(oldest) or number[:2] > _numbers(last)[:2]:
+        raise InputError(f"unknown version {version[:40]!r} of {name}: known are {oldest} to {last}", field="engine")
+    for each in versions:
+        if _numbers(each["since"]) <= number:
+            base = {**data, **{key: value for key, value in each.items() if key != "since"}}
+    return check(EngineProfile, {**base, "name": name, "version": version}, path)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (0, 18, 1) of ``0.18.1rc2``; () of a text without any."""
+    leading = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in leading.group().split(".")) if leading else ()

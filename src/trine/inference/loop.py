@@ -1,0 +1,172 @@
+"""A closed loop: clients that each keep one request in flight, and an engine that batches them step by step.
+
+The loop follows the engine's scheduler step by step, but jumps over decode steps between which nothing is admitted or
+ends. All clients start at once; the first wave of requests is a warm-up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from trine.inference.engines import EngineProfile
+from trine.inference.steps import Chunk, Step, StepTimer
+
+#: Waves of requests: one to warm up, the others count. Steps after which the loop stops in any case.
+_WARM_UP, _MEASURED, _MAX_STEPS = 1, 2, 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of one replica. prompt: tokens that are not in the prefix cache; cached: those that are.
+
+    budget, running: limits of a step. tokens_per_step: of one sequence, above 1 with speculation; drafts: of a step.
+    spread: shortest over longest length of prompts and outputs, uniform between.
+    """
+
+    clients: int
+    prompt: int
+    cached: int
+    output: int
+    budget: int
+    running: int
+    tokens_per_step: float = 1.0
+    drafts: int = 0
+    spread: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """Means over requests in microseconds: time to first token, and end to end; mean of the running requests."""
+
+    ttft_us: float
+    end_to_end_us: float
+    running: float
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    start_us: float
+    left: int
+    prompt: int
+    output: int
+    done: int = 0
+
+
+class ClosedLoop:
+    """One run of a load through an engine's scheduler."""
+
+    def __init__(self, timer: StepTimer, engine: EngineProfile, load: Load) -> None:
+        self._timer, self._load, self._batching = timer, load, engine.batching
+        self._now_us = 0.0
+        self._steps = 0
+        self._number = 0
+        self._waiting: deque[_Request] = deque()
+        self._decoding: list[tuple[int, int, _Request, float]] = []
+        self._context = 0
+        self._finished: list[tuple[float, float]] = []
+        for _ in range(load.clients):
+            self._send()
+
+    def run(self) -> LoopTimes:
+        """Return the means of the measured waves."""
+        clients = self._load.clients
+        wanted = (_WARM_UP + _MEASURED) * clients
+        busy = 0.0
+        for _ in range(_MAX_STEPS):
+            before = self._now_us
+            self._advance()
+            busy += (self._now_us - before) * len(self._decoding)
+            if len(self._finished) >= wanted:
+                break
+        skipped = min(_WARM_UP * clients, max(0, len(self._finished) - clients))
+        counted = self._finished[skipped:]
+        ttft = sum(first for first, _ in counted) / len(counted)
+        return LoopTimes(ttft, sum(whole for _, whole in counted) / len(counted), busy / self._now_us)
+
+    def _send(self) -> None:
+        """Let a client send its next request."""
+        share = self._load.spread + (1 - self._load.spread) * _van_der_corput(self._number)
+        other = self._load.spread + (1 - self._load.spread) * _van_der_corput(self._number, 3)
+        prompt = max(1, round(self._load.prompt * share))
+        output = max(1, round(self._load.output * other))
+        self._number += 1
+        self._waiting.append(_Request(self._number, self._now_us, prompt, prompt, output))
+
+    def _advance(self) -> None:
+        """Run one step, or the decode steps until a request ends."""
+        chunks, requests = self._chunks()
+        decodes = len(self._decoding)
+        if chunks:
+            mixes = self._batching != "prefill-first"
+            step = self._step(decodes if mixes else 0, chunks, 0)
+            self._pass(step, 1 if mixes else 0)
+            for request in requests:
+                self._first_token(request)
+            return
+        count = max(1, self._decoding[0][0] - self._steps)
+        self._pass(self._step(decodes, (), count), count)
+
+    def _step(self, decodes: int, chunks: tuple[Chunk, ...], ahead: int) -> Step:
+        """Return a step at the mean context over the next ``ahead`` steps."""
+        context = 0.0
+        if decodes:
+            context = self._context / decodes + ahead / 2 * self._load.tokens_per_step
+        return Step(decodes, context, chunks, self._load.drafts)
+
+    def _pass(self, step: Step, count: int) -> None:
+        """Let ``count`` steps pass, and end the requests that have all their tokens."""
+        self._now_us += self._timer.time(step).us * max(count, 1)
+        self._steps += count
+        self._context += round(count * len(self._decoding) * self._load.tokens_per_step)
+        while self._decoding and self._decoding[0][0] <= self._steps and count:
+            _, _, request, first_us = heapq.heappop(self._decoding)
+            self._context -= self._load.cached + request.prompt + request.output - 1
+            self._finished.append((first_us - request.start_us, self._now_us - request.start_us))
+            self._send()
+        self._context = max(self._context, 0)
+
+    def _first_token(self, request: _Request) -> None:
+        """Move a prompt whose last chunk ran to the decoding requests."""
+        if request.output == 1:
+            self._finished.append((self._now_us - request.start_us,) * 2)
+            self._send()
+            return
+        steps = math.ceil((request.output - 1) / self._load.tokens_per_step)
+        self._context += self._load.cached + request.prompt
+        heapq.heappush(self._decoding, (self._steps + steps, request.number, request, self._now_us))
+
+    def _chunks(self) -> tuple[tuple[Chunk, ...], list[_Request]]:
+        """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
+        mixes = self._batching != "prefill-first"
+        free = self._load.running - len(self._decoding)
+        budget = self._load.budget - (len(self._decoding) * (1 + self._load.drafts) if mixes else 0)
+        chunks, complete = [], []
+        while self._waiting and free > 0 and budget > 0:
+            request = self._waiting[0]
+            new = min(request.left, budget)
+            if self._batching == "whole-prompts" and new < request.left and (chunks or request.left <= self._load.budget):
+                break
+            chunks.append(Chunk(new, self._load.cached + request.done))
+            request.left -= new
+            request.done += new
+            budget -= new
+            if request.left:
+                break
+            complete.append(self._waiting.popleft())
+            free -= 1
+        return tuple(chunks), complete
+
+
+def _van_der_corput(number: int, base: int = 2) -> float:
+    """Return a low-discrepancy number in (0, 1): the digits of ``number`` behind the point, in reverse."""
+    number += 1
+    value, weight = 0.0, 1.0
+    while number:
+        weight /= base
+        value += weight * (number % base)
+        number //= base
+    return value

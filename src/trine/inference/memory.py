@@ -1,0 +1,106 @@
+"""Memory of one GPU that serves a model: weights, activations, and the KV cache that the rest holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trine.inference.precision import KV_BYTES
+from trine.inference.shards import local_bytes
+from trine.inference.steps import Deployment
+from trine.workload.architecture.blocks import Attention, LatentAttention, Mixer, Mixture, Mlp
+
+#: Bytes of an activation, of a logit, and of a weight in 16 bits.
+_ACTIVATION, _LOGIT, _HALF = 2, 4, 2
+#: Bytes of an element of an indexer's keys, and of a state.
+_INDEX_BYTES, _STATE_BYTES = 1, 4
+#: Copies of the hidden features of a token that live at once in a layer: residual, input and output of a block.
+_HIDDEN_COPIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ServingMemory:
+    """Bytes of one GPU. kv_bytes: left for the KV cache, below 0 if weights and activations do not fit."""
+
+    weights_bytes: int
+    activations_bytes: int
+    reserve_bytes: int
+    kv_bytes: int
+
+
+def serving_memory(deployment: Deployment, budget: int, sequences: int, fraction: float | None) -> ServingMemory:
+    """Return the memory of one GPU. budget, sequences: limits of a step; fraction: of the engine, None: its default."""
+    engine, gpu = deployment.engine, deployment.gpu
+    weights = weights_bytes(deployment)
+    activations = _activations_bytes(deployment, budget, sequences)
+    share = engine.memory_fraction if fraction is None else fraction
+    used = weights + activations + engine.reserve_bytes
+    left = share * (gpu.memory_bytes - used) if engine.memory_of == "free" else share * gpu.memory_bytes - used
+    return ServingMemory(weights, activations, engine.reserve_bytes, math.floor(left))
+
+
+def weights_bytes(deployment: Deployment) -> int:
+    """Return the bytes of the weights of one GPU: the layers of a stage, embedding and head on the same one."""
+    model, layout = deployment.model, deployment.layout
+    layers = 0.0
+    for layer in model.layers:
+        for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+            if block is not None:
+                layers += local_bytes(block, model.hidden, layout, deployment.precision)
+    tables = 1 if model.tied_embeddings or not model.head else 2
+    embedding = tables * -(-model.vocab // layout.tp) * model.hidden * _HALF
+    towers = sum(weight.size for tower in model.towers.values() for weight in tower.weights()) * _HALF
+    return math.ceil(layers / layout.pp + embedding + towers)
+
+
+def _activations_bytes(deployment: Deployment, budget: int, sequences: int) -> int:
+    """Return the peak of activations of a step with ``budget`` tokens, and of the logits of ``sequences``."""
+    model, layout = deployment.model, deployment.layout
+    widest = 0
+    for block in {block for layer in model.layers for block in (layer.mixer, layer.feed_forward) if block is not None}:
+        if isinstance(block, Attention):
+            widest = max(widest, (block.heads + 2 * block.kv_heads) * block.head_size // layout.tp)
+        elif isinstance(block, LatentAttention):
+            widest = max(widest, 2 * block.heads * block.head_size // layout.tp)
+        elif isinstance(block, Mlp):
+            widest = max(widest, 3 * block.ffn // layout.tp)
+        elif isinstance(block, Mixture):
+            widest = max(widest, block.top_k * (3 * block.ffn // layout.expert_tp + 2 * model.hidden) // layout.ep)
+    token = _ACTIVATION * (_HIDDEN_COPIES * model.hidden + widest)
+    return budget * token + min(sequences, budget) * model.vocab * _LOGIT
+
+
+def kv_bytes(deployment: Deployment, tokens: int) -> float:
+    """Return the bytes of the KV cache of one request of ``tokens`` tokens on one GPU."""
+    return sum(_mixer_bytes(mixer, deployment, tokens) for mixer in deployment.model.mixers()) / deployment.layout.pp
+
+
+def kv_bytes_per_token(deployment: Deployment) -> float:
+    """Return the bytes that one more token adds on one GPU, beyond all windows."""
+    full = [mixer for mixer in deployment.model.mixers() if not mixer.cache().window]
+    return sum(_token_bytes(mixer, deployment) for mixer in full) / deployment.layout.pp
+
+
+def _mixer_bytes(mixer: Mixer, deployment: Deployment, tokens: int) -> float:
+    cache = mixer.cache()
+    kept = min(tokens, cache.window) if cache.window else tokens
+    state = cache.state * (KV_BYTES[deployment.kv] if cache.per_token else _STATE_BYTES)
+    return kept * _token_bytes(mixer, deployment) + state / _state_ways(mixer, deployment)
+
+
+def _token_bytes(mixer: Mixer, deployment: Deployment) -> float:
+    """Return the bytes of one token of one layer: KV heads are divided, latent features are whole on each GPU."""
+    item, tp = KV_BYTES[deployment.kv], deployment.layout.tp
+    cache = mixer.cache()
+    index = getattr(mixer, "indexer", None)
+    indexed = 0 if index is None or isinstance(mixer, Mixture) else getattr(index, "kept", 0)
+    ratio = getattr(mixer, "ratio", 0) or 1
+    features = float(cache.per_token) - indexed / ratio
+    if isinstance(mixer, Attention):
+        features = max(mixer.kv_heads // tp, 1) * (mixer.head_size + mixer.values)
+    return features * item + indexed / ratio * _INDEX_BYTES
+
+
+def _state_ways(mixer: Mixer, deployment: Deployment) -> int:
+    """Return the ways that divide a state: of linear attention and state-space models by heads, of V4's windows none."""
+    return 1 if mixer.cache().per_token else deployment.layout.tp

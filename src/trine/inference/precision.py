@@ -1,0 +1,73 @@
+"""Precisions of served weights (presets/serving/precisions.yaml): bits of a weight, arithmetic, and casts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Literal
+
+from trine.common.inputs import PRESETS
+from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
+from trine.errors import InputError, nearest
+
+#: Folder of everything that only serving needs.
+SERVING = PRESETS / "serving"
+#: Bytes of an element of the KV cache by its precision.
+KV_BYTES = {"bf16": 2, "fp8": 1}
+DEFAULT = "bf16"
+
+
+class ServedPrecision(Spec):
+    """One precision; ``presets/serving/precisions.yaml`` describes each field."""
+
+    title: str
+    weight_bits: Annotated[float, Field(gt=0, le=32)]
+    products: Literal["bfloat16", "float8", "float4"]
+    dense: bool = True
+    experts: bool = True
+    latent: bool = True
+    casts: Annotated[int, Field(ge=0, le=4)] = 0
+    kernels: str = "bf16"
+    kv: Literal["bf16", "fp8"] = "bf16"
+    stored: list[str] = Field(default_factory=list)
+    source: str
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight with its scales."""
+        return self.weight_bits / 8
+
+
+class _Precisions(Spec):
+    precisions: dict[str, ServedPrecision]
+
+
+@cache
+def served_precisions() -> dict[str, ServedPrecision]:
+    """Return all precisions by name."""
+    return read_spec(SERVING / "precisions.yaml", _Precisions).precisions
+
+
+def precision_name(name: str, stored: str) -> str:
+    """Return the name of a precision; without a name, that of the stored weights (``quant_method`` of a config).
+
+    Raises InputError with the nearest name for an unknown one.
+    """
+    known = served_precisions()
+    if not name:
+        return next((each for each, precision in known.items() if stored and stored in precision.stored), DEFAULT)
+    if name not in known:
+        raise InputError(f"unknown precision {name[:40]!r}{nearest(name, known)}", field="precision")
+    return name
+
+
+def kv_name(name: str, default: Literal["model", "checkpoint"], precision: str) -> str:
+    """Return the precision of the KV cache; without a name, the engine's default for these weights.
+
+    Raises InputError with the nearest name for an unknown one.
+    """
+    if not name:
+        return served_precisions()[precision].kv if default == "checkpoint" else DEFAULT
+    if name not in KV_BYTES:
+        raise InputError(f"unknown precision {name[:40]!r}{nearest(name, KV_BYTES)}", field="kv_precision")
+    return name

@@ -1,0 +1,345 @@
+"""The time of one engine step on one GPU: its kernels, communication, and exposed CPU time.
+
+Everything that depends only on the step's number of tokens (products, experts, small kernels, communication) is a curve
+over :data:`trine.inference.products.TOKENS`, computed once per deployment and interpolated. Attention depends on the
+contexts and is added for each sequence and chunk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.cluster import Cluster
+from trine.cluster.presets import GpuSpec
+from trine.common.arrays import Float64
+from trine.inference.attention_times import AttentionTimes, Heads, LatentTimes
+from trine.inference.communication import Communication
+from trine.inference.engines import EngineProfile
+from trine.inference.expert_times import ExpertLayer, experts_us
+from trine.inference.job import ServingLayout
+from trine.inference.precision import KV_BYTES, ServedPrecision
+from trine.inference.products import TOKENS, gpu_times
+from trine.inference.shards import LocalProduct, local_products
+from trine.workload.architecture.blocks import (
+    Attention,
+    CompressedAttention,
+    FeedForward,
+    LatentAttention,
+    Mixer,
+    Mixture,
+    Mlp,
+)
+from trine.workload.architecture.model import Architecture, Layer
+
+GEMMS, EXPERTS, ATTENTION, SMALL, COMMUNICATION, HEAD, CPU = (
+    "GEMMs", "experts", "attention and KV cache", "small kernels", "communication", "head and sampling", "CPU",
+)  # fmt: skip
+PARTS = (GEMMS, EXPERTS, ATTENTION, SMALL, COMMUNICATION, HEAD, CPU)
+#: Bytes of an activation, and of a logit.
+_ACTIVATION, _LOGIT = 2, 4
+#: Kernels of sampling (temperature, top-k and top-p masks, softmax, draw, copy), and passes over float32 logits.
+_SAMPLING_KERNELS, _LOGIT_PASSES = 8, 3
+#: Bytes of a stored state of a linear attention or a state-space model.
+_STATE_BYTES = 4
+#: Bytes of an element of an indexer's keys: FP8 (DeepSeek-V3.2, 2025).
+_INDEX_BYTES = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one prompt in a step: ``new`` ones, after ``cached`` ones."""
+
+    new: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an attention replica. decodes: sequences with one new token each (more with ``drafts``), over
+    ``context`` cached tokens on average; chunks: of prompts."""
+
+    decodes: int = 0
+    context: float = 0.0
+    chunks: tuple[Chunk, ...] = ()
+    drafts: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the layers process."""
+        return self.decodes * (1 + self.drafts) + sum(chunk.new for chunk in self.chunks)
+
+    @property
+    def rows(self) -> int:
+        """Tokens that the head processes: each decode, and the last of each chunk."""
+        return self.decodes * (1 + self.drafts) + len(self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Microseconds of one step by part, and the floors that memory, arithmetic and links set."""
+
+    parts: dict[str, float]
+
+    @property
+    def us(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model on GPUs with an engine: everything that the time of a step depends on, but the requests."""
+
+    model: Architecture
+    cluster: Cluster
+    gpu: GpuSpec
+    layout: ServingLayout
+    precision: ServedPrecision
+    kv: str
+    engine: EngineProfile
+
+
+class StepTimer:
+    """Times of the steps of one deployment."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        engine, gpu = deployment.engine.kernels, deployment.gpu
+        self._times = gpu_times(gpu)
+        self._attention = AttentionTimes(gpu, engine, deployment.kv)
+        self._latent = LatentTimes(gpu, engine, deployment.kv)
+        self._communication = Communication(deployment.cluster, deployment.engine)
+        self._layers = Counter(deployment.model.layers)
+        self._mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
+        self._curves = self._token_curves()
+        self._head = self._head_curve()
+        self._kernels = self._kernel_count()
+
+    @property
+    def kernels(self) -> int:
+        """Kernels of a step."""
+        return self._kernels
+
+    def time(self, step: Step) -> StepTime:
+        """Return the time of a step by part."""
+        tokens = max(1, step.tokens)
+        parts = {name: float(np.interp(tokens, TOKENS, curve)) for name, curve in self._curves.items()}
+        parts[ATTENTION] = self._attention_us(step)
+        parts[HEAD] = float(np.interp(step.rows, TOKENS, self._head)) if step.rows else 0.0
+        is_graph = not step.chunks and step.decodes <= self.deployment.engine.graph_batch
+        gpu_us = sum(parts.values())
+        launches_us = 0.0 if is_graph else self._kernels * self.deployment.engine.launch_us
+        parts[CPU] = self.deployment.engine.exposed_host_us + max(0.0, launches_us - gpu_us)
+        return StepTime(parts)
+
+    # Attention ------------------------------------------------------------------------------------------------------
+
+    def _attention_us(self, step: Step) -> float:
+        total = 0.0
+        for mixer, count in self._mixers.items():
+            each = 0.0
+            if step.decodes:
+                each += self._decode_us(mixer, step.decodes, step.context) * self._drafts_factor(step.drafts)
+            each += sum(self._prefill_us(mixer, chunk) for chunk in step.chunks)
+            total += count * each
+        return total
+
+    @staticmethod
+    def _drafts_factor(drafts: int) -> float:
+        """Return the time of attention with several queries per sequence over one: the cache is read once."""
+        return 1.0 + 0.05 * drafts
+
+    def _decode_us(self, mixer: Mixer, sequences: int, context: float) -> float:
+        tp = self.deployment.layout.tp
+        if isinstance(mixer, Attention):
+            reach = min(context, mixer.window) if mixer.window else context
+            if mixer.indexer is not None:
+                reach = min(context, mixer.indexer.top_k)
+            us = self._attention.decode_us(_heads(mixer, tp), sequences, max(1.0, reach))
+        elif isinstance(mixer, LatentAttention):
+            reach = context if mixer.indexer is None else min(context, mixer.indexer.top_k)
+            kept = mixer.kv_rank + mixer.rotated
+            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), kept)
+        elif isinstance(mixer, CompressedAttention):
+            reach = min(context, mixer.window) + self._compressed(mixer, context)
+            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), mixer.head_size)
+        else:
+            return self._state_us(mixer, sequences)
+        return us + self._indexer_us(mixer, sequences, context)
+
+    @staticmethod
+    def _compressed(mixer: CompressedAttention, context: float) -> float:
+        """Return the compressed keys that a query reads."""
+        if not mixer.ratio:
+            return 0.0
+        keys = context / mixer.ratio
+        return keys if mixer.indexer is None else min(keys, mixer.indexer.top_k)
+
+    def _indexer_us(self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float) -> float:
+        """Return the time to score all keys of a sequence and to choose among them."""
+        index = mixer.indexer
+        if index is None or index.is_shared:
+            return 0.0
+        keys = context / (mixer.ratio if isinstance(mixer, CompressedAttention) else 1)
+        scores = self._times.moved_us(sequences * keys * index.size * _INDEX_BYTES)
+        return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
+
+    def _state_us(self, mixer: Mixer, sequences: int) -> float:
+        """Return the time to read and write the states of linear attention or a state-space model, and to convolve."""
+        state = mixer.cache().state / self.deployment.layout.tp
+        return self._times.moved_us(2 * sequences * state * _STATE_BYTES) + self._times.moved_us(1)
+
+    def _prefill_us(self, mixer: Mixer, chunk: Chunk) -> float:
+        tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
+        if isinstance(mixer, Attention):
+            window = mixer.window if mixer.indexer is None else mixer.indexer.top_k
+            return self._attention.prefill_us(_heads(mixer, tp), new, cached, window)
+        if isinstance(mixer, LatentAttention):
+            reach = cached if mixer.indexer is None else min(cached, mixer.indexer.top_k)
+            return self._latent.prefill_us(max(1, mixer.heads // tp), mixer.head_size, mixer.value, new, reach)
+        if isinstance(mixer, CompressedAttention):
+            window = mixer.window + int(self._compressed(mixer, new + cached))
+            heads = Heads(max(1, mixer.heads // tp), 1, mixer.head_size, mixer.head_size)
+            return self._attention.prefill_us(heads, new, cached, window)
+        flops = mixer.context_flops(new) / tp
+        return self._times.moved_us(flops / self._flops_per_byte())
+
+    def _flops_per_byte(self) -> float:
+        """FLOPs of a recurrence for each byte that its chunked kernels move: they are memory-bound."""
+        return 32.0
+
+    # Curves over the tokens -----------------------------------------------------------------------------------------
+
+    def _token_curves(self) -> dict[str, Float64]:
+        curves = {name: np.zeros(TOKENS.shape) for name in (GEMMS, EXPERTS, SMALL, COMMUNICATION)}
+        hidden = self.deployment.model.hidden
+        for layer, count in self._layers.items():
+            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+                if block is None:
+                    continue
+                curves[GEMMS] += count * self._gemms_us(block)
+                curves[SMALL] += count * self._small_us(block)
+                if isinstance(block, Mixture):
+                    curves[EXPERTS] += count * self._experts_us(block)
+            curves[SMALL] += count * self._norms_us(layer)
+            curves[COMMUNICATION] += count * self._layer_communication_us(layer)
+        curves[SMALL] += self._moved(_ACTIVATION * 2 * hidden)  # embedding
+        curves[COMMUNICATION] += self._stages_us()
+        return curves
+
+    def _gemms_us(self, block: Mixer | FeedForward) -> Float64:
+        total = np.zeros(TOKENS.shape)
+        for product in self._products(block):
+            total += self._times.product_us(product.outputs, product.inputs, product.dtype, product.weight_bytes)
+        return total
+
+    def _products(self, block: Mixer | FeedForward) -> list[LocalProduct]:
+        deployment = self.deployment
+        return local_products(block, deployment.model.hidden, deployment.layout, deployment.precision)
+
+    def _experts_us(self, mixture: Mixture) -> Float64:
+        """Return the experts' time; the tokens of all attention replicas meet there."""
+        deployment = self.deployment
+        layout = deployment.layout
+        layer = ExpertLayer(
+            experts=mixture.experts, top_k=mixture.top_k, hidden=mixture.latent or deployment.model.hidden,
+            ffn=mixture.ffn, gated=mixture.gated, ways_cut=layout.expert_tp, ways_divided=layout.ep,
+        )  # fmt: skip
+        curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
+        return np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve)
+
+    def _moved(self, bytes_per_token: float) -> Float64:
+        """Return microseconds of a memory-bound kernel at each number of tokens."""
+        return np.array([self._times.moved_us(tokens * bytes_per_token) for tokens in TOKENS])
+
+    def _norms_us(self, layer: Layer) -> Float64:
+        """Return the norms with their residuals: read both, write both."""
+        return layer.norms * self._moved(4 * _ACTIVATION * self.deployment.model.hidden)
+
+    def _small_us(self, block: Mixer | FeedForward) -> Float64:
+        """Return rotation and cache writes, activation, and casts of the inputs of products."""
+        tp, precision = self.deployment.layout.tp, self.deployment.precision
+        total = np.zeros(TOKENS.shape)
+        if isinstance(block, Attention):
+            heads = _heads(block, tp)
+            features = (heads.queries + 2 * heads.keys) * heads.size
+            total += self._moved(2 * _ACTIVATION * features)
+            if block.norms != "none":
+                total += self._moved(2 * _ACTIVATION * features)
+        elif isinstance(block, LatentAttention):
+            total += 2 * self._moved(2 * _ACTIVATION * (block.query_rank + block.kv_rank + block.rotated))
+        elif isinstance(block, Mlp):
+            total += self._moved(3 * _ACTIVATION * block.ffn / tp)
+        elif isinstance(block, Mixture):
+            total += self._moved(2 * _ACTIVATION * self.deployment.model.hidden)
+            if block.shared:
+                total += self._moved(3 * _ACTIVATION * block.shared / tp)
+        else:
+            total += 2 * self._moved(4 * _ACTIVATION * self.deployment.model.hidden / tp)
+        for product in self._products(block):
+            if product.dtype != "bfloat16":
+                total += precision.casts * self._moved(1.5 * _ACTIVATION * product.inputs)
+        return total
+
+    def _layer_communication_us(self, layer: Layer) -> Float64:
+        """Return the communication of a layer at each number of tokens of one attention replica."""
+        layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
+        total = np.zeros(TOKENS.shape)
+        for block in (layer.mixer, layer.cross, layer.feed_forward):
+            if block is None:
+                continue
+            if isinstance(block, Mixture) and layout.attention_dp > 1:
+                total += self._exchange_us(row_bytes)
+            elif layout.tp > 1:
+                total += np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
+        return total
+
+    def _exchange_us(self, row_bytes: float) -> Float64:
+        """Return the time to gather all replicas' tokens before the experts, and to sum and scatter them after."""
+        layout = self.deployment.layout
+        ways, found = layout.stage_gpus, []
+        for tokens in TOKENS:
+            total = tokens * layout.attention_dp * row_bytes
+            found.append(self._communication.gather_us(total, ways) + self._communication.scatter_us(total, ways))
+        return np.array(found)
+
+    def _stages_us(self) -> Float64:
+        """Return the messages between pipeline stages."""
+        layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
+        if layout.pp == 1:
+            return np.zeros(TOKENS.shape)
+        gpus = self.deployment.cluster.gpus
+        ends = gpus.index(gpus[0]), layout.stage_gpus
+        each = np.array([self._communication.message_us(t * row_bytes, *ends) for t in TOKENS])
+        return (layout.pp - 1) * each
+
+    def _head_curve(self) -> Float64:
+        """Return the head, the gather of its logits and sampling, at each number of rows."""
+        model, tp = self.deployment.model, self.deployment.layout.tp
+        vocab = -(-model.vocab // tp)
+        total = self._times.product_us(vocab, model.hidden, "bfloat16", 2.0).copy()
+        gathers = [self._communication.gather_us(rows * model.vocab * _ACTIVATION, tp) for rows in TOKENS]
+        total += np.array(gathers) + _LOGIT_PASSES * self._moved(2 * model.vocab * _LOGIT)
+        return total + _SAMPLING_KERNELS * self._times.moved_us(1)
+
+    def _kernel_count(self) -> int:
+        """Return the number of kernels of a step without CUDA graphs."""
+        total = _SAMPLING_KERNELS + 4
+        for layer, count in self._layers.items():
+            blocks = [block for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside) if block is not None]
+            each = layer.norms + 2 * len(blocks) + sum(len(self._products(block)) for block in blocks)
+            total += count * each
+        return total
+
+
+def _heads(mixer: Attention, tp: int) -> Heads:
+    """Return the heads of one GPU."""
+    return Heads(max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp), mixer.head_size, mixer.values)
+
+
+def kv_item_bytes(kv: str) -> int:
+    """Return the bytes of an element of the KV cache."""
+    return KV_BYTES[kv]
