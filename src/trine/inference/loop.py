@@ -139,16 +139,26 @@ class ClosedLoop:
         self._context += self._load.cached + request.prompt
         heapq.heappush(self._decoding, (self._steps + steps, request.number, request, self._now_us))
 
+    def _budget(self, decoded: int) -> int:
+        """Return the tokens that prompts may take in a step beside ``decoded`` tokens.
+
+        An engine without chunks of prompts is configured so that a prompt fits beside all decodes.
+        """
+        if self._batching == "prefill-first":
+            return self._load.budget
+        if self._batching == "whole-prompts":
+            return max(self._load.budget - decoded, self._load.prompt)
+        return self._load.budget - decoded
+
     def _chunks(self) -> tuple[tuple[Chunk, ...], list[_Request]]:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
-        mixes = self._batching != "prefill-first"
         free = self._load.running - len(self._decoding)
-        budget = self._load.budget - (len(self._decoding) * (1 + self._load.drafts) if mixes else 0)
+        budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
         chunks, complete = [], []
         while self._waiting and free > 0 and budget > 0:
             request = self._waiting[0]
             new = min(request.left, budget)
-            if self._batching == "whole-prompts" and new < request.left and (chunks or request.left <= self._load.budget):
+            if self._batching == "whole-prompts" and new < request.left:
                 break
             chunks.append(Chunk(new, self._load.cached + request.done))
             request.left -= new
