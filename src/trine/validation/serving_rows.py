@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -16,11 +17,8 @@ from trine.validation.harness import read_table
 FOLDER = PRESETS / "measured" / "serving"
 AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 STATIC, FIRST_TOKEN, SATURATED = "static", "first-token", "saturated"
-#: Requests in flight of a saturated server, and a limit of running requests that exceeds its KV cache. The source
-#: states neither.
-QUEUED, MAX_SEQUENCES = 16384, 8192
-#: Share of the free memory that these runs gave to the KV cache: 0.90 to 0.95 by the source.
-KV_SHARE = 0.95
+#: Requests in flight of a saturated server, whose queue is never empty.
+QUEUED = 16384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,26 +169,28 @@ def _read_row(record: Mapping[str, str]) -> ServingRow:
 def job_of(row: ServingRow) -> ServingJob:
     """Return the question to trine.
 
-    A disaggregated row asks for one of its decode workers, with its share of the concurrency. A row with blank KV
-    precision, limits and speculation takes the engine's defaults and no speculation.
+    A disaggregated row asks for one of its decode workers, with its share of the concurrency. KV precision and limits
+    that neither the row nor the launch script states are the engine's defaults.
 
     Raises InputError for a row that does not state its number of decode workers or its load, and for a model, GPU or
     precision without an entry in ``sources.yaml``.
     """
     model, cluster = _entry("models", row.model)["model"], _entry("gpus", row.gpu)["cluster"]
+    load = _load(row)
+    settings = _settings(row, load.get("concurrency") or load.get("batch") or 1)
     return ServingJob(
         model=str(FOLDER / model) if model.endswith(".json") else model, cluster=cluster, input_tokens=row.isl,
         output_tokens=row.osl, layout=row.layout, precision=row.trine_precision, engine=row.engine,
-        engine_version=_version(row), **_load(row),
+        **{"engine_version": _version(row), **settings, **load},
     )  # fmt: skip
 
 
 def _load(row: ServingRow) -> dict[str, Any]:
-    """Return the arguments of a job that state its load: requests in flight or a batch, phase, limits."""
+    """Return the arguments of a job that state its load: requests in flight or a batch, and the phase."""
     if row.kind == DISAGGREGATED:
         return {"concurrency": _decode_concurrency(row), "phase": "decode"}
     if row.kind == SATURATED:
-        return {"concurrency": QUEUED, "max_sequences": MAX_SEQUENCES, "memory_fraction": KV_SHARE}
+        return {"concurrency": QUEUED}
     if row.kind == FIRST_TOKEN:
         return {"batch": row.batch, "phase": "prefill"}
     if row.kind == STATIC:
@@ -198,6 +198,20 @@ def _load(row: ServingRow) -> dict[str, Any]:
     if row.concurrency is None:
         raise InputError("not stated", field="concurrency")
     return {"concurrency": row.concurrency}
+
+
+def _settings(row: ServingRow, requests: int) -> dict[str, Any]:
+    """Return the arguments of a job that the launch scripts of the row's source set, by ``sources.yaml``."""
+    settings: dict[str, Any] = {}
+    for entry in _sources()["settings"]:
+        patterns: dict[str, str] = entry["rows"]
+        if not all(fnmatchcase(str(getattr(row, column)), pattern) for column, pattern in patterns.items()):
+            continue
+        settings |= entry.get("job", {})
+        if "least_batched_tokens" in entry:
+            fitted = (row.isl + requests + 127) // 64 * 64
+            settings["max_batched_tokens"] = max(entry["least_batched_tokens"], fitted)
+    return settings
 
 
 def _decode_concurrency(row: ServingRow) -> int:
