@@ -28,17 +28,24 @@ Points = Annotated[dict[int, float], Field(min_length=2)]
 
 
 class AllReduceKernel(Spec):
-    """Measured times of an engine's all-reduce on ``gpu``: GPUs -> bytes -> microseconds."""
+    """Measured times of one all-reduce kernel: GPUs -> bytes -> microseconds; launch_us: hidden by CUDA graphs."""
+
+    launch_us: Annotated[float, Field(ge=0, le=100)]
+    times: dict[int, Points]
+
+
+class AllReduceKernels(Spec):
+    """All measured kernels, on ``gpu``."""
 
     gpu: str
-    kernels: dict[int, Points]
+    kernels: dict[str, AllReduceKernel]
     source: str
 
 
 @cache
-def all_reduce_kernel() -> AllReduceKernel:
-    """Return the measured kernel."""
-    return read_spec(SERVING / "all_reduce.yaml", AllReduceKernel)
+def all_reduce_kernels() -> AllReduceKernels:
+    """Return the measured kernels."""
+    return read_spec(SERVING / "all_reduce.yaml", AllReduceKernels)
 
 
 class Communication:
@@ -79,19 +86,19 @@ class Communication:
 
     def _kernel_us(self, num_bytes: float, ways: int) -> float:
         """Return the time of the engine's kernel, scaled from the measured GPU by the bandwidth of its links."""
-        kernel = all_reduce_kernel()
-        if ways not in kernel.kernels:
+        kernel = all_reduce_kernels().kernels[self._engine.all_reduce]
+        if ways not in kernel.times:
             return math.inf
-        points = kernel.kernels[ways]
+        points = kernel.times[ways]
         sizes, times = list(points), list(points.values())
         at = float(np.interp(num_bytes, sizes, times))
         if num_bytes > sizes[-1]:
             at += (num_bytes - sizes[-1]) * (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-        return times[0] + (at - times[0]) * self._link_ratio()
+        return times[0] - kernel.launch_us + (at - times[0]) * self._link_ratio()
 
     def _link_ratio(self) -> float:
         """Return the link bandwidth of the measured GPU over this cluster's."""
-        measured, here = load_gpu(all_reduce_kernel().gpu).nvlink, gpu_of(self._cluster).nvlink
+        measured, here = load_gpu(all_reduce_kernels().gpu).nvlink, gpu_of(self._cluster).nvlink
         if measured is None or here is None:
             return math.inf
         return _link_bytes_per_s(measured) / _link_bytes_per_s(here)

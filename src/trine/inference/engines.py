@@ -34,9 +34,10 @@ class EngineProfile(Spec):
     that fit whole). max_batched_tokens, max_sequences: of one step. memory_fraction: share for weights and KV cache, of
     the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework.
     kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
-    graph_batch: largest batch that CUDA graphs replay. exposed_host_us: CPU time of a step that no GPU work hides.
-    launch_us: CPU time of a kernel launch without a graph. custom_all_reduce_bytes: largest message of the engine's own
-    all-reduce by number of GPUs; NCCL above.
+    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence in
+    it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
+    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph. all_reduce: the engine's
+    kernel; custom_all_reduce_bytes: its largest message by number of GPUs; NCCL above.
     """
 
     name: str
@@ -52,8 +53,12 @@ class EngineProfile(Spec):
     kv_precision: Literal["model", "checkpoint"]
     block_tokens: Count
     graph_batch: Count
-    exposed_host_us: Microseconds
+    host: Literal["overlapped", "exposed"]
+    host_us: Microseconds
+    sequence_us: Microseconds
+    exposed_us: Microseconds
     launch_us: Microseconds
+    all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     sources: dict[str, str]
 

@@ -78,8 +78,8 @@ class ServingJob:
     phase: ``both``; ``decode`` or ``prefill`` for a worker of that kind in a disaggregated server.
     max_batched_tokens, max_sequences: the engine's limits per step, None for its defaults.
     memory_fraction: share of the GPU's memory that the engine uses, None for its default.
-    length_spread: shortest over longest prompt and output, with uniform lengths between; input_tokens and
-    output_tokens are the longest.
+    length_spread: largest deviation of a prompt's and an output's length from the mean, as a share of it (0: all are
+    equal); lengths are uniform between.
     """
 
     model: Architecture | str
@@ -99,4 +99,4 @@ class ServingJob:
     max_batched_tokens: Tokens | None = None
     max_sequences: Tokens | None = None
     memory_fraction: Annotated[float | None, Field(gt=0, le=1)] = None
-    length_spread: Annotated[float, Field(gt=0, le=1)] = 1.0
+    length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0

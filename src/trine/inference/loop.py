@@ -10,6 +10,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass
+from statistics import fmean
 
 from trine.inference.engines import EngineProfile
 from trine.inference.steps import Chunk, Step, StepTimer
@@ -23,7 +24,7 @@ class Load:
     """Requests of one replica. prompt: tokens that are not in the prefix cache; cached: those that are.
 
     budget, running: limits of a step. tokens_per_step: of one sequence, above 1 with speculation; drafts: of a step.
-    spread: shortest over longest length of prompts and outputs, uniform between.
+    spread: largest deviation of a length from the mean, as a share of it; lengths are uniform between.
     """
 
     clients: int
@@ -34,16 +35,30 @@ class Load:
     running: int
     tokens_per_step: float = 1.0
     drafts: int = 0
-    spread: float = 1.0
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """Means over requests in microseconds: time to first token, and end to end; mean of the running requests."""
+    """Means over requests in microseconds: time to first token, per further token, and end to end."""
 
     ttft_us: float
+    tpot_us: float
     end_to_end_us: float
-    running: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A finished request in microseconds: to its first token, and to its last; number of its tokens."""
+
+    first_us: float
+    last_us: float
+    tokens: int
+
+    @property
+    def tpot_us(self) -> float:
+        """Time per token after the first."""
+        return (self.last_us - self.first_us) / max(self.tokens - 1, 1)
 
 
 @dataclass(slots=True)
@@ -67,7 +82,7 @@ class ClosedLoop:
         self._waiting: deque[_Request] = deque()
         self._decoding: list[tuple[int, int, _Request, float]] = []
         self._context = 0
-        self._finished: list[tuple[float, float]] = []
+        self._finished: list[_Finished] = []
         for _ in range(load.clients):
             self._send()
 
@@ -75,24 +90,23 @@ class ClosedLoop:
         """Return the means of the measured waves."""
         clients = self._load.clients
         wanted = (_WARM_UP + _MEASURED) * clients
-        busy = 0.0
         for _ in range(_MAX_STEPS):
-            before = self._now_us
             self._advance()
-            busy += (self._now_us - before) * len(self._decoding)
             if len(self._finished) >= wanted:
                 break
         skipped = min(_WARM_UP * clients, max(0, len(self._finished) - clients))
         counted = self._finished[skipped:]
-        ttft = sum(first for first, _ in counted) / len(counted)
-        return LoopTimes(ttft, sum(whole for _, whole in counted) / len(counted), busy / self._now_us)
+        return LoopTimes(
+            ttft_us=fmean(request.first_us for request in counted),
+            tpot_us=fmean(request.tpot_us for request in counted),
+            end_to_end_us=fmean(request.last_us for request in counted),
+        )
 
     def _send(self) -> None:
         """Let a client send its next request."""
-        share = self._load.spread + (1 - self._load.spread) * _van_der_corput(self._number)
-        other = self._load.spread + (1 - self._load.spread) * _van_der_corput(self._number, 3)
-        prompt = max(1, round(self._load.prompt * share))
-        output = max(1, round(self._load.output * other))
+        spread = self._load.spread
+        prompt = max(1, round(self._load.prompt * (1 + spread * (2 * _van_der_corput(self._number, 2) - 1))))
+        output = max(1, round(self._load.output * (1 + spread * (2 * _van_der_corput(self._number, 3) - 1))))
         self._number += 1
         self._waiting.append(_Request(self._number, self._now_us, prompt, prompt, output))
 
@@ -125,14 +139,17 @@ class ClosedLoop:
         while self._decoding and self._decoding[0][0] <= self._steps and count:
             _, _, request, first_us = heapq.heappop(self._decoding)
             self._context -= self._load.cached + request.prompt + request.output - 1
-            self._finished.append((first_us - request.start_us, self._now_us - request.start_us))
+            self._finished.append(
+                _Finished(first_us - request.start_us, self._now_us - request.start_us, request.output)
+            )
             self._send()
         self._context = max(self._context, 0)
 
     def _first_token(self, request: _Request) -> None:
         """Move a prompt whose last chunk ran to the decoding requests."""
         if request.output == 1:
-            self._finished.append((self._now_us - request.start_us,) * 2)
+            waited_us = self._now_us - request.start_us
+            self._finished.append(_Finished(waited_us, waited_us, 1))
             self._send()
             return
         steps = math.ceil((request.output - 1) / self._load.tokens_per_step)
@@ -142,13 +159,12 @@ class ClosedLoop:
     def _budget(self, decoded: int) -> int:
         """Return the tokens that prompts may take in a step beside ``decoded`` tokens.
 
-        An engine without chunks of prompts is configured so that a prompt fits beside all decodes.
+        An engine without chunks of prompts is configured so that one prompt fits beside all decodes.
         """
         if self._batching == "prefill-first":
             return self._load.budget
-        if self._batching == "whole-prompts":
-            return max(self._load.budget - decoded, self._load.prompt)
-        return self._load.budget - decoded
+        left = self._load.budget - decoded
+        return max(left, 1) if self._batching == "whole-prompts" else left
 
     def _chunks(self) -> tuple[tuple[Chunk, ...], list[_Request]]:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
@@ -159,7 +175,9 @@ class ClosedLoop:
             request = self._waiting[0]
             new = min(request.left, budget)
             if self._batching == "whole-prompts" and new < request.left:
-                break
+                if chunks:
+                    break
+                new = request.left
             chunks.append(Chunk(new, self._load.cached + request.done))
             request.left -= new
             request.done += new
@@ -171,7 +189,7 @@ class ClosedLoop:
         return tuple(chunks), complete
 
 
-def _van_der_corput(number: int, base: int = 2) -> float:
+def _van_der_corput(number: int, base: int) -> float:
     """Return a low-discrepancy number in (0, 1): the digits of ``number`` behind the point, in reverse."""
     number += 1
     value, weight = 0.0, 1.0

@@ -159,7 +159,7 @@ class _Answer:
         per_s = self._requests * job.output_tokens / end_to_end
         tpot = None
         if job.output_tokens > 1:
-            tpot = (times.end_to_end_us - times.ttft_us) / (job.output_tokens - 1) * _S
+            tpot = times.tpot_us * _S
         decode = self._decode_step(running)
         prefill = self._prefill_step()
         return ServingAnswer(
@@ -214,7 +214,7 @@ class _Answer:
             left -= count
         steps = job.output_tokens - 1
         decode = self._timer.time(Step(sequences, job.input_tokens + job.output_tokens / 2)).us if steps else 0.0
-        return LoopTimes(prefill, prefill + steps * decode, sequences)
+        return LoopTimes(prefill, decode, prefill + steps * decode)
 
     def _decode_step(self, running: int) -> StepTime:
         job = self._job

@@ -129,11 +129,18 @@ class StepTimer:
         parts = {name: float(np.interp(tokens, TOKENS, curve)) for name, curve in self._curves.items()}
         parts[ATTENTION] = self._attention_us(step)
         parts[HEAD] = float(np.interp(step.rows, TOKENS, self._head)) if step.rows else 0.0
-        is_graph = not step.chunks and step.decodes <= self.deployment.engine.graph_batch
-        gpu_us = sum(parts.values())
-        launches_us = 0.0 if is_graph else self._kernels * self.deployment.engine.launch_us
-        parts[CPU] = self.deployment.engine.exposed_host_us + max(0.0, launches_us - gpu_us)
+        parts[CPU] = self._host_us(step, sum(parts.values()))
         return StepTime(parts)
+
+    def _host_us(self, step: Step, gpu_us: float) -> float:
+        """Return the CPU time that a step adds to ``gpu_us`` of GPU time."""
+        engine = self.deployment.engine
+        is_graph = not step.chunks and step.decodes <= engine.graph_batch
+        launches_us = 0.0 if is_graph else self._kernels * engine.launch_us
+        scheduling_us = engine.host_us + engine.sequence_us * (step.decodes + len(step.chunks))
+        if engine.host == "exposed":
+            return engine.exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
+        return engine.exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
 
     # Attention ------------------------------------------------------------------------------------------------------
 
