@@ -26,7 +26,7 @@ from trine.validation.serving_rows import (
 
 #: Significant digits of stored predictions.
 DIGITS = 6
-_ESTIMATES = ("ttft_s", "tpot_s", "end_to_end_s", "output_tokens_per_s", "tokens_per_s_per_gpu")
+_ESTIMATES = ("ttft_s", "tpot_s", "end_to_end_s", "output_tokens_per_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,18 +42,18 @@ class ServingPrediction:
     tpot_s: Estimate | None = None
     end_to_end_s: Estimate | None = None
     output_tokens_per_s: Estimate | None = None
-    tokens_per_s_per_gpu: Estimate | None = None
     prefill_s: Estimate | None = None
     queues: bool = False
     cpu_s: float = 0.0
     why_not: str = ""
 
     @staticmethod
-    def of(row: str, served: ServingAnswer, cpu_s: float) -> ServingPrediction:
+    def of(row: ServingRow, served: ServingAnswer, cpu_s: float) -> ServingPrediction:
         """Return the compared part of an answer, with :data:`DIGITS` digits."""
         values: dict[str, Any] = {name: _rounded(getattr(served, name)) for name in _ESTIMATES}
+        values["end_to_end_s"] = _rounded(_end_to_end(row, served))
         values["prefill_s"] = _rounded(Estimate(served.prefill_s, served.prefill_s, served.prefill_s))
-        return ServingPrediction(row=row, queues=served.queues, cpu_s=round(cpu_s, 4), **values)
+        return ServingPrediction(row=row.name, queues=served.queues, cpu_s=round(cpu_s, 4), **values)
 
     @staticmethod
     def read(record: Mapping[str, Any]) -> ServingPrediction:
@@ -71,6 +71,18 @@ class ServingPrediction:
         }
 
 
+def _end_to_end(row: ServingRow, served: ServingAnswer) -> Estimate:
+    """Return the time of a request of the longest output, as :attr:`ServingRow.end_to_end_s` counts it.
+
+    An answer for lengths that vary has the mean request's.
+    """
+    whole = served.end_to_end_s
+    if served.ttft_s is None or served.tpot_s is None:
+        return whole
+    value = served.ttft_s.value + (row.osl - 1) * served.tpot_s.value
+    return Estimate(value, value * whole.low / whole.value, value * whole.high / whole.value)
+
+
 def _rounded(estimate: Estimate | None) -> Estimate | None:
     if estimate is None:
         return None
@@ -84,7 +96,7 @@ def predict(row: ServingRow) -> ServingPrediction:
         served = answer(job_of(row))
     except TrineError as error:
         return ServingPrediction(row=row.name, why_not=str(error), cpu_s=round(time.process_time() - began, 4))
-    return ServingPrediction.of(row.name, served, time.process_time() - began)
+    return ServingPrediction.of(row, served, time.process_time() - began)
 
 
 # -- quantities --------------------------------------------------------------------------------------------------------

@@ -79,12 +79,15 @@ def ranked_groups(runs: Iterable[ComparedRun], least: int = LEAST) -> list[Ranke
 
 
 def _ranked(run: ComparedRun) -> RankedConfiguration | None:
-    rate, predicted = run.row.tokens_per_s_per_gpu, run.prediction
-    if rate is None or run.row.tpot_ms is None or predicted.tokens_per_s_per_gpu is None or predicted.tpot_s is None:
+    row, predicted = run.row, run.prediction
+    measured_s = row.end_to_end_s
+    if measured_s is None or row.tpot_ms is None or predicted.end_to_end_s is None or predicted.tpot_s is None:
         return None
     return RankedConfiguration(
-        rate, predicted.tokens_per_s_per_gpu.value, run.row.tpot_ms / 1e3, predicted.tpot_s.value
-    )
+        measured_rate=row.tokens_per_s_per_gpu(measured_s),
+        predicted_rate=row.tokens_per_s_per_gpu(predicted.end_to_end_s.value),
+        measured_tpot_s=row.tpot_ms / 1e3, predicted_tpot_s=predicted.tpot_s.value,
+    )  # fmt: skip
 
 
 def regrets(configurations: Sequence[RankedConfiguration]) -> dict[float, float]:

@@ -71,13 +71,9 @@ class ServingRow:
             return None
         return (self.ttft_ms + (self.osl - 1) * self.tpot_ms) / 1e3
 
-    @property
-    def tokens_per_s_per_gpu(self) -> float | None:
-        """Output tokens per second and GPU of a closed loop: concurrency x OSL / end-to-end latency / GPUs."""
-        end_to_end_s = self.end_to_end_s
-        if end_to_end_s is None or self.concurrency is None:
-            return None
-        return self.concurrency * self.osl / end_to_end_s / self.layout.gpus
+    def tokens_per_s_per_gpu(self, end_to_end_s: float) -> float:
+        """Return output tokens per second and GPU of a closed loop: concurrency x OSL / end-to-end latency / GPUs."""
+        return (self.concurrency or 0) * self.osl / end_to_end_s / self.layout.gpus
 
     @property
     def model_name(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 from trine.errors import InputError
 from trine.inference.job import ServingLayout
 from trine.validation.serving_exclusions import excluded_rows, exclusion_counts
-from trine.validation.serving_rows import MAX_SEQUENCES, QUEUED, ServingRow, job_of, load_rows
+from trine.validation.serving_rows import QUEUED, ServingRow, job_of, load_rows
 
 ROOT = Path(__file__).parents[3]
 #: Rows of each rule, as the documentation of the data states them; 351 = 302 of the old rows + 49 of the new ones.
@@ -135,6 +135,7 @@ def test_a_disaggregated_row_asks_for_one_decode_worker() -> None:
     assert (replicas.concurrency, replicas.layout) == (4096, ServingLayout(attention_dp=8, ep=8))
     no_load = replace(row, concurrency=None)
     assert job_of(no_load).concurrency == row.batch == 36
+    assert job_of(no_load).length_spread == 0.8
     with pytest.raises(InputError, match="number of decode workers"):
         job_of(replace(row, decode_workers=None))
 
@@ -149,7 +150,8 @@ def test_tables_of_tensorrt_llm_become_static_saturated_and_first_token_jobs() -
     assert (job_of(first).phase, job_of(first).batch, job_of(first).output_tokens) == ("prefill", 1, 1)
     assert (saturated.kind, saturated.is_per_gpu, saturated.gpu_name) == ("saturated", False, "B200")
     queued = job_of(saturated)
-    assert (queued.concurrency, queued.max_sequences, queued.precision) == (QUEUED, MAX_SEQUENCES, "nvfp4")
+    assert (queued.concurrency, queued.max_sequences, queued.precision) == (QUEUED, 8192, "nvfp4")
+    assert queued.memory_fraction == 0.95
 
 
 def test_a_row_of_splitwise_becomes_a_static_batch() -> None:
@@ -166,6 +168,29 @@ def test_a_version_that_is_no_release_takes_the_newest() -> None:
     }
     assert versions["trtllm", "gpt-oss-dev"] == ""
     assert versions["trtllm", "1.0.0rc3"] == "1.0.0rc3"
+    assert job_of(row_named("splitwise-1")).engine_version == "0.2"
+
+
+def test_flags_of_the_launch_scripts_reach_the_job() -> None:
+    deepseek = {
+        "engine": "trtllm",
+        "model": "deepseek-ai/DeepSeek-R1",
+        "precision": "fp8",
+        "isl": 8192,
+        "concurrency": 64,
+    }
+    job = job_of(plain_row("before the minimum", measured="2025-12-15", **{**deepseek, "isl": 1024}))
+    assert (job.max_batched_tokens, job.kv_precision, job.memory_fraction) == (1152, "fp8", 0.8)
+    after = {**deepseek, "isl": 1024}
+    assert job_of(plain_row("after it", measured="2026-02-03", **after)).max_batched_tokens == 8192
+    # (64 + 8192 + 127) rounded down to a multiple of 64
+    assert job_of(plain_row("long", measured="2026-02-03", **deepseek)).max_batched_tokens == 8320
+    assert job_of(plain_row("h200", gpu="h200_sxm", **deepseek)).memory_fraction == 0.75
+    vllm = job_of(plain_row("vllm", version="", model="meta-llama/Llama-3.1-70B", precision="fp8"))
+    assert (vllm.engine_version, vllm.kv_precision, vllm.max_batched_tokens) == ("0.14", "fp8", 8192)
+    assert vllm.length_spread == 0.8
+    own = job_of(plain_row("own run", file="h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv"))
+    assert (own.max_batched_tokens, own.kv_precision, own.length_spread) == (None, "", 1.0)
 
 
 def test_unknown_names_are_refused_with_the_nearest_one() -> None:
@@ -181,6 +206,5 @@ def test_unknown_names_are_refused_with_the_nearest_one() -> None:
 def test_throughput_and_latency_of_a_row() -> None:
     row = plain_row("sums", ttft_ms=100.0, tpot_ms=10.0, osl=101, concurrency=4, tp=2)
     assert row.end_to_end_s == pytest.approx(1.1)
-    assert row.tokens_per_s_per_gpu == pytest.approx(4 * 101 / 1.1 / 2)
+    assert row.tokens_per_s_per_gpu(1.1) == pytest.approx(4 * 101 / 1.1 / 2)
     assert replace(row, ttft_ms=None).end_to_end_s is None
-    assert replace(row, ttft_ms=None).tokens_per_s_per_gpu is None

@@ -57,7 +57,7 @@ def run(tpot_ms: float, measured: ServingRow, ttft_ms: float = 100.0) -> Compare
     rate = (measured.concurrency or measured.batch or 0) * measured.osl / end_to_end_s
     prediction = ServingPrediction(
         row=measured.name, ttft_s=estimate(ttft_s), tpot_s=estimate(tpot_s), end_to_end_s=estimate(end_to_end_s),
-        output_tokens_per_s=estimate(rate), tokens_per_s_per_gpu=estimate(rate / measured.layout.gpus),
+        output_tokens_per_s=estimate(rate),
     )  # fmt: skip
     return ComparedRun(row=measured, prediction=prediction)
 
