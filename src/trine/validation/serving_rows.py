@@ -174,10 +174,13 @@ def job_of(row: ServingRow) -> ServingJob:
     model, cluster = _entry("models", row.model)["model"], _entry("gpus", row.gpu)["cluster"]
     load = _load(row)
     settings = _settings(row, load.get("concurrency") or load.get("batch") or 1)
+    shortest = settings.pop("shortest", 1.0)
+    mean = (1 + shortest) / 2
     return ServingJob(
-        model=str(FOLDER / model) if model.endswith(".json") else model, cluster=cluster, input_tokens=row.isl,
-        output_tokens=row.osl, layout=row.layout, precision=row.trine_precision, engine=row.engine,
-        **{"engine_version": _version(row), **settings, **load},
+        model=str(FOLDER / model) if model.endswith(".json") else model, cluster=cluster,
+        input_tokens=round(row.isl * mean), output_tokens=round(row.osl * mean),
+        length_spread=(1 - shortest) / (1 + shortest), layout=row.layout, precision=row.trine_precision,
+        engine=row.engine, **{"engine_version": _version(row), **settings, **load},
     )  # fmt: skip
 
 
@@ -197,13 +200,18 @@ def _load(row: ServingRow) -> dict[str, Any]:
 
 
 def _settings(row: ServingRow, requests: int) -> dict[str, Any]:
-    """Return the arguments of a job that the launch scripts of the row's source set, by ``sources.yaml``."""
+    """Return the arguments of a job that the scripts of the row's source set, by ``sources.yaml``.
+
+    ``shortest`` is the shortest length as a share of isl and osl.
+    """
     settings: dict[str, Any] = {}
     for entry in _sources()["settings"]:
         patterns: dict[str, str] = entry["rows"]
         if not all(fnmatchcase(str(getattr(row, column)), pattern) for column, pattern in patterns.items()):
             continue
         settings |= entry.get("job", {})
+        if "shortest" in entry:
+            settings["shortest"] = entry["shortest"]
         if "least_batched_tokens" in entry:
             fitted = (row.isl + requests + 127) // 64 * 64
             settings["max_batched_tokens"] = max(entry["least_batched_tokens"], fitted)

@@ -135,7 +135,7 @@ def test_a_disaggregated_row_asks_for_one_decode_worker() -> None:
     assert (replicas.concurrency, replicas.layout) == (4096, ServingLayout(attention_dp=8, ep=8))
     no_load = replace(row, concurrency=None)
     assert job_of(no_load).concurrency == row.batch == 36
-    assert job_of(no_load).length_spread == 0.8
+    assert job_of(no_load).length_spread == pytest.approx(1 / 9)
     with pytest.raises(InputError, match="number of decode workers"):
         job_of(replace(row, decode_workers=None))
 
@@ -188,9 +188,11 @@ def test_flags_of_the_launch_scripts_reach_the_job() -> None:
     assert job_of(plain_row("h200", gpu="h200_sxm", **deepseek)).memory_fraction == 0.75
     vllm = job_of(plain_row("vllm", version="", model="meta-llama/Llama-3.1-70B", precision="fp8"))
     assert (vllm.engine_version, vllm.kv_precision, vllm.max_batched_tokens) == ("0.14", "fp8", 8192)
-    assert vllm.length_spread == 0.8
+    # Lengths between 0.8 and 1 times 1024: 922 in the mean, and a ninth of it more or less
+    assert (vllm.input_tokens, vllm.output_tokens) == (922, 922)
+    assert vllm.length_spread == pytest.approx(1 / 9)
     own = job_of(plain_row("own run", file="h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv"))
-    assert (own.max_batched_tokens, own.kv_precision, own.length_spread) == (None, "", 1.0)
+    assert (own.max_batched_tokens, own.kv_precision, own.length_spread) == (None, "", 0.0)
 
 
 def test_unknown_names_are_refused_with_the_nearest_one() -> None:
