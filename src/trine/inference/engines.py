@@ -36,7 +36,8 @@ class EngineProfile(Spec):
     kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
     graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence in
     it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
-    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph. all_reduce: the engine's
+    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph.
+    front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's
     kernel; custom_all_reduce_bytes: its largest message by number of GPUs; NCCL above.
     """
 
@@ -58,6 +59,7 @@ class EngineProfile(Spec):
     sequence_us: Microseconds
     exposed_us: Microseconds
     launch_us: Microseconds
+    front_end_us: Microseconds
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     sources: dict[str, str]

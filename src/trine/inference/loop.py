@@ -1,7 +1,8 @@
 """A closed loop: clients that each keep one request in flight, and an engine that batches them step by step.
 
 The loop follows the engine's scheduler step by step, but jumps over decode steps between which nothing is admitted or
-ends. All clients start at once; the first wave of requests is a warm-up.
+ends. All clients start at once, as benchmarks do. Means are over all requests of a client: the first wave, and further
+ones like those measured here.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from statistics import fmean
 from trine.inference.engines import EngineProfile
 from trine.inference.steps import Chunk, Step, StepTimer
 
-#: Waves of requests: one to warm up, the others count. Steps after which the loop stops in any case.
-_WARM_UP, _MEASURED, _MAX_STEPS = 1, 2, 3_000
+#: Waves of requests that run: the first, and those that stand for all later ones. Steps after which the loop stops.
+_WAVES, _MAX_STEPS = 3, 3_000
+#: Requests of a client: benchmarks send ten prompts per client (InferenceX, benchmark_lib.sh).
+REQUESTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +92,15 @@ class ClosedLoop:
     def run(self) -> LoopTimes:
         """Return the means of the measured waves."""
         clients = self._load.clients
-        wanted = (_WARM_UP + _MEASURED) * clients
         for _ in range(_MAX_STEPS):
             self._advance()
-            if len(self._finished) >= wanted:
+            if len(self._finished) >= _WAVES * clients:
                 break
-        skipped = min(_WARM_UP * clients, max(0, len(self._finished) - clients))
-        counted = self._finished[skipped:]
+        first, later = self._finished[:clients], self._finished[clients:] or self._finished
         return LoopTimes(
-            ttft_us=fmean(request.first_us for request in counted),
-            tpot_us=fmean(request.tpot_us for request in counted),
-            end_to_end_us=fmean(request.last_us for request in counted),
+            ttft_us=_mean([request.first_us for request in first], [request.first_us for request in later]),
+            tpot_us=_mean([request.tpot_us for request in first], [request.tpot_us for request in later]),
+            end_to_end_us=_mean([request.last_us for request in first], [request.last_us for request in later]),
         )
 
     def _send(self) -> None:
@@ -187,6 +188,11 @@ class ClosedLoop:
             complete.append(self._waiting.popleft())
             free -= 1
         return tuple(chunks), complete
+
+
+def _mean(first: list[float], later: list[float]) -> float:
+    """Return the mean over the requests of a client, one of which is of the first wave."""
+    return (fmean(first) + (REQUESTS - 1) * fmean(later)) / REQUESTS
 
 
 def _van_der_corput(number: int, base: int) -> float:

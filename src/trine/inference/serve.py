@@ -199,7 +199,11 @@ class _Answer:
 
     def _closed(self, running: int) -> LoopTimes:
         clients = max(1, -(-running // self._lanes))
-        return ClosedLoop(self._timer, self._deployment.engine, self._load(clients)).run()
+        times = ClosedLoop(self._timer, self._deployment.engine, self._load(clients)).run()
+        engine = self._deployment.engine
+        steps = 1.5 if engine.host == "overlapped" else 0.5
+        waited_us = engine.front_end_us + steps * self._decode_step(running).us
+        return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)
 
     def _static(self, running: int) -> LoopTimes:
         """Return the times of a static batch: all prompts in full steps, then all decode steps."""

@@ -42,6 +42,9 @@ PARTS = (GEMMS, EXPERTS, ATTENTION, SMALL, COMMUNICATION, HEAD, CPU)
 _ACTIVATION, _LOGIT = 2, 4
 #: Kernels of sampling (temperature, top-k and top-p masks, softmax, draw, copy), and passes over float32 logits.
 _SAMPLING_KERNELS, _LOGIT_PASSES = 8, 3
+#: Kernels besides norms, products and casts: rotation, cache write, attention and all-reduce; routing, sorting, two
+#: grouped GEMMs, activation, sum and all-reduce; activation and all-reduce; embedding, metadata and gathers of a step.
+_FURTHER_KERNELS = {"mixer": 4, "experts": 8, "mlp": 2, "step": 6}
 #: Bytes of a stored state of a linear attention or a state-space model.
 _STATE_BYTES = 4
 #: Bytes of an element of an indexer's keys: FP8 (DeepSeek-V3.2, 2025).
@@ -334,10 +337,16 @@ class StepTimer:
 
     def _kernel_count(self) -> int:
         """Return the number of kernels of a step without CUDA graphs."""
-        total = _SAMPLING_KERNELS + 4
+        total = _SAMPLING_KERNELS + _FURTHER_KERNELS["step"]
         for layer, count in self._layers.items():
-            blocks = [block for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside) if block is not None]
-            each = layer.norms + 2 * len(blocks) + sum(len(self._products(block)) for block in blocks)
+            each = layer.norms
+            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+                if block is None:
+                    continue
+                kind = "experts" if isinstance(block, Mixture) else "mlp" if isinstance(block, Mlp) else "mixer"
+                products = self._products(block)
+                casts = sum(product.dtype != "bfloat16" for product in products) * self.deployment.precision.casts
+                each += _FURTHER_KERNELS[kind] + len(products) + casts
             total += count * each
         return total
 
