@@ -104,8 +104,8 @@ class ServingStatistics:
             if quantity.key in PUBLISHED:
                 values = compared_values(quantity, runs)
                 errors[quantity.key] = ServingErrors.of_values(values).mean if values else None
-        of, source = "InferenceX points that remain", "this report"
-        return [{"tool": "trine", "statistic": "mean", "rows": len(runs), **errors, "of": of, "source": source}]
+        of, source = "InferenceX points that remain", "trine"
+        return [{"tool": "this report", "statistic": "mean", "rows": len(runs), **errors, "of": of, "source": source}]
 
     def ranking(self) -> list[RankedGroup]:
         """Return the ranked groups of configurations, the lowest rank correlation first."""
