@@ -34,6 +34,7 @@ _HOMES = {
     "trine.decide.sensitivity": "sensitivity",
     "trine.decide.size": "size",
     "trine.decide.support": "support",
+    "trine.inference.infer": "infer",
     "trine.parallel.plan": "Plan",
     "trine.parallel.stragglers": "Stragglers",
     "trine.gpu.replay.options": "EidolonOptions",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from trine.graph.builder import TaskGraphBuilder
     from trine.graph.taskgraph import Records, TaskGraph
     from trine.graph.workload import Operator, Tensor, Workload
+    from trine.inference.infer import infer
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
@@ -118,7 +120,7 @@ __all__ = [
     "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "Stragglers",
     "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload", "WriteTable",
     "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time", "compare",
-    "compare_fidelity", "fit_cluster", "hop", "kernel_detail", "load", "load_cluster", "load_gpu",
+    "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail", "load", "load_cluster", "load_gpu",
     "loadstore_collective", "overlap_range", "plan", "run", "run_cost", "run_eidolon", "save", "sensitivity",
     "simulate", "simulate_shared", "size", "support", "sweep", "synthesize",
 ]  # fmt: skip

@@ -49,8 +49,11 @@ _records: ContextVar[list[Mapping[str, object]] | None] = ContextVar("records", 
 _LESS_MEMORY = "simulate fewer GPUs or micro-batches, or raise the limit of this process (ulimit -v)"
 #: Upper bound of counts: the GPUs of the largest machine.
 MAX_COUNT = MAX_GPUS
-#: Numbers without this bound: seeds, and samples.
-_NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
+#: Numbers without this bound: seeds, samples, tokens and requests.
+_NO_COUNTS = frozenset({
+    "seed", "batch", "global_batch", "micro_batch", "input_tokens", "output_tokens", "prefix_tokens", "concurrency",
+    "max_batched_tokens", "max_sequences",
+})  # fmt: skip
 
 
 def check_given(options: Mapping[str, object], words: Mapping[str, str]) -> None:

@@ -205,17 +205,19 @@ def _trilinear_us(source: KernelSource, heads: float, batch: float, length: floa
 
 @lru_cache(maxsize=64)
 def _latent_table(gpu: str, name: str) -> tuple[Float64, tuple[Float64, ...]]:
-    """Return log times without gaps, and log2 of the axes."""
+    """Return log times without gaps, and log2 of the axes.
+
+    A batch without measurements takes the times of the nearest one, in proportion to the sequences.
+    """
     arrays = kernel_arrays(gpu)
     times = log_times(gpu, name).copy()
     axes = tuple(np.log2(np.asarray(arrays[f"{name}/{label}"], dtype=float)) for label in ("heads", "batch", "length"))
-    for head in range(times.shape[0]):
-        for batch in range(times.shape[1]):
-            row = times[head, batch]
-            if not np.isnan(row).all():
-                times[head, batch] = _along(row, math.log(2.0))
-        lost = np.isnan(times[head, :, 0])
-        for batch in np.flatnonzero(lost):
-            nearest = int(np.flatnonzero(~lost)[np.abs(np.flatnonzero(~lost) - batch).argmin()])
-            times[head, batch] = times[head, nearest] + (axes[1][batch] - axes[1][nearest]) * math.log(2.0)
+    for table in times:
+        known = [batch for batch in range(len(table)) if not np.isnan(table[batch]).all()]
+        for batch in known:
+            table[batch] = _along(table[batch], math.log(2.0))
+        for batch in range(len(table)):
+            if batch not in known:
+                nearest = min(known, key=lambda other: abs(other - batch))
+                table[batch] = table[nearest] + (axes[1][batch] - axes[1][nearest]) * math.log(2.0)
     return times, axes

@@ -25,6 +25,10 @@ class SizedDefault(Spec):
     large: Count
     small: Count
 
+    def of(self, is_large: bool) -> int:
+        """Return the default of a large or a small GPU."""
+        return self.large if is_large else self.small
+
 
 class EngineProfile(Spec):
     """One engine at one version.
@@ -34,11 +38,11 @@ class EngineProfile(Spec):
     that fit whole). max_batched_tokens, max_sequences: of one step. memory_fraction: share for weights and KV cache, of
     the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework.
     kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
-    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence in
-    it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
-    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph.
-    front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's
-    kernel; custom_all_reduce_bytes: its largest message by number of GPUs; NCCL above.
+    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
+    in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
+    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph. front_end_us: HTTP and
+    tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes: its largest message by number
+    of GPUs, above which NCCL runs.
     """
 
     name: str
@@ -78,7 +82,9 @@ def load_engine(name: str, version: str = "") -> EngineProfile:
     Raises InputError for an unknown engine (with the nearest name) or version (with the known ones).
     """
     if name not in known_engines():
-        raise InputError(f"unknown engine {name[:40]!r}{nearest(name, known_engines(), is_listed=True)}", field="engine")
+        raise InputError(
+            f"unknown engine {name[:40]!r}{nearest(name, known_engines(), is_listed=True)}", field="engine"
+        )
     path = _FOLDER / f"{name}.yaml"
     data: Any = load_mapping(path)
     versions, last = data.pop("versions"), data.pop("last")

@@ -7,18 +7,18 @@ closed form) is averaged over the nearest ones at the same number of tokens.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import INTERPOLATED, MODELLED, TRANSFERRED
 from trine.compute.tables.machine import peak_of, runs
 from trine.inference.kernel_tables import kernel_arrays, kernel_source, log_times
-from trine.inference.precision import ServedPrecision
+from trine.inference.precision import ServedPrecision, served_precisions
 from trine.inference.products import TOKENS
 
 #: Kernels around the two grouped GEMMs: routing, sorting, activation, sum of each token's experts; microseconds.
@@ -56,7 +56,7 @@ class ExpertLayer:
 
     def touched(self, tokens: Float64) -> Float64:
         """Return the expected number of this GPU's experts that ``tokens`` choose, at uniform loads."""
-        chosen = 1 - (1 - self.top_k / self.experts) ** tokens
+        chosen: Float64 = 1 - np.power(1 - self.top_k / self.experts, tokens)
         return self.experts / self.ways_divided * chosen
 
     def closed_form_us(self, tokens: Float64, gpu: GpuSpec, precision: ServedPrecision) -> Float64:
@@ -83,7 +83,7 @@ def experts_us(layer: ExpertLayer, gpu: GpuSpec, engine: str, precision: ServedP
     name = _table(gpu, engine, precision)
     if name is None:
         return form
-    residual = _residual(*name, layer, precision)
+    residual = _residual(*name, layer)
     return np.asarray(form * np.exp(residual))
 
 
@@ -104,39 +104,32 @@ def _table(gpu: GpuSpec, engine: str, precision: ServedPrecision) -> tuple[str, 
     return None
 
 
-def _residual(source: str, name: str, layer: ExpertLayer, precision: ServedPrecision) -> Float64:
+def _residual(source: str, name: str, layer: ExpertLayer) -> Float64:
     """Return log(measured / closed form) at each of :data:`TOKENS`, of the nearest measured layers."""
-    places, residuals = _measured(source, name, precision.products, precision.weight_bits)
+    places, residuals = _measured(source, name)
     distances = ((places - layer.place) ** 2).sum(axis=1)
     nearest = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
     if distances[nearest[0]] < 1e-9:
-        return residuals[nearest[0]]
+        return np.asarray(residuals[nearest[0]])
     weights = 1 / distances[nearest]
     return np.asarray(weights @ residuals[nearest] / weights.sum())
 
 
 @lru_cache(maxsize=32)
-def _measured(gpu: str, name: str, products: str, bits: float) -> tuple[Float64, Float64]:
+def _measured(gpu: str, name: str) -> tuple[Float64, Float64]:
     """Return coordinates (layers, 5) and log(measured / closed form) (layers, TOKENS) of one array."""
-    from trine.cluster import load_gpu
-
-    precision = ServedPrecision(title="", weight_bits=bits, products=products, source="")
+    kernels = name.rpartition("/")[2]
+    precision = next(each for each in served_precisions().values() if each.kernels == kernels)
     arrays = kernel_arrays(gpu)
     rows = np.asarray(arrays[f"{name}/rows"]).tolist()
     tokens = np.asarray(arrays[f"{name}/tokens"], dtype=float)
-    times = log_times(gpu, name)
     places, residuals = [], []
-    for (hidden, ffn, top_k, experts, cut, divided), row in zip(rows, times, strict=True):
-        known = np.flatnonzero(~np.isnan(row))
+    for (hidden, ffn, top_k, experts, cut, divided), times in zip(rows, log_times(gpu, name), strict=True):
+        known = np.flatnonzero(~np.isnan(times))
         if len(known) < 2 or ffn % cut or experts % divided:
             continue
         layer = ExpertLayer(experts, top_k, hidden, ffn, True, cut, divided)
         form = np.log(layer.closed_form_us(tokens[known], load_gpu(gpu), precision))
         places.append(layer.place)
-        residuals.append(np.interp(np.log(TOKENS), np.log(tokens[known]), row[known] - form))
+        residuals.append(np.interp(np.log(TOKENS), np.log(tokens[known]), times[known] - form))
     return np.array(places), np.array(residuals)
-
-
-def distinct_experts(experts: int, top_k: int, tokens: int) -> float:
-    """Return the expected number of distinct experts of ``tokens`` tokens, at uniform loads."""
-    return experts * (1 - math.pow(1 - top_k / experts, tokens))

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.workload.architecture.model import Architecture
 
-Ways = Annotated[int, Field(ge=1, le=4096)]
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+MAX_WAYS, MAX_TOKENS, MAX_DRAFTS = 4_096, 10_000_000, 64
+Ways = Annotated[int, Field(ge=1, le=MAX_WAYS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +53,7 @@ class Speculation:
     The model's own layers for multi-token prediction propose them, one pass each.
     """
 
-    drafts: Annotated[int, Field(ge=1, le=64)]
+    drafts: Annotated[int, Field(ge=1, le=MAX_DRAFTS)]
     acceptance: Annotated[float, Field(gt=0, le=1)]
 
     @property
@@ -88,7 +89,7 @@ class ServingJob:
     output_tokens: Tokens
     concurrency: Tokens | None = None
     batch: Tokens | None = None
-    prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     layout: ServingLayout = ServingLayout()
     precision: str = ""
     kv_precision: str = ""

@@ -18,12 +18,13 @@ from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import ASSUMED, INTERPOLATED, TRANSFERRED
 from trine.compute.tables.files import FOLDER, log_us
-from trine.compute.tables.machine import generation_of, is_foreign, peak_of, siblings_of
+from trine.compute.tables.machine import is_foreign, peak_of, siblings_of
 
 _FOLDER = FOLDER / "serving"
 #: Engines whose kernels stand in for an engine's own, nearest first.
 _STAND_INS = {
-    "vllm": ("vllm", "sglang", "trtllm"), "sglang": ("sglang", "vllm", "trtllm"), "trtllm": ("trtllm", "vllm", "sglang"),
+    "vllm": ("vllm", "sglang", "trtllm"), "sglang": ("sglang", "vllm", "trtllm"),
+    "trtllm": ("trtllm", "vllm", "sglang"),
 }  # fmt: skip
 
 
@@ -83,8 +84,3 @@ def peak_ratio(source: GpuSpec, gpu: GpuSpec, dtype: str) -> float:
     if min(peaks) <= 0:
         peaks = peak_of(source, "bfloat16"), peak_of(gpu, "bfloat16")
     return peaks[0] / peaks[1]
-
-
-def is_same_generation(source: GpuSpec, gpu: GpuSpec) -> bool:
-    """Return whether two GPUs run the same kernels."""
-    return generation_of(source.name) == generation_of(gpu.name)

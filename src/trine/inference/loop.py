@@ -129,7 +129,7 @@ class ClosedLoop:
         """Return a step at the mean context over the next ``ahead`` steps."""
         context = 0.0
         if decodes:
-            context = self._context / decodes + ahead / 2 * self._load.tokens_per_step
+            context = self._context / decodes + max(ahead - 1, 0) / 2 * self._load.tokens_per_step
         return Step(decodes, context, chunks, self._load.drafts)
 
     def _pass(self, step: Step, count: int) -> None:
@@ -171,7 +171,8 @@ class ClosedLoop:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
         free = self._load.running - len(self._decoding)
         budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
-        chunks, complete = [], []
+        chunks: list[Chunk] = []
+        complete: list[_Request] = []
         while self._waiting and free > 0 and budget > 0:
             request = self._waiting[0]
             new = min(request.left, budget)

@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass
 
 from trine.inference.precision import KV_BYTES
+from trine.inference.recurrence_times import STATE_BYTES
 from trine.inference.shards import local_bytes
 from trine.inference.steps import Deployment
-from trine.workload.architecture.blocks import Attention, LatentAttention, Mixer, Mixture, Mlp
+from trine.workload.architecture.blocks import Attention, CompressedAttention, LatentAttention, Mixer, Mixture, Mlp
 
 #: Bytes of an activation, of a logit, and of a weight in 16 bits.
 _ACTIVATION, _LOGIT, _HALF = 2, 4, 2
-#: Bytes of an element of an indexer's keys, and of a state.
-_INDEX_BYTES, _STATE_BYTES = 1, 4
+#: Bytes of an element of an indexer's keys (DeepSeek-V3.2, 2025: FP8).
+_INDEX_BYTES = 1
 #: Copies of the hidden features of a token that live at once in a layer: residual, input and output of a block.
 _HIDDEN_COPIES = 3
 
@@ -44,7 +45,7 @@ def weights_bytes(deployment: Deployment) -> int:
     model, layout = deployment.model, deployment.layout
     layers = 0.0
     for layer in model.layers:
-        for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+        for block in (layer.mixer, layer.feed_forward, layer.beside):
             if block is not None:
                 layers += local_bytes(block, model.hidden, layout, deployment.precision)
     tables = 1 if model.tied_embeddings or not model.head else 2
@@ -82,25 +83,30 @@ def kv_bytes_per_token(deployment: Deployment) -> float:
 
 
 def _mixer_bytes(mixer: Mixer, deployment: Deployment, tokens: int) -> float:
+    """Return the bytes that one layer keeps of one request on one GPU."""
     cache = mixer.cache()
     kept = min(tokens, cache.window) if cache.window else tokens
-    state = cache.state * (KV_BYTES[deployment.kv] if cache.per_token else _STATE_BYTES)
-    return kept * _token_bytes(mixer, deployment) + state / _state_ways(mixer, deployment)
+    return kept * _token_bytes(mixer, deployment) + _state_bytes(mixer, deployment)
 
 
 def _token_bytes(mixer: Mixer, deployment: Deployment) -> float:
     """Return the bytes of one token of one layer: KV heads are divided, latent features are whole on each GPU."""
-    item, tp = KV_BYTES[deployment.kv], deployment.layout.tp
-    cache = mixer.cache()
-    index = getattr(mixer, "indexer", None)
-    indexed = 0 if index is None or isinstance(mixer, Mixture) else getattr(index, "kept", 0)
-    ratio = getattr(mixer, "ratio", 0) or 1
-    features = float(cache.per_token) - indexed / ratio
+    if not isinstance(mixer, Attention | LatentAttention | CompressedAttention):
+        return 0.0
+    if isinstance(mixer, CompressedAttention) and not mixer.ratio:
+        return 0.0
+    ratio = mixer.ratio if isinstance(mixer, CompressedAttention) else 1
+    features: float = mixer.head_size
     if isinstance(mixer, Attention):
-        features = max(mixer.kv_heads // tp, 1) * (mixer.head_size + mixer.values)
-    return features * item + indexed / ratio * _INDEX_BYTES
+        features = max(mixer.kv_heads // deployment.layout.tp, 1) * (mixer.head_size + mixer.values)
+    elif isinstance(mixer, LatentAttention):
+        features = mixer.kv_rank + mixer.rotated
+    indexed = 0 if mixer.indexer is None else mixer.indexer.kept
+    return (features * KV_BYTES[deployment.kv] + indexed * _INDEX_BYTES) / ratio
 
 
-def _state_ways(mixer: Mixer, deployment: Deployment) -> int:
-    """Return the ways that divide a state: of linear attention and state-space models by heads, of V4's windows none."""
-    return 1 if mixer.cache().per_token else deployment.layout.tp
+def _state_bytes(mixer: Mixer, deployment: Deployment) -> float:
+    """Return the bytes that do not grow with the tokens: states, divided by heads, and V4's window, whole."""
+    if isinstance(mixer, CompressedAttention):
+        return mixer.cache().state * KV_BYTES[deployment.kv]
+    return mixer.cache().state * STATE_BYTES / deployment.layout.tp

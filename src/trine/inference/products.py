@@ -17,8 +17,8 @@ from trine.compute.tables.operators import QUANTISED, QUANTISED_SHARE, QUANTISED
 
 #: Numbers of tokens at which step times are computed; between them they are interpolated.
 TOKENS: Float64 = np.array(
-    [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072,
-     4096, 6144, 8192, 12288, 16384, 32768, 65536], dtype=float
+    [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560,
+     3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536], dtype=float
 )  # fmt: skip
 #: Kernels before the quantised GEMM in the tables' calls: one finds the maximum, one casts.
 _QUANTISING_KERNELS = 2

@@ -27,14 +27,18 @@ from trine.workload.architecture.blocks import (
 from trine.workload.architecture.weights import Weight
 
 #: Weights cut by outputs, and by inputs; all others are whole on each GPU.
-_COLUMN = frozenset(
-    "q k v q_up kv_up gate up qkv beta_and_decay in step gate_up decay_up beta q_conv k_conv v_conv conv "
-    "shared.gate shared.up out_down".split()
-)
-_ROW = frozenset("out down out_up x shared.down".split())
-_EXPERTS = ("experts.up", "experts.down")
+_COLUMN = frozenset({
+    "q", "k", "v", "q_up", "kv_up", "gate", "up", "gate_up", "shared.gate", "shared.up", "out_down", "qkv", "in",
+    "beta_and_decay", "step", "beta", "decay_up", "conv", "q_conv", "k_conv", "v_conv",
+})  # fmt: skip
+_ROW = frozenset({"out", "down", "shared.down", "out_up", "x"})
+#: Second factors of a weight of low rank.
+_SECOND_FACTORS = frozenset({"q_up", "kv_up", "gate_up", "decay_up", "step", "out_down"})
+_EXPERTS = frozenset({"experts.up", "experts.down"})
 #: Weights that stay in 16 bits whatever the precision.
-_HALF_ALWAYS = frozenset("router shared.gate_of_all".split())
+_HALF_ALWAYS = frozenset({"router", "shared.gate_of_all"})
+#: Bytes of a weight in 16 bits.
+HALF = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,40 +86,48 @@ def local_products(
 ) -> list[LocalProduct]:
     """Return the products of one GPU with a block's weights, without routed experts.
 
-    Weights with the same input are one product, as engines fuse them (queries, keys and values; gate and up).
+    Weights that multiply the same tensor are one product, as engines fuse them (queries, keys and values; gate and up).
     """
-    fused: dict[tuple[int, float, str], int] = {}
+    fused: dict[tuple[str, int, float, str], int] = {}
     for weight in block.weights(hidden):
         if weight.uses != 1 or len(weight.shape) != 2 or "conv" in weight.name or weight.name in _EXPERTS:
             continue
         outputs, inputs = _local_shape(block, weight, layout.tp)
         is_quantised = _is_quantised(block, weight, precision)
-        item = precision.weight_bytes if is_quantised else 2.0
-        key = inputs, item, precision.products if is_quantised else "bfloat16"
+        item = precision.weight_bytes if is_quantised else HALF
+        dtype = precision.products if is_quantised else "bfloat16"
+        key = _input_of(weight.name), inputs, item, dtype
         fused[key] = fused.get(key, 0) + outputs
-    return [LocalProduct(outputs, inputs, item, dtype) for (inputs, item, dtype), outputs in fused.items()]
+    return [LocalProduct(outputs, inputs, item, dtype) for (_, inputs, item, dtype), outputs in fused.items()]
 
 
-def local_bytes(
-    block: Mixer | FeedForward, hidden: int, layout: ServingLayout, precision: ServedPrecision
-) -> float:
+def _input_of(name: str) -> str:
+    """Return the tensor that a weight multiplies: its own for output projections, factors, routers and indexers."""
+    is_alone = name in _ROW or name in _SECOND_FACTORS or name in _HALF_ALWAYS
+    return name if is_alone else name.partition(".")[0] if "." in name else "hidden"
+
+
+def local_bytes(block: Mixer | FeedForward, hidden: int, layout: ServingLayout, precision: ServedPrecision) -> float:
     """Return the bytes of all weights of a block on one GPU."""
-    total = 0.0
-    for weight in block.weights(hidden):
-        if weight.name in _EXPERTS:
-            total += weight.size / (layout.expert_tp * layout.ep) * expert_bytes(precision)
-            continue
-        if len(weight.shape) != 2 or weight.uses != 1:
-            total += weight.size * 2.0 / (layout.ep * layout.expert_tp if weight.name.startswith("experts.") else 1)
-            continue
-        outputs, inputs = _local_shape(block, weight, layout.tp)
-        total += outputs * inputs * (precision.weight_bytes if _is_quantised(block, weight, precision) else 2.0)
-    return total
+    return sum(_weight_bytes(block, weight, layout, precision) for weight in block.weights(hidden))
+
+
+def _weight_bytes(
+    block: Mixer | FeedForward, weight: Weight, layout: ServingLayout, precision: ServedPrecision
+) -> float:
+    """Return the bytes of one weight on one GPU."""
+    if weight.name.startswith("experts."):
+        item = expert_bytes(precision) if weight.name in _EXPERTS else HALF
+        return weight.size / layout.stage_gpus * item
+    if len(weight.shape) != 2 or weight.uses != 1:
+        return weight.size * HALF
+    outputs, inputs = _local_shape(block, weight, layout.tp)
+    return outputs * inputs * (precision.weight_bytes if _is_quantised(block, weight, precision) else HALF)
 
 
 def expert_bytes(precision: ServedPrecision) -> float:
     """Return the bytes of a weight of an expert."""
-    return precision.weight_bytes if precision.experts else 2.0
+    return precision.weight_bytes if precision.experts else HALF
 
 
 def _is_quantised(block: Mixer | FeedForward, weight: Weight, precision: ServedPrecision) -> bool:

@@ -15,12 +15,13 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
+from trine.inference import recurrence_times
 from trine.inference.attention_times import AttentionTimes, Heads, LatentTimes
 from trine.inference.communication import Communication
 from trine.inference.engines import EngineProfile
-from trine.inference.expert_times import ExpertLayer, experts_us
+from trine.inference.expert_times import ExpertLayer, experts_evidence, experts_us
 from trine.inference.job import ServingLayout
-from trine.inference.precision import KV_BYTES, ServedPrecision
+from trine.inference.precision import ServedPrecision
 from trine.inference.products import TOKENS, gpu_times
 from trine.inference.shards import LocalProduct, local_products
 from trine.workload.architecture.blocks import (
@@ -45,8 +46,6 @@ _SAMPLING_KERNELS, _LOGIT_PASSES = 8, 3
 #: Kernels besides norms, products and casts: rotation, cache write, attention and all-reduce; routing, sorting, two
 #: grouped GEMMs, activation, sum and all-reduce; activation and all-reduce; embedding, metadata and gathers of a step.
 _FURTHER_KERNELS = {"mixer": 4, "experts": 8, "mlp": 2, "step": 6}
-#: Bytes of a stored state of a linear attention or a state-space model.
-_STATE_BYTES = 4
 #: Bytes of an element of an indexer's keys: FP8 (DeepSeek-V3.2, 2025).
 _INDEX_BYTES = 1
 
@@ -101,6 +100,7 @@ class Deployment:
     gpu: GpuSpec
     layout: ServingLayout
     precision: ServedPrecision
+    precision_name: str
     kv: str
     engine: EngineProfile
 
@@ -122,9 +122,20 @@ class StepTimer:
         self._kernels = self._kernel_count()
 
     @property
-    def kernels(self) -> int:
-        """Kernels of a step."""
-        return self._kernels
+    def products_evidence(self) -> str:
+        """Evidence of the products."""
+        return self._times.evidence
+
+    @property
+    def attention_evidence(self) -> str:
+        """Evidence of attention."""
+        return self._attention.evidence()
+
+    @property
+    def experts_evidence(self) -> str:
+        """Evidence of the experts."""
+        deployment = self.deployment
+        return experts_evidence(deployment.gpu, deployment.engine.kernels, deployment.precision)
 
     def time(self, step: Step) -> StepTime:
         """Return the time of a step by part."""
@@ -132,8 +143,18 @@ class StepTimer:
         parts = {name: float(np.interp(tokens, TOKENS, curve)) for name, curve in self._curves.items()}
         parts[ATTENTION] = self._attention_us(step)
         parts[HEAD] = float(np.interp(step.rows, TOKENS, self._head)) if step.rows else 0.0
+        if step.drafts and step.decodes:
+            self._add_drafts(parts, step)
         parts[CPU] = self._host_us(step, sum(parts.values()))
         return StepTime(parts)
+
+    def _add_drafts(self, parts: dict[str, float], step: Step) -> None:
+        """Add the passes that propose drafts: each runs one layer and the head on one token of each sequence."""
+        share = step.drafts / len(self.deployment.model.layers)
+        for name, curve in self._curves.items():
+            parts[name] += share * float(np.interp(step.decodes, TOKENS, curve))
+        parts[ATTENTION] += share * parts[ATTENTION]
+        parts[HEAD] += step.drafts * float(np.interp(step.decodes, TOKENS, self._head))
 
     def _host_us(self, step: Step, gpu_us: float) -> float:
         """Return the CPU time that a step adds to ``gpu_us`` of GPU time."""
@@ -152,32 +173,30 @@ class StepTimer:
         for mixer, count in self._mixers.items():
             each = 0.0
             if step.decodes:
-                each += self._decode_us(mixer, step.decodes, step.context) * self._drafts_factor(step.drafts)
+                each += self._decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
             each += sum(self._prefill_us(mixer, chunk) for chunk in step.chunks)
             total += count * each
         return total
 
-    @staticmethod
-    def _drafts_factor(drafts: int) -> float:
-        """Return the time of attention with several queries per sequence over one: the cache is read once."""
-        return 1.0 + 0.05 * drafts
-
-    def _decode_us(self, mixer: Mixer, sequences: int, context: float) -> float:
+    def _decode_us(self, mixer: Mixer, sequences: int, context: float, queries: int) -> float:
+        """Return the attention of one layer; several queries of a sequence read its cache once, like more heads."""
         tp = self.deployment.layout.tp
         if isinstance(mixer, Attention):
             reach = min(context, mixer.window) if mixer.window else context
             if mixer.indexer is not None:
                 reach = min(context, mixer.indexer.top_k)
-            us = self._attention.decode_us(_heads(mixer, tp), sequences, max(1.0, reach))
+            us = self._attention.decode_us(_heads(mixer, tp, queries), sequences, max(1.0, reach))
         elif isinstance(mixer, LatentAttention):
             reach = context if mixer.indexer is None else min(context, mixer.indexer.top_k)
             kept = mixer.kv_rank + mixer.rotated
-            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), kept)
+            us = self._latent.decode_us(max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), kept)
         elif isinstance(mixer, CompressedAttention):
             reach = min(context, mixer.window) + self._compressed(mixer, context)
-            us = self._latent.decode_us(max(1, mixer.heads // tp), sequences, max(1.0, reach), mixer.head_size)
+            us = self._latent.decode_us(
+                max(1, mixer.heads // tp) * queries, sequences, max(1.0, reach), mixer.head_size
+            )
         else:
-            return self._state_us(mixer, sequences)
+            return recurrence_times.decode_us(mixer, self.deployment.gpu, tp, sequences) * queries
         return us + self._indexer_us(mixer, sequences, context)
 
     @staticmethod
@@ -188,7 +207,9 @@ class StepTimer:
         keys = context / mixer.ratio
         return keys if mixer.indexer is None else min(keys, mixer.indexer.top_k)
 
-    def _indexer_us(self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float) -> float:
+    def _indexer_us(
+        self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float
+    ) -> float:
         """Return the time to score all keys of a sequence and to choose among them."""
         index = mixer.indexer
         if index is None or index.is_shared:
@@ -196,11 +217,6 @@ class StepTimer:
         keys = context / (mixer.ratio if isinstance(mixer, CompressedAttention) else 1)
         scores = self._times.moved_us(sequences * keys * index.size * _INDEX_BYTES)
         return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
-
-    def _state_us(self, mixer: Mixer, sequences: int) -> float:
-        """Return the time to read and write the states of linear attention or a state-space model, and to convolve."""
-        state = mixer.cache().state / self.deployment.layout.tp
-        return self._times.moved_us(2 * sequences * state * _STATE_BYTES) + self._times.moved_us(1)
 
     def _prefill_us(self, mixer: Mixer, chunk: Chunk) -> float:
         tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
@@ -214,12 +230,7 @@ class StepTimer:
             window = mixer.window + int(self._compressed(mixer, new + cached))
             heads = Heads(max(1, mixer.heads // tp), 1, mixer.head_size, mixer.head_size)
             return self._attention.prefill_us(heads, new, cached, window)
-        flops = mixer.context_flops(new) / tp
-        return self._times.moved_us(flops / self._flops_per_byte())
-
-    def _flops_per_byte(self) -> float:
-        """FLOPs of a recurrence for each byte that its chunked kernels move: they are memory-bound."""
-        return 32.0
+        return recurrence_times.prefill_us(mixer, self.deployment.gpu, tp, new)
 
     # Curves over the tokens -----------------------------------------------------------------------------------------
 
@@ -227,7 +238,7 @@ class StepTimer:
         curves = {name: np.zeros(TOKENS.shape) for name in (GEMMS, EXPERTS, SMALL, COMMUNICATION)}
         hidden = self.deployment.model.hidden
         for layer, count in self._layers.items():
-            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+            for block in (layer.mixer, layer.feed_forward, layer.beside):
                 if block is None:
                     continue
                 curves[GEMMS] += count * self._gemms_us(block)
@@ -259,7 +270,7 @@ class StepTimer:
             ffn=mixture.ffn, gated=mixture.gated, ways_cut=layout.expert_tp, ways_divided=layout.ep,
         )  # fmt: skip
         curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
-        return np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve)
+        return np.asarray(np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve))
 
     def _moved(self, bytes_per_token: float) -> Float64:
         """Return microseconds of a memory-bound kernel at each number of tokens."""
@@ -298,7 +309,7 @@ class StepTimer:
         """Return the communication of a layer at each number of tokens of one attention replica."""
         layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
         total = np.zeros(TOKENS.shape)
-        for block in (layer.mixer, layer.cross, layer.feed_forward):
+        for block in (layer.mixer, layer.feed_forward):
             if block is None:
                 continue
             if isinstance(block, Mixture) and layout.attention_dp > 1:
@@ -340,7 +351,7 @@ class StepTimer:
         total = _SAMPLING_KERNELS + _FURTHER_KERNELS["step"]
         for layer, count in self._layers.items():
             each = layer.norms
-            for block in (layer.mixer, layer.cross, layer.feed_forward, layer.beside):
+            for block in (layer.mixer, layer.feed_forward, layer.beside):
                 if block is None:
                     continue
                 kind = "experts" if isinstance(block, Mixture) else "mlp" if isinstance(block, Mlp) else "mixer"
@@ -351,11 +362,7 @@ class StepTimer:
         return total
 
 
-def _heads(mixer: Attention, tp: int) -> Heads:
-    """Return the heads of one GPU."""
-    return Heads(max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp), mixer.head_size, mixer.values)
-
-
-def kv_item_bytes(kv: str) -> int:
-    """Return the bytes of an element of the KV cache."""
-    return KV_BYTES[kv]
+def _heads(mixer: Attention, tp: int, queries: int = 1) -> Heads:
+    """Return the heads of one GPU; queries: of each sequence."""
+    heads, keys = max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp)
+    return Heads(heads * queries, keys, mixer.head_size, mixer.values)

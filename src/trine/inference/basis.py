@@ -1,0 +1,67 @@
+"""The basis of a serving answer: evidence of its parts, assumptions in words, and effects left out."""
+
+from __future__ import annotations
+
+from trine.common.evidence import ASSUMED, INTERPOLATED, MODELLED, Evidence
+from trine.inference.communication import all_reduce_kernels
+from trine.inference.job import ServingJob
+from trine.inference.limits import Limits
+from trine.inference.steps import Deployment, StepTimer
+from trine.workload.architecture.blocks import CompressedAttention, Mixture
+
+NOT_MODELLED = (
+    "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
+    "eviction from the prefix cache, and preemption of running requests",
+    "padding of batches to the sizes of CUDA graphs",
+    "rebalancing of experts, and offloading of the KV cache",
+)
+
+
+def evidence_of(deployment: Deployment, timer: StepTimer) -> tuple[Evidence, ...]:
+    """Return the evidence of each kind of time, the surest first within an answer."""
+    found = [
+        Evidence("GEMMs", timer.products_evidence, "measured GEMMs of this GPU or a sibling (aiconfigurator)"),
+        Evidence("attention", timer.attention_evidence, "measured kernels of inference engines (aiconfigurator)"),
+    ]
+    if any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers):
+        found.append(Evidence("experts", timer.experts_evidence, "measured grouped GEMMs, loads by a power law"))
+    if deployment.layout.stage_gpus > 1:
+        kind = INTERPOLATED if deployment.gpu.name == all_reduce_kernels().gpu else MODELLED
+        found.append(Evidence("all-reduce", kind, all_reduce_kernels().source))
+    found.append(Evidence("CPU", ASSUMED, deployment.engine.sources["host_us"]))
+    return tuple(found)
+
+
+def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[str, ...]:
+    """Return the assumptions as sentences."""
+    engine = deployment.engine
+    found = [
+        f"{engine.title} {engine.version}: at most {limits.budget:,} tokens and {limits.sequences:,} sequences a step; "
+        f"KV cache in {deployment.kv}, blocks of {engine.block_tokens} tokens",
+    ]
+    if job.concurrency is not None and job.phase != "decode":
+        found.append(
+            "clients start together and send the next request when one ends; lengths "
+            + (
+                f"differ by up to {job.length_spread:.0%}"
+                if job.length_spread
+                else "are equal, which keeps them in step"
+            )
+        )
+        found.append(f"{engine.front_end_us / 1e3:g} ms of HTTP and tokenisation per request")
+    if job.phase == "decode":
+        found.append("the KV cache of a prompt arrives while other requests decode; its transfer is not in TPOT")
+    if engine.batching == "whole-prompts":
+        found.append("the limit of tokens per step is raised, if needed, so that one prompt fits beside all decodes")
+    if any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers):
+        found.append("tokens choose experts by a power law with exponent 1.01, as in the measurements")
+    if any(isinstance(layer.mixer, CompressedAttention) for layer in deployment.model.layers):
+        found.append("compressed attention takes the time of latent attention over as many keys")
+    if job.speculation is not None:
+        found.append(
+            f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "
+            f"{job.speculation.tokens_per_step:.2f} tokens a step; a draft costs one layer and the head"
+        )
+    if deployment.model.towers:
+        found.append("prompts have no images: encoders take memory, but no time")
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""Limits of one attention replica: tokens and sequences of a step, and requests that the KV cache holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trine.errors import InputError
+from trine.inference.engines import LARGE_GPU_BYTES
+from trine.inference.job import ServingJob
+from trine.inference.memory import ServingMemory, kv_bytes, kv_bytes_per_token, serving_memory
+from trine.inference.steps import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one replica. budget, sequences: of a step. capacity_tokens: of the KV cache, 0 if no token adds to it.
+
+    in_memory: requests of the asked length that the KV cache holds.
+    """
+
+    budget: int
+    sequences: int
+    memory: ServingMemory
+    capacity_tokens: int
+    in_memory: int
+
+    @property
+    def running(self) -> int:
+        """Requests that run at a time."""
+        return min(self.in_memory, self.sequences)
+
+    @property
+    def name(self) -> str:
+        """The limit that binds: ``KV cache`` or ``sequences``."""
+        return "KV cache" if self.in_memory <= self.sequences else "sequences"
+
+
+def limits_of(job: ServingJob, deployment: Deployment) -> Limits:
+    """Return the limits. Raises InputError if not one request fits, with the missing bytes."""
+    engine, gpu = deployment.engine, deployment.gpu
+    is_large = gpu.memory_bytes >= LARGE_GPU_BYTES and not gpu.name.startswith("a100")
+    budget = job.max_batched_tokens or engine.max_batched_tokens.of(is_large)
+    sequences = job.max_sequences or engine.max_sequences.of(is_large)
+    memory = serving_memory(deployment, budget, sequences, job.memory_fraction)
+    tokens = job.input_tokens + job.output_tokens
+    request = kv_bytes(deployment, tokens)
+    if memory.kv_bytes < request:
+        missing = math.ceil(request - memory.kv_bytes)
+        raise InputError(
+            f"no room for one request of {tokens:,} tokens: {missing:,} bytes are missing on each {gpu.name} "
+            f"(weights take {memory.weights_bytes:,} of {gpu.memory_bytes:,} bytes)", field="cluster",
+        )  # fmt: skip
+    per_token = kv_bytes_per_token(deployment)
+    capacity = int(memory.kv_bytes / per_token) if per_token else 0
+    return Limits(budget, sequences, memory, capacity, int(memory.kv_bytes / request) if request else sequences)

@@ -1,0 +1,163 @@
+"""The answer of ``trine infer`` as text: one line, one screen, or everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trine.common.units import format_bytes
+from trine.inference.answer import ServingAnswer, StepPart
+from trine.inference.ranges import Estimate
+from trine.results.screen import Listing, Screen
+from trine.results.text import wrapped_at
+
+#: Column of the text behind a label.
+_COLUMN = 14
+
+
+def headline(answer: ServingAnswer) -> str:
+    """Return the question and the main numbers in one line."""
+    per_gpu = f"{answer.tokens_per_s_per_gpu.value:,.0f} tokens/s per GPU"
+    if answer.job.phase == "prefill":
+        return f"{_question(answer)}: {answer.input_tokens_per_s_per_gpu.value:,.0f} prompt tokens/s per GPU"
+    if answer.tpot_s is None:
+        return f"{_question(answer)}: {per_gpu}"
+    return f"{_question(answer)}: TPOT {_seconds(answer.tpot_s.value)}, {per_gpu}"
+
+
+def _question(answer: ServingAnswer) -> str:
+    job, layout = answer.job, answer.job.layout
+    ways = [f"tp {layout.tp}"]
+    for name, value in (("pp", layout.pp), ("ep", layout.ep), ("attention dp", layout.attention_dp)):
+        if value > 1:
+            ways.append(f"{name} {value}")
+    load = f"batch {job.batch:,}" if job.batch is not None else f"{job.concurrency:,} in flight"
+    gpus = f"{answer.gpus} x {answer.gpu.upper()}"
+    return (
+        f"{answer.model} ({answer.precision}) on {gpus}, {answer.engine}, {' x '.join(ways)}: "
+        f"{job.input_tokens:,} + {job.output_tokens:,} tokens, {load}"
+    )
+
+
+def screen(answer: ServingAnswer) -> Screen:
+    """Return the answer on one screen."""
+    return Screen(
+        question=_question(answer),
+        numbers=_numbers(answer),
+        listings=[Listing(title=_step_title(answer), rows=[_part_row(part) for part in _shown(answer)])],
+        warnings=_warnings(answer),
+        closing=_closing(answer),
+    )
+
+
+def _numbers(answer: ServingAnswer) -> list[tuple[str, str, str]]:
+    rows = []
+    if answer.ttft_s is not None:
+        rows.append(("TTFT", *_ranged(answer.ttft_s, _seconds)))
+    else:
+        rows.append(("TTFT", "not given", answer.ttft_refusal))
+    if answer.tpot_s is not None:
+        value, likely = _ranged(answer.tpot_s, _seconds)
+        rows.append(("TPOT", value, f"{likely}; per token after the first"))
+    rows.append(("end to end", *_ranged(answer.end_to_end_s, _seconds)))
+    if answer.job.phase == "prefill":
+        rows.append(("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, _number, " prompt tokens/s per GPU")))
+    else:
+        value, likely = _ranged(answer.output_tokens_per_s, _number, " tokens/s")
+        per_user = answer.tokens_per_s_per_user.value
+        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {_number(per_user)} per user"
+        rows.append(("throughput", value, f"{likely}; {each}"))
+    rows.append(("KV cache", format_bytes(max(answer.kv_bytes, 0)), _capacity(answer)))
+    rows += _costs(answer)
+    return rows
+
+
+def _capacity(answer: ServingAnswer) -> str:
+    tokens = f"{answer.kv_capacity_tokens:,} tokens a replica; " if answer.kv_capacity_tokens else ""
+    return f"{tokens}at most {answer.largest_concurrency:,} requests at a time (limit: {answer.limit})"
+
+
+def _costs(answer: ServingAnswer) -> list[tuple[str, str, str]]:
+    rows = []
+    if (dollars := answer.dollars_per_million_tokens) is not None:
+        rows.append(("price", *_ranged(dollars, _dollars, " per million tokens")))
+    if (joules := answer.joules_per_million_tokens) is not None:
+        rows.append(("energy", *_ranged(joules.times(1e-3), _number, " kJ per million tokens")))
+    return rows
+
+
+def _ranged(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> tuple[str, str]:
+    """Return a value with its unit and its likely range, in words."""
+    return f"{words(estimate.value)}{unit}", f"likely {words(estimate.low)} to {words(estimate.high)}"
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits, without an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _dollars(value: float) -> str:
+    return f"${_number(value)}"
+
+
+def _seconds(value: float) -> str:
+    return f"{_number(value)} s" if value >= 1 else f"{_number(value * 1e3)} ms"
+
+
+def _step_title(answer: ServingAnswer) -> str:
+    if answer.job.phase == "prefill":
+        return f"one prompt alone: {_seconds(answer.prefill_s)}"
+    return f"a decode step of {answer.running:,} requests: {_seconds(answer.decode_step_s)}, bound by {answer.bound}"
+
+
+def _shown(answer: ServingAnswer) -> list[StepPart]:
+    """Return the parts of the step that the phase repeats, the longest first."""
+    parts = answer.prefill_parts if answer.job.phase == "prefill" else answer.decode_parts
+    return sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
+
+
+def _part_row(part: StepPart) -> tuple[str, ...]:
+    return part.name, _seconds(part.seconds), f"{part.share:.0%}"
+
+
+def _warnings(answer: ServingAnswer) -> list[str]:
+    if not answer.queues:
+        return []
+    return [
+        f"{answer.requests:,} requests are more than the {answer.largest_concurrency:,} that fit ({answer.limit}): "
+        "the others queue, and end-to-end latency contains their wait"
+    ]
+
+
+def _closing(answer: ServingAnswer) -> list[tuple[str, str]]:
+    rests = "; ".join(f"{each.what}: {each.kind}" for each in answer.evidence)
+    return [
+        ("rests on", rests),
+        ("next", "--details for evidence, assumptions and effects left out; --json FILE"),
+    ]
+
+
+def details(answer: ServingAnswer) -> str:
+    """Return the answer with the parts of both phases, memory, evidence, assumptions and effects left out."""
+    lines = [_question(answer), ""]
+    for name, value, likely in _numbers(answer):
+        lines += wrapped_at(f"  {name}", f"{value}   {likely}", _COLUMN)
+    lines += ["", "memory of one GPU"]
+    for name, size in (("weights", answer.weights_bytes), ("activations", answer.activations_bytes)):
+        lines.append(f"  {name:12}{format_bytes(size)}")
+    lines.append(f"  {'KV cache':12}{format_bytes(max(answer.kv_bytes, 0))}, {answer.kv_precision}, "
+                 f"{answer.kv_bytes_per_token:,.0f} bytes a token")  # fmt: skip
+    for title, parts in (("decode step", answer.decode_parts), ("one prompt alone", answer.prefill_parts)):
+        lines += ["", title]
+        lines += [f"  {part.name:24}{_seconds(part.seconds):>10}{part.share:>6.0%}" for part in parts]
+    lines += ["", "evidence"]
+    for each in answer.evidence:
+        lines += wrapped_at(f"  {each.kind}", f"{each.what}: {each.detail}", _COLUMN + 2)
+    lines += _paragraphs("assumptions", answer.notes) + _paragraphs("not modelled", answer.not_modelled)
+    return "\n".join(lines)
+
+
+def _paragraphs(title: str, sentences: tuple[str, ...]) -> list[str]:
+    lines = ["", title] if sentences else []
+    for sentence in sentences:
+        lines += wrapped_at("  -", sentence, 4)
+    return lines

@@ -1,0 +1,92 @@
+"""The closed loop with jumps equals a plain loop that runs every step, for steps whose time is linear in the context."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from trine.inference.engines import load_engine
+from trine.inference.loop import REQUESTS, ClosedLoop, Load
+from trine.inference.steps import Step
+
+
+@dataclass(frozen=True)
+class _Time:
+    us: float
+
+
+class LinearTimer:
+    """Steps of 100 us, 2 us a decoding sequence, 0.001 us a cached token that it reads, and 0.1 us a prompt token."""
+
+    def time(self, step: Step) -> _Time:
+        prompts = sum(chunk.new for chunk in step.chunks)
+        return _Time(100 + step.decodes * (2 + 0.001 * step.context) + 0.1 * prompts)
+
+
+def plain_loop(batching: str, load: Load) -> tuple[float, float, float]:
+    """Return mean TTFT, TPOT and latency of the clients' requests, step by step."""
+    timer, now = LinearTimer(), 0.0
+    waiting = [{"start": 0.0, "left": load.prompt} for _ in range(load.clients)]
+    running: list[dict] = []
+    done: list[tuple[float, float, float]] = []
+    while len(done) < 3 * load.clients:
+        decodes = len(running) if batching != "prefill-first" else 0
+        budget = load.budget - decodes
+        chunks, complete = [], []
+        while waiting and budget > 0 and len(running) + len(complete) < load.running:
+            new = min(waiting[0]["left"], budget)
+            if batching == "whole-prompts" and new < waiting[0]["left"]:
+                if chunks:
+                    break
+                new = waiting[0]["left"]
+            chunks.append(new)
+            waiting[0]["left"] -= new
+            budget -= new
+            if waiting[0]["left"]:
+                break
+            complete.append(waiting.pop(0))
+        if not chunks:
+            decodes = len(running)
+        context = sum(request["cached"] for request in running) if decodes else 0.0
+        now += 100 + 2 * decodes + 0.001 * context + 0.1 * sum(chunks)
+        for request in list(running) if decodes else []:
+            request["cached"] += 1
+            request["made"] += 1
+            if request["made"] == load.output:
+                running.remove(request)
+                done.append((request["first"] - request["start"], now - request["start"], 0.0))
+                waiting.append({"start": now, "left": load.prompt})
+        for request in complete:
+            running.append({**request, "first": now, "made": 1, "cached": load.prompt})
+    assert isinstance(timer, LinearTimer)
+    first, later = done[: load.clients], done[load.clients :]
+
+    def mean(place: int) -> float:
+        halves = [sum(each[place] for each in wave) / len(wave) for wave in (first, later)]
+        return (halves[0] + (REQUESTS - 1) * halves[1]) / REQUESTS
+
+    ttft, latency = mean(0), mean(1)
+    return ttft, (latency - ttft) / (load.output - 1), latency
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    ("clients", "prompt", "output", "budget"),
+    [(1, 100, 10, 64), (4, 100, 10, 1000), (7, 300, 50, 512), (16, 64, 20, 128), (5, 1000, 33, 256)],
+)
+def test_jumps_change_nothing(engine, clients, prompt, output, budget):
+    profile = load_engine(engine)
+    load = Load(clients=clients, prompt=prompt, cached=0, output=output, budget=budget, running=clients)
+    found = ClosedLoop(LinearTimer(), profile, load).run()
+    ttft, tpot, latency = plain_loop(profile.batching, load)
+    assert found.ttft_us == pytest.approx(ttft, rel=1e-9)
+    assert found.tpot_us == pytest.approx(tpot, rel=1e-9)
+    assert found.end_to_end_us == pytest.approx(latency, rel=1e-9)
+
+
+def test_lengths_that_differ_keep_the_mean_latency_near():
+    profile = load_engine("vllm")
+    equal = Load(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16)
+    varied = Load(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16, spread=0.2)
+    a, b = (ClosedLoop(LinearTimer(), profile, load).run() for load in (equal, varied))
+    assert b.ttft_us < a.ttft_us  # clients that are out of step wait less for each other's prompts
+    assert b.end_to_end_us == pytest.approx(a.end_to_end_us, rel=0.05)
