@@ -6,7 +6,7 @@ Kept are the columns that describe a run and its measured times; numbers have se
 - Rows of InferenceX with expert parallelism state ``tp_size`` x ``moe_ep_size`` as tp_size (64 for 8 GPUs, 16 for 4, 4
   for 2), or as attention_dp_size. The product is divided by moe_ep_size. Rows that the file of 2026-03-25 repeats, and
   rows of the same number of GPUs without expert parallelism (equal TPOT within 1 %), show that.
-- ``batch_size`` is divided by the attention replicas: the concurrency of the run is that of the source string.
+- ``batch_size`` is divided by the attention replicas: the source string states the concurrency of the run.
 - ``moe_tp_size`` follows from the GPUs and moe_ep_size.
 
     python benchmarks/bundle_serving.py [../shared/data/measured/serving [FOLDER TO WRITE TO]]
@@ -70,7 +70,7 @@ def source_facts(text: str) -> Facts:
 
 
 def aggregated(row: Mapping[str, str], file: str) -> Facts:
-    """Return the layout of a row in which every GPU does both phases."""
+    """Return the layout of an aggregated row, whose GPUs all run both phases."""
     tp, attention_dp = int(row["tp_size"]), int(row["attention_dp_size"] or 1)
     ep = max(int(row["moe_ep_size"]), 1)
     if file == MULTIPLIED and ep > 1:
@@ -106,7 +106,7 @@ def trtllm_rows(path: Path) -> Iterator[Facts]:
 
 
 def splitwise_rows(path: Path) -> Iterator[Facts]:
-    """Yield the rows of Splitwise's profile; the time to the first token is that of the whole batch of prompts."""
+    """Yield the rows of Splitwise's profile; all prompts of the batch share the time to the first token."""
     for number, row in enumerate(read(path), 1):
         yield {
             "row": f"splitwise-{number}", "source": "splitwise", "kind": "static", "file": "profile", "engine": "vllm",

@@ -1,6 +1,7 @@
 """How far predicted latency and throughput of inference engines are from published runs (``trine validate serving``).
 
-No parameter is fitted on these rows. The rules of :mod:`trine.validation.serving_exclusions` leave rows out.
+No time is fitted on these rows; the width of the likely range is (presets/serving/ranges.yaml). The rules of
+:mod:`trine.validation.serving_exclusions` leave rows out.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class ServingValidation(Validation):
     def headline(self) -> str:
         """Coverage, and the errors of TPOT and end-to-end latency."""
         covered = self.statistics.stated_coverage()
+        unstated = len(self.runs) - covered.rows
         parts = [f"{'sample: ' if self.is_sample else ''}{covered.answered} of {covered.rows} published runs answered"]
+        if unstated:
+            parts.append(f"{unstated} more do not state their workers")
         for quantity, errors in self.statistics.errors()[:2]:
             parts.append(f"{quantity.title} off by {errors.median:.1%} (median), nine of ten within {errors.p90:.1%}")
         return "; ".join(parts)

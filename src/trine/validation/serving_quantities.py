@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from trine.errors import TrineError
-from trine.inference.answer import Estimate, ServingAnswer
+from trine.inference.answer import ServingAnswer
+from trine.inference.ranges import Estimate
 from trine.inference.serve import answer
 from trine.results.report import Row
 from trine.validation.harness import Errors, Target, grouped

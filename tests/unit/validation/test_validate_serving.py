@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from trine.errors import InputError
-from trine.inference.answer import Estimate, ServingAnswer
 from trine.inference.job import ServingJob
+from trine.inference.ranges import Estimate
 from trine.validation import serving_quantities
 from trine.validation.serving import (
     SAMPLE_ROWS,
@@ -66,20 +66,25 @@ def value(ratio: float, name: str = "row", width: float = 1.25, **values: object
     return ComparedValue(row(name, **values), 1.0, estimate(ratio, width))
 
 
-def served(job: ServingJob) -> ServingAnswer:
+@dataclass(frozen=True)
+class Served:
+    """The part of an answer that is compared."""
+
+    ttft_s: Estimate
+    tpot_s: Estimate
+    end_to_end_s: Estimate
+    output_tokens_per_s: Estimate
+    prefill_s: float
+    queues: bool = False
+
+
+def served(job: ServingJob) -> Served:
     """A made-up answer: a step of 10 ms and 0.1 ms for each request, and a range of 25 %."""
     load = job.concurrency or job.batch or 0
     tpot_s, ttft_s = 0.010 + 0.0001 * load, 0.1 + 1e-5 * job.input_tokens
     end_to_end_s = ttft_s + tpot_s * (job.output_tokens - 1)
     rate = load * job.output_tokens / end_to_end_s
-    return ServingAnswer(
-        model=str(job.model), gpu="", gpus=job.layout.gpus, engine=job.engine, precision=job.precision, kv_precision="",
-        ttft_s=estimate(ttft_s), ttft_refusal="", tpot_s=estimate(tpot_s), end_to_end_s=estimate(end_to_end_s),
-        output_tokens_per_s=estimate(rate), tokens_per_s_per_gpu=estimate(rate / job.layout.gpus),
-        tokens_per_s_per_user=estimate(1 / tpot_s), running=load, queues=False, limit="", decode_step_s=tpot_s,
-        prefill_s=ttft_s, decode_parts=(), prefill_parts=(), bound="weights", weights_bytes=0, kv_bytes_per_token=0,
-        kv_capacity_tokens=0, largest_concurrency=0,
-    )  # fmt: skip
+    return Served(estimate(ttft_s), estimate(tpot_s), estimate(end_to_end_s), estimate(rate), ttft_s)
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------
@@ -178,12 +183,12 @@ def test_a_prediction_survives_its_record(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(serving_quantities, "answer", served)
     prediction = predict(row())
     assert prediction.tpot_s == Estimate(0.0104, 0.00832, 0.013)
-    assert prediction.prefill_s == Estimate(0.11024, 0.11024, 0.11024)
+    assert prediction.prefill_s == Estimate(0.10922, 0.10922, 0.10922)
     assert ServingPrediction.read(json.loads(json.dumps(prediction.record()))) == prediction
 
 
 def test_a_row_without_an_answer_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(job: ServingJob) -> ServingAnswer:
+    def refuse(job: ServingJob) -> Served:
         raise InputError("no room for one request", field="memory")
 
     monkeypatch.setattr(serving_quantities, "answer", refuse)
@@ -222,3 +227,22 @@ def test_published_errors_are_those_of_the_research() -> None:
     assert errors["aiconfigurator", 728] == (0.312, 0.517)
     assert errors["LLMServingSim", 32] == (0.218, 0.725)
     assert errors["BLIS evolved", 12] == (0.232, 0.240)
+
+
+def test_the_headline_counts_the_runs_that_fit_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_quantities, "answer", served)
+    unstated = row("unstated", kind="disaggregated")
+    validation = ServingValidation(runs=(run(11.0, row()), ComparedRun(row=unstated, prediction=predict(unstated))))
+    assert validation.headline.startswith(
+        "1 of 1 published runs answered; 1 more do not state their workers; TPOT off by"
+    )
+
+
+def test_lengths_that_vary_count_as_their_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_quantities, "answer", served)
+    prediction = predict(row())
+    # 922 of 1024 input tokens, 0.1 s and 10 us each; 10.4 ms for each of 100 tokens after the first, not of 90
+    assert prediction.ttft_s == Estimate(0.10922, 0.087376, 0.136525)
+    assert prediction.end_to_end_s is not None
+    assert prediction.end_to_end_s.value == pytest.approx(0.10922 + 100 * 0.0104)
+    assert prediction.end_to_end_s.high / prediction.end_to_end_s.value == pytest.approx(1.25, rel=1e-5)
