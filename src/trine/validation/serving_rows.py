@@ -30,7 +30,7 @@ class ServingRow:
     date of the run, empty if unknown. gemm: type of the GEMMs' operands. concurrency: requests in flight over all
     workers and replicas. batch: requests of a static batch, or of a decode worker over its attention replicas. tp, pp,
     attention_dp, ep: of one copy of the model; of a decode worker in disaggregated rows. decode_workers: None if not
-    stated. Measured values are None if not stated: ttft_ms is the time of all prompts in static rows; tokens_per_s
+    stated. Unstated measured values are None: ttft_ms is the time of all prompts in static rows; tokens_per_s
     counts output tokens, of one GPU if ``is_per_gpu``.
     """
 

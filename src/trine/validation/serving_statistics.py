@@ -32,7 +32,7 @@ INFERENCEX = "2026-"
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Rows of a kind that are not excluded, and those with a prediction."""
+    """Numbers of rows of a kind outside the exclusions, and of rows with a prediction."""
 
     kind: str
     rows: int
