@@ -128,7 +128,7 @@ def of_gpu(folders: list[Path], name: str) -> dict[str, np.ndarray]:
             found |= context(rows, engine)
         elif table == "moe":
             found |= experts(rows, engine) if not path.name.startswith("trtllm_1.3.0rc23") else {}
-        else:
+        elif engine != "vllm":  # vLLM's tables of latent attention contain 140 us of CPU launches
             length = "step" if table == "generation_mla" else "isl"
             found |= latent(rows, engine, length, f"latent_{table.removesuffix('_mla')}")
     return found

@@ -178,6 +178,12 @@ AREAS = {
         ("search/*.py",),
         ("unit/search/*", "property/test_plan*", "property/test_screen.py", "unit/cli/test_cli_plan*"),
     ),
+    "inference": Area(
+        ("inference/*.py",),
+        ("unit/inference/*", "closed_form/test_serving*", "property/test_serving*", "oracle/test_serving*",
+         "unit/cli/test_cli_infer.py"),
+        compiled=False,
+    ),
     "decide": Area(
         ("decide/*.py",),
         ("unit/decide/*", "closed_form/test_goodput.py"),

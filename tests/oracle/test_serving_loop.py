@@ -1,4 +1,4 @@
-"""The closed loop with jumps equals a plain loop that runs every step, for steps whose time is linear in the context."""
+"""The closed loop with jumps equals a plain loop of single steps, if their time is linear in the context."""
 
 from dataclasses import dataclass
 

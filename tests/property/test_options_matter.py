@@ -36,6 +36,7 @@ ANSWERS = {
     "run": ("end_s", "makespan_s", "records", "tasks", "links"),
     "calibrate": ("kinds", "fits", "shapes", "operators", "laws"),
     "collective": ("rows", "links", "num_ranks"),
+    "infer": ("ttft_s", "tpot_s", "end_to_end_s", "output_tokens_per_s", "kv_bytes", "largest_concurrency", "gpus"),
     "check": ("verdict", "healthy", "rows", "causes", "hypotheses"),
     "hop": ("end_s", "workers", "sent_bytes", "sent_updates", "shares", "staleness"),
     "chakra run": ("step_time_s", "links", "compute_s", "communication_s"),

@@ -20,7 +20,7 @@ REQUESTS, ENGINE = "Requests", "Engine"
 
 def infer(
     model: Annotated[str, argument("Model such as llama-3-70b, or a config.json.", "MODEL", values=models)],
-    machine: Annotated[MachineOptions, Fields(only=("cluster", "nodes", "fabric"))],
+    machine: Annotated[MachineOptions, Fields(only=("cluster",))],
     input_tokens: Annotated[int, Option("Tokens of a prompt.", "N", REQUESTS, ("--isl",))],
     output_tokens: Annotated[int, Option("Tokens of an answer.", "N", REQUESTS, ("--osl",))],
     concurrency: Annotated[int | None, Option("Keep N requests in flight.", "N", REQUESTS)] = None,
@@ -92,12 +92,10 @@ def read_speculation(text: str) -> Speculation:
 
 
 def _machine(options: MachineOptions, gpus: int) -> Cluster:
-    """Return the cluster, with at least as many GPUs as the layout needs."""
+    """Return the GPUs of the layout on the cluster."""
     if options.cluster is None:
         raise InputError("add a machine: --cluster NAME or FILE, such as --cluster hgx-h200")
-    if options.nodes is None:
-        options = replace(options, gpus=gpus)
-    cluster, warnings = group_machine(options)
+    cluster, warnings = group_machine(replace(options, gpus=gpus))
     for warning in warnings:
         say(f"note: {warning}")
     return cluster

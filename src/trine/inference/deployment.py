@@ -29,8 +29,8 @@ def resolve(job: ServingJob) -> Deployment:
     engine = load_engine(job.engine, job.engine_version)
     name = precision_name(job.precision, model.stored)
     precision = served_precisions()[name]
-    _check_model(model, job.layout)
     _check_experts(model, job.layout, name, precision)
+    _check_model(model, job.layout)
     return Deployment(
         model=model, cluster=cluster, gpu=gpu_of(cluster), layout=job.layout, precision=precision, precision_name=name,
         kv=kv_name(job.kv_precision, engine.kv_precision, name), engine=engine,
@@ -50,15 +50,13 @@ def _check_model(model: Architecture, layout: ServingLayout) -> None:
 
 
 def _check_experts(model: Architecture, layout: ServingLayout, name: str, precision: ServedPrecision) -> None:
-    """Raise InputError for options about experts of a model without any."""
-    if any(isinstance(layer.feed_forward, Mixture) for layer in model.layers):
-        if layout.stage_gpus % layout.ep:
-            message = f"ep {layout.ep} does not divide the {layout.stage_gpus} GPUs of a stage"
-            raise InputError(message, field="ep")
-        return
-    if layout.ep > 1:
+    """Raise InputError for options about experts that the model lacks, or that the GPUs cannot divide."""
+    has_experts = any(isinstance(layer.feed_forward, Mixture) for layer in model.layers)
+    if has_experts and layout.stage_gpus % layout.ep:
+        raise InputError(f"ep {layout.ep} does not divide the {layout.stage_gpus} GPUs of a stage", field="ep")
+    if not has_experts and layout.ep > 1:
         raise InputError(f"{model.name} has no experts to divide", field="ep")
-    if not precision.dense:
+    if not has_experts and not precision.dense:
         raise InputError(f"{name} is a precision of experts, and {model.name} has none", field="precision")
 
 

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Annotated, Any, Literal
 
+from trine.cluster.presets import GpuSpec
 from trine.common.inputs import preset_names
 from trine.common.schema import Field, Spec
 from trine.common.spec import check, load_mapping
@@ -13,21 +14,10 @@ from trine.errors import InputError, nearest
 from trine.inference.precision import SERVING
 
 _FOLDER = SERVING / "engines"
-#: GPUs with less memory, and the A100, have the engines' smaller defaults (vllm/engine/arg_utils.py).
-LARGE_GPU_BYTES = 70 << 30
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Microseconds = Annotated[float, Field(ge=0, le=1e7)]
-
-
-class SizedDefault(Spec):
-    """A default for GPUs of at least 70 GiB of memory, and for smaller ones."""
-
-    large: Count
-    small: Count
-
-    def of(self, is_large: bool) -> int:
-        """Return the default of a large or a small GPU."""
-        return self.large if is_large else self.small
+#: Defaults by the GPU's memory in gigabytes (10^9 bytes) from which on they hold.
+BySize = Annotated[dict[int, int], Field(min_length=1)]
 
 
 class EngineProfile(Spec):
@@ -35,8 +25,10 @@ class EngineProfile(Spec):
 
     kernels: whose measured attention and experts it runs. batching: a step is ``mixed`` (decodes, and chunks of prompts
     up to the budget), ``prefill-first`` (chunks alone while a prompt waits) or ``whole-prompts`` (decodes, and prompts
-    that fit whole). max_batched_tokens, max_sequences: of one step. memory_fraction: share for weights and KV cache, of
-    the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework.
+    that fit whole). max_batched_tokens, max_sequences: of one step, by the GPU's
+    memory; small_gpus: beginnings of names of GPUs that take the smallest defaults. memory_fraction: share for weights and KV cache, of
+    the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework, or
+    outside weights and KV cache if reserve_holds_activations.
     kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
     graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
     in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
@@ -50,11 +42,13 @@ class EngineProfile(Spec):
     title: str
     kernels: Literal["vllm", "sglang", "trtllm"]
     batching: Literal["mixed", "prefill-first", "whole-prompts"]
-    max_batched_tokens: SizedDefault
-    max_sequences: SizedDefault
+    max_batched_tokens: BySize
+    max_sequences: BySize
+    small_gpus: list[str]
     memory_fraction: Annotated[float, Field(gt=0, le=1)]
     memory_of: Literal["device", "free"]
     reserve_bytes: Annotated[int, Field(ge=0)]
+    reserve_holds_activations: bool
     kv_precision: Literal["model", "checkpoint"]
     block_tokens: Count
     graph_batch: Count
@@ -67,6 +61,12 @@ class EngineProfile(Spec):
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     sources: dict[str, str]
+
+    def default_for(self, gpu: GpuSpec, sizes: dict[int, int]) -> int:
+        """Return the default of a GPU from :attr:`max_batched_tokens` or :attr:`max_sequences`."""
+        is_small = any(gpu.name.startswith(name) for name in self.small_gpus)
+        gigabytes = 0.0 if is_small else gpu.memory_bytes / 1e9
+        return sizes[max(size for size in sizes if size <= gigabytes)]
 
 
 @cache

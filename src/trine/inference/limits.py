@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from trine.errors import InputError
-from trine.inference.engines import LARGE_GPU_BYTES
 from trine.inference.job import ServingJob
 from trine.inference.memory import ServingMemory, kv_bytes, kv_bytes_per_token, serving_memory
 from trine.inference.steps import Deployment
@@ -39,9 +38,8 @@ class Limits:
 def limits_of(job: ServingJob, deployment: Deployment) -> Limits:
     """Return the limits. Raises InputError if not one request fits, with the missing bytes."""
     engine, gpu = deployment.engine, deployment.gpu
-    is_large = gpu.memory_bytes >= LARGE_GPU_BYTES and not gpu.name.startswith("a100")
-    budget = job.max_batched_tokens or engine.max_batched_tokens.of(is_large)
-    sequences = job.max_sequences or engine.max_sequences.of(is_large)
+    budget = job.max_batched_tokens or engine.default_for(gpu, engine.max_batched_tokens)
+    sequences = job.max_sequences or engine.default_for(gpu, engine.max_sequences)
     memory = serving_memory(deployment, budget, sequences, job.memory_fraction)
     tokens = job.input_tokens + job.output_tokens
     request = kv_bytes(deployment, tokens)

@@ -35,7 +35,7 @@ def serving_memory(deployment: Deployment, budget: int, sequences: int, fraction
     weights = weights_bytes(deployment)
     activations = _activations_bytes(deployment, budget, sequences)
     share = engine.memory_fraction if fraction is None else fraction
-    used = weights + activations + engine.reserve_bytes
+    used = weights + engine.reserve_bytes + (0 if engine.reserve_holds_activations else activations)
     left = share * (gpu.memory_bytes - used) if engine.memory_of == "free" else share * gpu.memory_bytes - used
     return ServingMemory(weights, activations, engine.reserve_bytes, math.floor(left))
 

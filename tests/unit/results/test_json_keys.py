@@ -66,6 +66,10 @@ LINES = {
         "plan llama-3.2-1b,layers=3,sequence=512 --gpus 2 --cluster dgx-h100 --global-batch 2 --workers 1 --pareto "
         "--fix recompute=none --fix offload=none --fix cp=1 --from {data}/launch/megatron.sh",
     ],
+    "infer": [
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --concurrency 2 --spec 2:0.5 --price 2",
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
+    ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",

@@ -1,0 +1,54 @@
+"""Engine profiles: every version reads, later ones override earlier ones, unknown names and versions are refused."""
+
+import pytest
+
+from trine.cluster import load_gpu
+from trine.errors import InputError
+from trine.inference.engines import known_engines, load_engine
+
+
+@pytest.mark.parametrize("name", known_engines())
+def test_every_number_has_a_source(name):
+    profile = load_engine(name)
+    numbers = {
+        "max_batched_tokens", "memory_fraction", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us",
+        "graph_batch", "max_sequences", "block_tokens", "reserve_bytes", "host", "custom_all_reduce_bytes", "kv_precision", "batching", "all_reduce",
+    }  # fmt: skip
+    assert numbers - profile.sources.keys() == set()
+
+
+def test_a_version_takes_the_newest_entry_that_is_not_newer():
+    assert load_engine("vllm", "0.12.0").host == "exposed"
+    assert load_engine("vllm", "0.13.9").host == "exposed"
+    assert load_engine("vllm", "0.14").host == "overlapped"
+    assert load_engine("vllm", "0.18.1rc2").host == "overlapped"
+    assert load_engine("trtllm", "0.6.1").exposed_us == 0
+    assert load_engine("trtllm", "1.0.0rc3").exposed_us == 580
+
+
+def test_without_a_version_it_is_the_newest():
+    assert load_engine("vllm").version == "0.24"
+    assert load_engine("sglang").version == "0.5"
+
+
+@pytest.mark.parametrize("version", ["0.1", "9.9", "0.25.0", "dev"])
+def test_unknown_versions_name_the_known_ones(version):
+    with pytest.raises(InputError, match=r"engine: unknown version '.*' of vllm: known are 0.2 to 0.24"):
+        load_engine("vllm", version)
+
+
+def test_an_unknown_engine_names_the_nearest():
+    with pytest.raises(InputError, match="unknown engine 'sglan'; did you mean 'sglang'"):
+        load_engine("sglan")
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "tokens"),
+    [
+        ("vllm", "h100-sxm", 8192), ("vllm", "a100-80gb", 2048), ("vllm", "l40s", 2048), ("sglang", "t4", 2048),
+        ("sglang", "l40s", 4096), ("sglang", "h200", 8192), ("sglang", "b200", 16384), ("trtllm", "l4", 8192),
+    ],
+)  # fmt: skip
+def test_defaults_depend_on_the_memory(engine, gpu, tokens):
+    profile = load_engine(engine)
+    assert profile.default_for(load_gpu(gpu), profile.max_batched_tokens) == tokens
