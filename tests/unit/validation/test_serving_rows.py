@@ -136,6 +136,7 @@ def test_a_disaggregated_row_asks_for_one_decode_worker() -> None:
     no_load = replace(row, concurrency=None)
     assert job_of(no_load).concurrency == row.batch == 36
     assert job_of(no_load).length_spread == pytest.approx(1 / 9)
+    assert (job.kv_precision, job.memory_fraction) == ("fp8", 0.8)
     with pytest.raises(InputError, match="number of decode workers"):
         job_of(replace(row, decode_workers=None))
 
