@@ -30,7 +30,7 @@ from trine.validation.layouts import FITTED_FACTORS, load_stored_layouts, valida
 from trine.validation.memory import ModelledMemory, load_stored_memory, validate_memory
 from trine.validation.replay_rows import Answers, Ask, predict
 from trine.validation.serving import load_stored_serving, validate_serving
-from trine.validation.serving_quantities import predict as predict_serving
+from trine.validation.serving_predictions import predict as predict_serving
 from trine.validation.step_factors import ComparedStep, asked_factors
 from trine.validation.training import load_stored_training, validate_training
 

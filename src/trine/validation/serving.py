@@ -16,7 +16,8 @@ from typing import ClassVar
 from trine.results.report import Row, Table
 from trine.validation.harness import ReplayProgress, UnreadRow, Validation, grouped, read_stored
 from trine.validation.serving_exclusions import Exclusion, excluded_rows, exclusion_counts
-from trine.validation.serving_quantities import QUANTITIES, ComparedRun, ServingPrediction, predict
+from trine.validation.serving_predictions import ServingPrediction, predict
+from trine.validation.serving_quantities import QUANTITIES, ComparedRun
 from trine.validation.serving_rows import ServingRow, load_rows, published_errors
 from trine.validation.serving_statistics import GROUPS, ServingStatistics
 from trine.validation.serving_text import paragraphs

@@ -1,24 +1,21 @@
-"""Published serving runs (presets/measured/serving) as jobs: a row -> model, cluster, layout, engine, load."""
+"""Published serving runs (presets/measured/serving): configuration, load and measured values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
 from trine.common.inputs import PRESETS
 from trine.common.spec import load_mapping
 from trine.errors import InputError, nearest
-from trine.inference.job import ServingJob, ServingLayout
+from trine.inference.job import ServingLayout
 from trine.validation.harness import read_table
 
 FOLDER = PRESETS / "measured" / "serving"
 AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 STATIC, FIRST_TOKEN, SATURATED = "static", "first-token", "saturated"
-#: Requests in flight of a saturated server, whose queue is never empty.
-QUEUED = 16384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,20 +75,20 @@ class ServingRow:
     @property
     def model_name(self) -> str:
         """Name of the model in reports. Raises InputError for a model without an entry in ``sources.yaml``."""
-        return str(_entry("models", self.model)["name"])
+        return str(named_entry("models", self.model)["name"])
 
     @property
     def gpu_name(self) -> str:
         """Name of the GPU in reports. Raises InputError for a GPU without an entry in ``sources.yaml``."""
-        return str(_entry("gpus", self.gpu)["name"])
+        return str(named_entry("gpus", self.gpu)["name"])
 
     @property
     def trine_precision(self) -> str:
         """Precision of weights and products, as :class:`ServingJob` names it."""
-        of_model = _entry("models", self.model).get("precisions", {})
+        of_model = named_entry("models", self.model).get("precisions", {})
         if self.precision in of_model:
             return str(of_model[self.precision])
-        precisions = _sources()["precisions"]
+        precisions = serving_sources()["precisions"]
         stated = self.gemm if self.gemm and self.gemm in precisions else self.precision
         if stated not in precisions:
             raise InputError(f"unknown precision {stated[:40]!r}{nearest(stated, precisions)}", field="precision")
@@ -115,7 +112,8 @@ class ServingRow:
 
 
 @cache
-def _sources() -> dict[str, Any]:
+def serving_sources() -> dict[str, Any]:
+    """Return the content of ``sources.yaml``, which documents its tables."""
     sources = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(sources, dict)
     return sources
@@ -123,11 +121,12 @@ def _sources() -> dict[str, Any]:
 
 def published_errors() -> list[dict[str, Any]]:
     """Return the errors that other tools publish, as ``sources.yaml`` lists them."""
-    return list(_sources()["published"])
+    return list(serving_sources()["published"])
 
 
-def _entry(table: str, name: str) -> dict[str, Any]:
-    entries: dict[str, dict[str, Any]] = _sources()[table]
+def named_entry(table: str, name: str) -> dict[str, Any]:
+    """Return the entry of a model or GPU. Raises InputError with the nearest name for an unknown one."""
+    entries: dict[str, dict[str, Any]] = serving_sources()[table]
     if name not in entries:
         raise InputError(f"unknown {table[:-1]} {name[:60]!r}{nearest(name, entries)}", field=table[:-1])
     return entries[name]
@@ -157,78 +156,3 @@ def _read_row(record: Mapping[str, str]) -> ServingRow:
     values |= {name: int(record[name]) if record[name] else None for name in counts}
     values |= {name: float(record[name]) if record[name] else None for name in measured}
     return ServingRow(name=record["row"], is_per_gpu=record["per_gpu"] == "1", **values)
-
-
-# -- jobs --------------------------------------------------------------------------------------------------------------
-
-
-def job_of(row: ServingRow) -> ServingJob:
-    """Return the question to trine.
-
-    A disaggregated row asks for one of its decode workers, with its share of the concurrency. KV precision and limits
-    that neither the row nor the launch script states are the engine's defaults.
-
-    Raises InputError for a row that does not state its number of decode workers or its load, and for a model, GPU or
-    precision without an entry in ``sources.yaml``.
-    """
-    model, cluster = _entry("models", row.model)["model"], _entry("gpus", row.gpu)["cluster"]
-    load = _load(row)
-    settings = _settings(row, load.get("concurrency") or load.get("batch") or 1)
-    shortest = settings.pop("shortest", 1.0)
-    mean = (1 + shortest) / 2
-    return ServingJob(
-        model=str(FOLDER / model) if model.endswith(".json") else model, cluster=cluster,
-        input_tokens=round(row.isl * mean), output_tokens=round(row.osl * mean),
-        length_spread=(1 - shortest) / (1 + shortest), layout=row.layout, precision=row.trine_precision,
-        engine=row.engine, **{"engine_version": _version(row), **settings, **load},
-    )  # fmt: skip
-
-
-def _load(row: ServingRow) -> dict[str, Any]:
-    """Return the arguments of a job that state its load: requests in flight or a batch, and the phase."""
-    if row.kind == DISAGGREGATED:
-        return {"concurrency": _decode_concurrency(row), "phase": "decode"}
-    if row.kind == SATURATED:
-        return {"concurrency": QUEUED}
-    if row.kind == FIRST_TOKEN:
-        return {"batch": row.batch, "phase": "prefill"}
-    if row.kind == STATIC:
-        return {"batch": row.batch}
-    if row.concurrency is None:
-        raise InputError("not stated", field="concurrency")
-    return {"concurrency": row.concurrency}
-
-
-def _settings(row: ServingRow, requests: int) -> dict[str, Any]:
-    """Return the arguments of a job that the scripts of the row's source set, by ``sources.yaml``.
-
-    ``shortest`` is the shortest length as a share of isl and osl.
-    """
-    settings: dict[str, Any] = {}
-    for entry in _sources()["settings"]:
-        patterns: dict[str, str] = entry["rows"]
-        if not all(fnmatchcase(str(getattr(row, column)), pattern) for column, pattern in patterns.items()):
-            continue
-        settings |= entry.get("job", {})
-        if "shortest" in entry:
-            settings["shortest"] = entry["shortest"]
-        if "least_batched_tokens" in entry:
-            fitted = (row.isl + requests + 127) // 64 * 64
-            settings["max_batched_tokens"] = max(entry["least_batched_tokens"], fitted)
-    return settings
-
-
-def _decode_concurrency(row: ServingRow) -> int:
-    """Return the requests in flight of one decode worker, over its attention replicas."""
-    if row.decode_workers is None:
-        raise InputError("not stated", field="number of decode workers")
-    if row.concurrency is not None:
-        return max(1, round(row.concurrency / row.decode_workers))
-    if row.batch is not None:
-        return row.batch
-    raise InputError("not stated", field="concurrency")
-
-
-def _version(row: ServingRow) -> str:
-    """Return the engine's version; versions that are no release of the engine have an entry in ``sources.yaml``."""
-    return str(_sources()["versions"].get(row.engine, {}).get(row.version, row.version))

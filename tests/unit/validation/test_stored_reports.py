@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.common._version import __version__
-from trine.validation import harness, replay_rows, serving_quantities
+from trine.validation import harness, replay_rows, serving_predictions
 from trine.validation import memory as validate_memory
 from trine.validation.harness import ReplayProgress, hash_inputs, read_stored
 from trine.validation.layouts import load_stored_layouts
@@ -44,7 +44,7 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(replay_rows, "_answers", fail)
     monkeypatch.setattr(validate_memory.ModelledMemory, "compared", fail)
-    monkeypatch.setattr(serving_quantities, "answer", fail)
+    monkeypatch.setattr(serving_predictions, "answer", fail)
 
 
 def expect_current(name: str) -> None:

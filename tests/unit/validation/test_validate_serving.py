@@ -10,7 +10,7 @@ import pytest
 from trine.errors import InputError
 from trine.inference.job import ServingJob
 from trine.inference.ranges import Estimate
-from trine.validation import serving_quantities
+from trine.validation import serving_predictions
 from trine.validation.serving import (
     SAMPLE_ROWS,
     ServingValidation,
@@ -18,15 +18,14 @@ from trine.validation.serving import (
     sampled_rows,
     validate_serving,
 )
+from trine.validation.serving_predictions import ServingPrediction, predict
 from trine.validation.serving_quantities import (
     QUANTITIES,
     TPOT,
     ComparedRun,
     ComparedValue,
     ServingErrors,
-    ServingPrediction,
     compared_values,
-    predict,
 )
 from trine.validation.serving_ranking import RankedConfiguration, ranked_groups, regrets
 from trine.validation.serving_rows import ServingRow, published_errors
@@ -180,7 +179,7 @@ def test_configurations_of_a_model_are_ranked() -> None:
 
 
 def test_a_prediction_survives_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_quantities, "answer", served)
+    monkeypatch.setattr(serving_predictions, "answer", served)
     prediction = predict(row())
     assert prediction.tpot_s == Estimate(0.0104, 0.00832, 0.013)
     assert prediction.prefill_s == Estimate(0.10922, 0.10922, 0.10922)
@@ -191,7 +190,7 @@ def test_a_row_without_an_answer_states_the_reason(monkeypatch: pytest.MonkeyPat
     def refuse(job: ServingJob) -> Served:
         raise InputError("no room for one request", field="memory")
 
-    monkeypatch.setattr(serving_quantities, "answer", refuse)
+    monkeypatch.setattr(serving_predictions, "answer", refuse)
     prediction = predict(row())
     assert prediction.why_not.endswith("no room for one request")
     validation = ServingValidation(runs=(ComparedRun(row=row(), prediction=prediction), run(10.0, row("answered"))))
@@ -203,7 +202,7 @@ def test_a_row_without_an_answer_states_the_reason(monkeypatch: pytest.MonkeyPat
 
 
 def test_all_kinds_of_rows_reach_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_quantities, "answer", served)
+    monkeypatch.setattr(serving_predictions, "answer", served)
     seen: list[tuple[int, int]] = []
     validation = validate_serving(sample=True, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1]
@@ -230,7 +229,7 @@ def test_published_errors_are_those_of_the_research() -> None:
 
 
 def test_the_headline_counts_the_runs_that_fit_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_quantities, "answer", served)
+    monkeypatch.setattr(serving_predictions, "answer", served)
     unstated = row("unstated", kind="disaggregated")
     validation = ServingValidation(runs=(run(11.0, row()), ComparedRun(row=unstated, prediction=predict(unstated))))
     assert validation.headline.startswith(
@@ -239,7 +238,7 @@ def test_the_headline_counts_the_runs_that_fit_no_job(monkeypatch: pytest.Monkey
 
 
 def test_lengths_that_vary_count_as_their_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_quantities, "answer", served)
+    monkeypatch.setattr(serving_predictions, "answer", served)
     prediction = predict(row())
     # 922 of 1024 input tokens, 0.1 s and 10 us each; 10.4 ms for each of 100 tokens after the first, not of 90
     assert prediction.ttft_s == Estimate(0.10922, 0.087376, 0.136525)
