@@ -8,7 +8,7 @@ from trine.inference.expert_times import ExpertLayer
 from trine.inference.job import ServingJob, ServingLayout, Speculation
 from trine.inference.memory import kv_bytes, kv_bytes_per_token, weights_bytes
 from trine.inference.serve import answer
-from trine.inference.steps import ATTENTION, COMMUNICATION, CPU, EXPERTS, GEMMS, Chunk, Step
+from trine.inference.steps import ATTENTION, COMMUNICATION, CPU, EXPERTS, GEMMS, PromptChunk, Step
 from trine.workload import known_models
 from trine.workload.architecture.counts import described
 from trine.workload.synthesis.model_files import load_model
@@ -110,9 +110,9 @@ def test_a_decode_step_of_one_request_is_the_sum_of_its_kernels_and_of_cpu_gaps(
 
 
 def timer_heads():
-    from trine.inference.attention_times import Heads
+    from trine.inference.attention_times import HeadShapes
 
-    return Heads(32, 8, 128, 128)
+    return HeadShapes(32, 8, 128, 128)
 
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "gpt-oss-20b", "deepseek-v2-lite"])
@@ -132,7 +132,7 @@ def test_a_prefix_of_the_whole_prompt_leaves_the_last_token(engine):
     deployment = resolve(job(engine=engine))
     whole = answer(job(engine=engine, prefix_tokens=512, concurrency=1))
     all_but_one = answer(job(engine=engine, prefix_tokens=511, concurrency=1))
-    last = step_timer(deployment).time(Step(chunks=(Chunk(1, 511),)))
+    last = step_timer(deployment).time(Step(chunks=(PromptChunk(1, 511),)))
     assert whole.prefill_s == pytest.approx(last.us * 1e-6, rel=1e-12)
     assert whole.ttft_s == all_but_one.ttft_s
 
@@ -173,7 +173,7 @@ def test_accepted_drafts_make_the_tokens_of_a_step():
 def test_a_static_batch_is_its_prompts_and_its_decode_steps():
     timer = step_timer(resolve(job(engine="sglang")))
     found = answer(job(engine="sglang", batch=20))
-    chunk = Chunk(512, 0)
+    chunk = PromptChunk(512, 0)
     prompts = timer.time(Step(chunks=(chunk,) * 16)).us + timer.time(Step(chunks=(chunk,) * 4)).us
     assert found.ttft_s.value == pytest.approx(prompts * 1e-6, rel=1e-12)
     step = timer.time(Step(20, 512 + 128))

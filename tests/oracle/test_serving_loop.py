@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from trine.inference.engines import load_engine
-from trine.inference.loop import REQUESTS, ClosedLoop, Load
+from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop
 from trine.inference.steps import Step
 
 
@@ -22,7 +22,7 @@ class LinearTimer:
         return _Time(100 + step.decodes * (2 + 0.001 * step.context) + 0.1 * prompts)
 
 
-def plain_loop(batching: str, load: Load) -> tuple[float, float, float]:
+def plain_loop(batching: str, load: ClientLoad) -> tuple[float, float, float]:
     """Return mean TTFT, TPOT and latency of the clients' requests, step by step."""
     timer, now = LinearTimer(), 0.0
     waiting = [{"start": 0.0, "left": load.prompt} for _ in range(load.clients)]
@@ -75,7 +75,7 @@ def plain_loop(batching: str, load: Load) -> tuple[float, float, float]:
 )
 def test_jumps_change_nothing(engine, clients, prompt, output, budget):
     profile = load_engine(engine)
-    load = Load(clients=clients, prompt=prompt, cached=0, output=output, budget=budget, running=clients)
+    load = ClientLoad(clients=clients, prompt=prompt, cached=0, output=output, budget=budget, running=clients)
     found = ClosedLoop(LinearTimer(), profile, load).run()
     ttft, tpot, latency = plain_loop(profile.batching, load)
     assert found.ttft_us == pytest.approx(ttft, rel=1e-9)
@@ -85,8 +85,8 @@ def test_jumps_change_nothing(engine, clients, prompt, output, budget):
 
 def test_lengths_that_differ_keep_the_mean_latency_near():
     profile = load_engine("vllm")
-    equal = Load(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16)
-    varied = Load(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16, spread=0.2)
+    equal = ClientLoad(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16)
+    varied = ClientLoad(clients=16, prompt=400, cached=0, output=100, budget=2048, running=16, spread=0.2)
     a, b = (ClosedLoop(LinearTimer(), profile, load).run() for load in (equal, varied))
     assert b.ttft_us < a.ttft_us  # clients that are out of step wait less for each other's prompts
     assert b.end_to_end_us == pytest.approx(a.end_to_end_us, rel=0.05)

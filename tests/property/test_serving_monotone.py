@@ -11,7 +11,7 @@ import trine
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob, ServingLayout
 from trine.inference.products import TOKENS
-from trine.inference.steps import Chunk, Step
+from trine.inference.steps import PromptChunk, Step
 
 MODELS = ("llama-3-8b", "gpt-oss-20b", "deepseek-v2-lite", "qwen3-next-80b-a3b")
 
@@ -64,7 +64,7 @@ def test_steps_add_up_and_never_lose_time(model, decodes, context, new, cached):
     more = steps.time(Step(decodes, 1.5 * context))
     assert more.us >= alone.us * (1 - 1e-9)
     assert alone.us == pytest.approx(sum(alone.parts.values()))
-    mixed = steps.time(Step(decodes, float(context), (Chunk(new, cached),)))
+    mixed = steps.time(Step(decodes, float(context), (PromptChunk(new, cached),)))
     assert mixed.us > alone.us * 0.97  # kernels of more tokens may be tuned better
     assert np.isfinite(mixed.us)
 

@@ -36,7 +36,7 @@ _KIB = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadShapes:
     """The heads of one attention layer on one GPU; value_size: features of a value."""
 
     queries: int
@@ -58,7 +58,7 @@ class AttentionTimes:
         self._gpu, self._engine, self._kv = gpu, engine, kv
         self._item_bytes = KV_BYTES[kv]
 
-    def decode_us(self, heads: Heads, sequences: float, context: float) -> float:
+    def decode_us(self, heads: HeadShapes, sequences: float, context: float) -> float:
         """Return microseconds of one layer for ``sequences`` queries, each over ``context`` cached tokens."""
         num_bytes = sequences * context * heads.keys * (heads.size + heads.value_size) * self._item_bytes
         rest = f"{self._kv}/{_head_size(heads.size)}/{heads.group}"
@@ -71,7 +71,7 @@ class AttentionTimes:
         grid = _filled_grid(source.gpu.name, source.name)
         return math.exp(_bilinear(grid, math.log2(alike / _KIB), math.log2(max(1.0, sequences * heads.keys))))
 
-    def prefill_us(self, heads: Heads, new: float, cached: float, window: int = 0) -> float:
+    def prefill_us(self, heads: HeadShapes, new: float, cached: float, window: int = 0) -> float:
         """Return microseconds of one layer for a chunk of ``new`` tokens after ``cached`` ones."""
         flops = 2 * heads.queries * (heads.size + heads.value_size) * _pairs(new, cached, window)
         source = self._prefill_source(heads.size)

@@ -25,16 +25,15 @@ class EngineProfile(Spec):
 
     kernels: whose measured attention and experts it runs. batching: a step is ``mixed`` (decodes, and chunks of prompts
     up to the budget), ``prefill-first`` (chunks alone while a prompt waits) or ``whole-prompts`` (decodes, and prompts
-    that fit whole). max_batched_tokens, max_sequences: of one step, by the GPU's
-    memory; small_gpus: beginnings of names of GPUs that take the smallest defaults. memory_fraction: share for weights and KV cache, of
-    the ``device`` or of what weights and activations leave ``free``. reserve_bytes: memory outside the framework, or
-    outside weights and KV cache if reserve_holds_activations.
-    kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for. block_tokens: of the paged KV cache.
-    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
-    in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
-    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph. front_end_us: HTTP and
-    tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes: its largest message by number
-    of GPUs, above which NCCL runs.
+    that fit whole). max_batched_tokens, max_sequences: of one step, by the GPU's memory; small_gpus: beginnings of
+    names of GPUs that take the smallest defaults. memory_fraction: share for weights and KV cache, of the ``device`` or
+    of what weights and activations leave ``free``. reserve_bytes: memory outside the framework, or outside weights and
+    KV cache if reserve_holds_activations. kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for.
+    block_tokens: of the paged KV cache. graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU
+    time of a step, and of each sequence in it; host: ``overlapped`` with the GPU's step (the longer one counts) or
+    ``exposed`` (both count). exposed_us: CPU time of a step that nothing hides. launch_us: CPU time of a kernel launch
+    without a graph. front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's kernel;
+    custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs.
     """
 
     name: str

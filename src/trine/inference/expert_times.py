@@ -56,8 +56,8 @@ class ExpertLayer:
 
     def touched(self, tokens: Float64) -> Float64:
         """Return the expected number of this GPU's experts that ``tokens`` choose, at uniform loads."""
-        chosen: Float64 = 1 - np.power(1 - self.top_k / self.experts, tokens)
-        return self.experts / self.ways_divided * chosen
+        chosen = 1 - np.power(1 - self.top_k / self.experts, tokens)
+        return np.asarray(self.experts / self.ways_divided * chosen)
 
     def closed_form_us(self, tokens: Float64, gpu: GpuSpec, precision: ServedPrecision) -> Float64:
         """Return microseconds at each number of ``tokens``."""
@@ -74,7 +74,7 @@ class ExpertLayer:
         """Coordinates among measured layers, in octaves."""
         local = self.experts / self.ways_divided
         values = self.hidden, self.ffn / self.ways_cut, self.top_k, self.experts, local
-        return np.log2(np.array(values, dtype=float))
+        return np.asarray(np.log2(np.array(values, dtype=float)))
 
 
 def experts_us(layer: ExpertLayer, gpu: GpuSpec, engine: str, precision: ServedPrecision) -> Float64:

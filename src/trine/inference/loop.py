@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from trine.inference.engines import EngineProfile
-from trine.inference.steps import Chunk, Step, StepTimer
+from trine.inference.steps import PromptChunk, Step, StepTimer
 
 #: Waves of requests that run: the first, and those that stand for all later ones. Steps after which the loop stops.
 _WAVES, _MAX_STEPS = 3, 3_000
@@ -23,7 +23,7 @@ REQUESTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     """Requests of one replica. prompt: tokens that are not in the prefix cache; cached: those that are.
 
     budget, running: limits of a step. tokens_per_step: of one sequence, above 1 with speculation; drafts: of a step.
@@ -77,7 +77,7 @@ class _Request:
 class ClosedLoop:
     """One run of a load through an engine's scheduler."""
 
-    def __init__(self, timer: StepTimer, engine: EngineProfile, load: Load) -> None:
+    def __init__(self, timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> None:
         self._timer, self._load, self._batching = timer, load, engine.batching
         self._now_us = 0.0
         self._steps = 0
@@ -125,7 +125,7 @@ class ClosedLoop:
         count = max(1, self._decoding[0][0] - self._steps)
         self._pass(self._step(decodes, (), count), count)
 
-    def _step(self, decodes: int, chunks: tuple[Chunk, ...], ahead: int) -> Step:
+    def _step(self, decodes: int, chunks: tuple[PromptChunk, ...], ahead: int) -> Step:
         """Return a step at the mean context over the next ``ahead`` steps."""
         context = 0.0
         if decodes:
@@ -167,11 +167,11 @@ class ClosedLoop:
         left = self._load.budget - decoded
         return max(left, 1) if self._batching == "whole-prompts" else left
 
-    def _chunks(self) -> tuple[tuple[Chunk, ...], list[_Request]]:
+    def _chunks(self) -> tuple[tuple[PromptChunk, ...], list[_Request]]:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
         free = self._load.running - len(self._decoding)
         budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
-        chunks: list[Chunk] = []
+        chunks: list[PromptChunk] = []
         complete: list[_Request] = []
         while self._waiting and free > 0 and budget > 0:
             request = self._waiting[0]
@@ -180,7 +180,7 @@ class ClosedLoop:
                 if chunks:
                     break
                 new = request.left
-            chunks.append(Chunk(new, self._load.cached + request.done))
+            chunks.append(PromptChunk(new, self._load.cached + request.done))
             request.left -= new
             request.done += new
             budget -= new

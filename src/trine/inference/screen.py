@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trine.common.units import format_bytes
-from trine.inference.answer import ServingAnswer, StepPart
+from trine.inference.numbers import ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.screen import Listing, Screen
 from trine.results.text import wrapped_at
@@ -14,7 +14,7 @@ from trine.results.text import wrapped_at
 _COLUMN = 14
 
 
-def headline(answer: ServingAnswer) -> str:
+def headline(answer: ServingNumbers) -> str:
     """Return the question and the main numbers in one line."""
     per_gpu = f"{answer.tokens_per_s_per_gpu.value:,.0f} tokens/s per GPU"
     if answer.job.phase == "prefill":
@@ -24,7 +24,7 @@ def headline(answer: ServingAnswer) -> str:
     return f"{_question(answer)}: TPOT {_seconds(answer.tpot_s.value)}, {per_gpu}"
 
 
-def _question(answer: ServingAnswer) -> str:
+def _question(answer: ServingNumbers) -> str:
     job, layout = answer.job, answer.job.layout
     ways = [f"tp {layout.tp}"]
     for name, value in (("pp", layout.pp), ("ep", layout.ep), ("attention dp", layout.attention_dp)):
@@ -38,7 +38,7 @@ def _question(answer: ServingAnswer) -> str:
     )
 
 
-def screen(answer: ServingAnswer) -> Screen:
+def first_screen(answer: ServingNumbers) -> Screen:
     """Return the answer on one screen."""
     return Screen(
         question=_question(answer),
@@ -49,7 +49,7 @@ def screen(answer: ServingAnswer) -> Screen:
     )
 
 
-def _numbers(answer: ServingAnswer) -> list[tuple[str, str, str]]:
+def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     rows = []
     if answer.ttft_s is not None:
         rows.append(("TTFT", *_ranged(answer.ttft_s, _seconds)))
@@ -71,12 +71,12 @@ def _numbers(answer: ServingAnswer) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _capacity(answer: ServingAnswer) -> str:
+def _capacity(answer: ServingNumbers) -> str:
     tokens = f"{answer.kv_capacity_tokens:,} tokens a replica; " if answer.kv_capacity_tokens else ""
     return f"{tokens}at most {answer.largest_concurrency:,} requests at a time (limit: {answer.limit})"
 
 
-def _costs(answer: ServingAnswer) -> list[tuple[str, str, str]]:
+def _costs(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     rows = []
     if (dollars := answer.dollars_per_million_tokens) is not None:
         rows.append(("price", *_ranged(dollars, _dollars, " per million tokens")))
@@ -103,13 +103,13 @@ def _seconds(value: float) -> str:
     return f"{_number(value)} s" if value >= 1 else f"{_number(value * 1e3)} ms"
 
 
-def _step_title(answer: ServingAnswer) -> str:
+def _step_title(answer: ServingNumbers) -> str:
     if answer.job.phase == "prefill":
         return f"one prompt alone: {_seconds(answer.prefill_s)}"
     return f"a decode step of {answer.running:,} requests: {_seconds(answer.decode_step_s)}, bound by {answer.bound}"
 
 
-def _shown(answer: ServingAnswer) -> list[StepPart]:
+def _shown(answer: ServingNumbers) -> list[StepPart]:
     """Return the parts of the step that the phase repeats, the longest first."""
     parts = answer.prefill_parts if answer.job.phase == "prefill" else answer.decode_parts
     return sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
@@ -119,7 +119,7 @@ def _part_row(part: StepPart) -> tuple[str, ...]:
     return part.name, _seconds(part.seconds), f"{part.share:.0%}"
 
 
-def _warnings(answer: ServingAnswer) -> list[str]:
+def _warnings(answer: ServingNumbers) -> list[str]:
     if not answer.queues:
         return []
     return [
@@ -128,7 +128,7 @@ def _warnings(answer: ServingAnswer) -> list[str]:
     ]
 
 
-def _closing(answer: ServingAnswer) -> list[tuple[str, str]]:
+def _closing(answer: ServingNumbers) -> list[tuple[str, str]]:
     rests = "; ".join(f"{each.what}: {each.kind}" for each in answer.evidence)
     return [
         ("rests on", rests),
@@ -136,7 +136,7 @@ def _closing(answer: ServingAnswer) -> list[tuple[str, str]]:
     ]
 
 
-def details(answer: ServingAnswer) -> str:
+def details(answer: ServingNumbers) -> str:
     """Return the answer with the parts of both phases, memory, evidence, assumptions and effects left out."""
     lines = [_question(answer), ""]
     for name, value, likely in _numbers(answer):

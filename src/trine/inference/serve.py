@@ -6,15 +6,26 @@ from dataclasses import dataclass
 
 from trine.compute.tables.machine import is_foreign, peak_of, runs
 from trine.errors import InputError
-from trine.inference.answer import ServingAnswer, StepPart
+from trine.inference.answer import ServingAnswer
 from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
-from trine.inference.loop import ClosedLoop, Load, LoopTimes
+from trine.inference.loop import ClientLoad, ClosedLoop, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
+from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
-from trine.inference.steps import ATTENTION, COMMUNICATION, CPU, SMALL, Chunk, Deployment, Step, StepTime, StepTimer
+from trine.inference.steps import (
+    ATTENTION,
+    COMMUNICATION,
+    CPU,
+    SMALL,
+    Deployment,
+    PromptChunk,
+    Step,
+    StepTime,
+    StepTimer,
+)
 from trine.results.energy import power_shares
 from trine.workload.architecture.weights import num_active_elements
 
@@ -130,13 +141,14 @@ class _Service:
             return self._static(sequences)
         times = ClosedLoop(self.timer, self.deployment.engine, self._load(sequences)).run()
         engine = self.deployment.engine
-        ahead_us = 0.0 if self.job.phase == "prefill" else _STEPS_AHEAD[engine.host] * self._decode_step(sequences).us
-        waited_us = engine.front_end_us + ahead_us
+        waited_us = engine.front_end_us
+        if self.job.phase != "prefill" and sequences > 1:
+            waited_us += _STEPS_AHEAD[engine.host] * self._decode_step(sequences).us
         return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)
 
-    def _load(self, clients: int) -> Load:
+    def _load(self, clients: int) -> ClientLoad:
         job, speculation = self.job, self.job.speculation
-        return Load(
+        return ClientLoad(
             clients=clients, prompt=job.input_tokens - self.cached, cached=self.cached,
             output=1 if job.phase == "prefill" else job.output_tokens, budget=self.limits.budget, running=clients,
             tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
@@ -150,7 +162,7 @@ class _Service:
         prefill_us, left = 0.0, sequences
         while left:
             count = min(each, left)
-            prefill_us += self.timer.time(Step(chunks=(Chunk(new, self.cached),) * count)).us
+            prefill_us += self.timer.time(Step(chunks=(PromptChunk(new, self.cached),) * count)).us
             left -= count
         if self.job.phase == "prefill":
             return LoopTimes(prefill_us, 0.0, prefill_us)
@@ -176,7 +188,7 @@ class _Service:
 
     def _prefill_step(self) -> StepTime:
         """Return the prefill of one prompt."""
-        return self.timer.time(Step(chunks=(Chunk(self.job.input_tokens - self.cached, self.cached),)))
+        return self.timer.time(Step(chunks=(PromptChunk(self.job.input_tokens - self.cached, self.cached),)))
 
     def _bound(self, step: StepTime, sequences: int) -> str:
         """Return what limits a decode step."""

@@ -16,7 +16,7 @@ from trine.cluster import Cluster
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.inference import recurrence_times
-from trine.inference.attention_times import AttentionTimes, Heads, LatentTimes
+from trine.inference.attention_times import AttentionTimes, HeadShapes, LatentTimes
 from trine.inference.communication import Communication
 from trine.inference.engines import EngineProfile
 from trine.inference.expert_times import ExpertLayer, experts_evidence, experts_us
@@ -51,7 +51,7 @@ _INDEX_BYTES = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PromptChunk:
     """Tokens of one prompt in a step: ``new`` ones, after ``cached`` ones."""
 
     new: int
@@ -65,7 +65,7 @@ class Step:
 
     decodes: int = 0
     context: float = 0.0
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[PromptChunk, ...] = ()
     drafts: int = 0
 
     @property
@@ -218,7 +218,7 @@ class StepTimer:
         scores = self._times.moved_us(sequences * keys * index.size * _INDEX_BYTES)
         return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
 
-    def _prefill_us(self, mixer: Mixer, chunk: Chunk) -> float:
+    def _prefill_us(self, mixer: Mixer, chunk: PromptChunk) -> float:
         tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
         if isinstance(mixer, Attention):
             window = mixer.window if mixer.indexer is None else mixer.indexer.top_k
@@ -228,7 +228,7 @@ class StepTimer:
             return self._latent.prefill_us(max(1, mixer.heads // tp), mixer.head_size, mixer.value, new, reach)
         if isinstance(mixer, CompressedAttention):
             window = mixer.window + int(self._compressed(mixer, new + cached))
-            heads = Heads(max(1, mixer.heads // tp), 1, mixer.head_size, mixer.head_size)
+            heads = HeadShapes(max(1, mixer.heads // tp), 1, mixer.head_size, mixer.head_size)
             return self._attention.prefill_us(heads, new, cached, window)
         return recurrence_times.prefill_us(mixer, self.deployment.gpu, tp, new)
 
@@ -362,7 +362,7 @@ class StepTimer:
         return total
 
 
-def _heads(mixer: Attention, tp: int, queries: int = 1) -> Heads:
+def _heads(mixer: Attention, tp: int, queries: int = 1) -> HeadShapes:
     """Return the heads of one GPU; queries: of each sequence."""
     heads, keys = max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp)
-    return Heads(heads * queries, keys, mixer.head_size, mixer.values)
+    return HeadShapes(heads * queries, keys, mixer.head_size, mixer.values)

@@ -82,8 +82,9 @@ def test_a_long_command_line_is_not_cut_but_named_by_its_option() -> None:
         (f"{JOB} --parallel ddp --plot x.png", "--timeline x.png", "--slow"),
         ("plan llama-3-8b --gpus 64 --tp 2", "try: trine plan llama-3-8b --gpus 64 --fix tp=2", "--top"),
         ("plan llama-3-8b --gpus 64 --tensor-parallel-size 2", "--fix tp=2", "--top"),
-        ("serve model:llama-3-8b", "trine does not model inference and serving", "No such command"),
-        ("infer", "trine does not model inference and serving", "did you mean"),
+        ("serve model:llama-3-8b", "trine infer predicts latency and throughput", "No such command"),
+        ("decode", "trine infer predicts latency and throughput", "did you mean"),
+        (f"{JOB} --parallel ddp --request-rate 5", "does not model requests that arrive at a rate", "did you mean"),
         (
             "train model:llama-3-8b,dtype=fp8 --dp 8 --cluster dgx-h100",
             "weights stay in 16 bits; give precision=fp8",

@@ -11,8 +11,9 @@ from trine.inference.engines import known_engines, load_engine
 def test_every_number_has_a_source(name):
     profile = load_engine(name)
     numbers = {
-        "max_batched_tokens", "memory_fraction", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us",
-        "graph_batch", "max_sequences", "block_tokens", "reserve_bytes", "host", "custom_all_reduce_bytes", "kv_precision", "batching", "all_reduce",
+        "max_batched_tokens", "max_sequences", "memory_fraction", "reserve_bytes", "kv_precision", "block_tokens",
+        "graph_batch", "host", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us", "batching",
+        "all_reduce", "custom_all_reduce_bytes",
     }  # fmt: skip
     assert numbers - profile.sources.keys() == set()
 
