@@ -1,6 +1,6 @@
 """A closed loop: clients that each keep one request in flight, and an engine that batches them step by step.
 
-The loop follows the engine's scheduler step by step, but jumps over decode steps between which nothing is admitted or
+The loop follows the engine's scheduler step by step, but jumps over decode steps during which no request starts or
 ends. All clients start at once, as benchmarks do. Means are over all requests of a client: the first wave, and further
 ones like those measured here.
 """
@@ -192,7 +192,7 @@ class ClosedLoop:
 
 
 def _mean(first: list[float], later: list[float]) -> float:
-    """Return the mean over the requests of a client, one of which is of the first wave."""
+    """Return the mean over the requests of a client: one of the first wave, the others later."""
     return (fmean(first) + (REQUESTS - 1) * fmean(later)) / REQUESTS
 
 

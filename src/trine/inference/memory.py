@@ -35,9 +35,11 @@ def serving_memory(deployment: Deployment, budget: int, sequences: int, fraction
     weights = weights_bytes(deployment)
     activations = _activations_bytes(deployment, budget, sequences)
     share = engine.memory_fraction if fraction is None else fraction
-    used = weights + engine.reserve_bytes + (0 if engine.reserve_holds_activations else activations)
+    ways = deployment.layout.tp * deployment.layout.pp
+    reserve = engine.reserve_bytes + budget * engine.reserve_bytes_per_token + ways * engine.reserve_bytes_per_way
+    used = weights + reserve + (0 if engine.reserve_holds_activations else activations)
     left = share * (gpu.memory_bytes - used) if engine.memory_of == "free" else share * gpu.memory_bytes - used
-    return ServingMemory(weights, activations, engine.reserve_bytes, math.floor(left))
+    return ServingMemory(weights, activations, reserve, math.floor(left))
 
 
 def weights_bytes(deployment: Deployment) -> int:
