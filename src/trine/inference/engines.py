@@ -31,10 +31,11 @@ class EngineProfile(Spec):
     of tp x pp: memory outside the framework, or outside weights and KV cache if reserve_holds_activations.
     kv_precision: the ``model``'s dtype, or the ``checkpoint``'s. block_tokens: of the paged KV cache.
     graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
-    in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us: CPU
-    time of a step that nothing hides. launch_us: CPU time of a kernel launch without a graph. front_end_us: HTTP and
-    tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes: its largest message by number
-    of GPUs, above which NCCL runs. exchange: of tokens between attention replicas and experts.
+    in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us,
+    exposed_sequence_us: the same times of work that nothing hides. launch_us: CPU time of a kernel launch without a
+    graph. front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes:
+    its largest message by number of GPUs, above which NCCL runs. exchange: of tokens between attention replicas and
+    experts.
     """
 
     name: str
@@ -58,6 +59,7 @@ class EngineProfile(Spec):
     host_us: Microseconds
     sequence_us: Microseconds
     exposed_us: Microseconds
+    exposed_sequence_us: Microseconds = 0.0
     launch_us: Microseconds
     front_end_us: Microseconds
     all_reduce: Literal["vllm", "trtllm"]

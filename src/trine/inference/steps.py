@@ -164,10 +164,12 @@ class StepTimer:
         engine = self.deployment.engine
         is_graph = not step.chunks and step.decodes <= engine.graph_batch
         launches_us = 0.0 if is_graph else self._kernels * engine.launch_us
-        scheduling_us = engine.host_us + engine.sequence_us * (step.decodes + len(step.chunks))
+        sequences = step.decodes + len(step.chunks)
+        scheduling_us = engine.host_us + engine.sequence_us * sequences
+        exposed_us = engine.exposed_us + engine.exposed_sequence_us * sequences
         if engine.host == "exposed":
-            return engine.exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
-        return engine.exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
+            return exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
+        return exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
 
     # Attention ------------------------------------------------------------------------------------------------------
 
