@@ -77,7 +77,7 @@ class Communication:
             return 0.0
         library = self._library_us("all_reduce", num_bytes, ways)
         limit = self._engine.custom_all_reduce_bytes.get(ways, 0)
-        if num_bytes > limit or not self._is_one_domain(ways):
+        if num_bytes > limit or not self._has_scale_up(ways):
             return library
         return min(library, self._kernel_us(num_bytes, ways))
 
@@ -95,7 +95,7 @@ class Communication:
         One-sided kernels send a token to its experts. Otherwise all tokens are gathered before the experts, and summed
         and scattered after.
         """
-        if self._engine.exchange == "one-sided" and self._is_one_domain(ways):
+        if self._engine.exchange == "one-sided" and self._has_scale_up(ways):
             return self._one_sided_us(tokens, row_bytes, ways)
         num_bytes = tokens * ways * row_bytes
         return self.gather_us(num_bytes, ways) + self.scatter_us(num_bytes, ways)
@@ -140,24 +140,24 @@ class Communication:
         return times[0] - kernel.launch_us + (at - times[0]) * self._link_ratio(ways, all_reduce_kernels().gpu)
 
     def _link_ratio(self, ways: int, measured_gpu: str) -> float:
-        """Return the ratio of scale-up bandwidths, measured GPU over a GPU of the group; infinite without links."""
+        """Return the ratio of scale-up bandwidths, measured GPU over a GPU of the group."""
         measured = load_gpu(measured_gpu).nvlink
-        group = set(self._cluster.gpus[:ways])
-        is_gpu = set(self._cluster.gpus).__contains__
-        bandwidth = sum(
-            link.bytes_per_s
-            for link in self._cluster.links_from(self._cluster.gpus[0])
-            if link.link_class == SCALE_UP and (link.target in group or not is_gpu(link.target))
-        )
-        if measured is None or not bandwidth:
-            return math.inf
+        assert measured is not None
         reference = link_named(measured)
-        return reference.bytes_per_s * reference.lanes / bandwidth
+        return reference.bytes_per_s * reference.lanes / self._scale_up_bytes_per_s(ways)
 
-    def _is_one_domain(self, ways: int) -> bool:
+    def _scale_up_bytes_per_s(self, ways: int) -> int:
+        """Return the bandwidth of a GPU's scale-up links to switches and to the first ``ways`` GPUs."""
+        gpus = self._cluster.gpus
+        others = set(gpus[ways:])
+        links = self._cluster.links_from(gpus[0])
+        return sum(link.bytes_per_s for link in links if link.link_class == SCALE_UP and link.target not in others)
+
+    def _has_scale_up(self, ways: int) -> bool:
         """Return whether scale-up links join the first ``ways`` GPUs."""
         components = self._cluster.scale_up_components
-        return len({int(components[gpu]) for gpu in self._cluster.gpus[:ways]}) == 1
+        is_joined = len({int(components[gpu]) for gpu in self._cluster.gpus[:ways]}) == 1
+        return is_joined and self._scale_up_bytes_per_s(ways) > 0
 
 
 def gpu_of(cluster: Cluster) -> GpuSpec:

@@ -11,7 +11,7 @@ from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
-from trine.inference.loop import ClientLoad, ClosedLoop, LoopTimes
+from trine.inference.loop import ClientLoad, LoopTimes, closed_loop
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
@@ -139,7 +139,7 @@ class _Service:
             return self._decode_only(sequences)
         if self.job.batch is not None:
             return self._static(sequences)
-        times = ClosedLoop(self.timer, self.deployment.engine, self._load(sequences)).run()
+        times = closed_loop(self.timer, self.deployment.engine, self._load(sequences))
         engine = self.deployment.engine
         waited_us = engine.front_end_us
         if self.job.phase != "prefill" and sequences > 1:
