@@ -197,6 +197,23 @@ def memory(
     _answer(_report(load_stored_memory, validate_memory, again, options, is_kept=False), json, brief, details)
 
 
+def serving(
+    sample: Annotated[bool, Option("Predict a few rows of each model, GPU, engine and precision.")] = False,
+    again: Annotated[bool, Option("Predict all rows instead of printing the stored report.")] = False,
+    brief: Brief = False,
+    details: Details = False,
+    json: Json = None,
+) -> None:
+    """Compare published latency and throughput of inference engines with predictions.
+
+    Example: trine validate serving
+    """
+    from trine.validation.serving import load_stored_serving, validate_serving
+
+    options = {"sample": sample}
+    _answer(_report(load_stored_serving, validate_serving, again, options, is_kept=False), json, brief, details)
+
+
 def operators(
     gpu: Annotated[list[str] | None, Option("Use only this GPU's rows; may be repeated.")] = None,
     sample: Annotated[bool, Option("Use one of ten shapes (about a minute).")] = False,

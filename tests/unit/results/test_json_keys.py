@@ -101,6 +101,7 @@ LINES = {
     "validate-training": ["validate training"],
     "validate-layouts": ["validate layouts"],
     "validate-scaling": ["validate scaling"],
+    "validate-serving": ["validate serving"],
     "validate-operators": ["validate operators --sample --gpu mi210"],
     "hop": [HOP, f"{HOP} --compare --backup 1"],
     "run": ["run {inputs}/shared.json --cluster {inputs}/slow.yaml"],
