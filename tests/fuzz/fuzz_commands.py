@@ -18,7 +18,8 @@ Edit = tuple[int, int, int]
 #: Commands without cases: they compile, run the user's code, replay all measurements, or print a page.
 LEFT_OUT = (
     "warmup", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
-    "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling", "study", "help",
+    "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling",
+    "study", "help",
     "compare", "plan", "plot", "size", "support", "sweep",  # several runs, or files of earlier answers
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
