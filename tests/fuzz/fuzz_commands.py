@@ -26,6 +26,7 @@ JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"
 #: Valid command lines to start from. Their machines have at most 256 GPUs; load-store runs at most 8 and 256 KiB.
 BASES = (
+    "infer llama-3-8b --cluster dgx-h100 --isl 128 --osl 16 --batch 2 --engine vllm:0.24",
     "software list --json out.json",
     "software show megatron-core --json out.json",
     f"{JOB} {RING}",

@@ -38,7 +38,9 @@ def inspect(
     second = None if against is None else load(against)  # load before printing: it may raise
     description = describe(workload)
     show(description_text(description), json)
-    answer = {**asdict(description), "serving": _serving(workload, cluster, model, json)}
+    answer = asdict(description)
+    if (serving := _serving(workload, cluster, model, json)) is not None:
+        answer["serving"] = serving
     if second is not None:
         differences = compare(workload, second)
         show(f"\ncompared with {against}: {len(differences)} differences", json)

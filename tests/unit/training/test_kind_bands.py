@@ -9,6 +9,7 @@ from trine.results.headline import KINDS, kind_band
 from trine.results.scales import RUN_TO_RUN
 
 GPT = {"model": "gpt-2", "layers": 2, "sequence": 128, "gpu": "h100-sxm"}
+LLAMA = {"model": "llama-3-8b", "layers": 8, "sequence": 512, "gpu": "h100-sxm"}
 MIXTURE = {"model": "mixtral-8x7b", "layers": 1, "sequence": 128, "gpu": "h100-sxm"}
 
 
@@ -21,7 +22,7 @@ def result_of(fields, **options):
     (MIXTURE, {}, "experts"),
     (MIXTURE, {"precision": "fp8"}, "experts"),
     (GPT, {"trainable": "lora:8"}, "adapters"),
-    (GPT, {"precision": "fp8"}, "float8"),
+    (LLAMA, {"precision": "fp8"}, "float8"),
 ])  # fmt: skip
 def test_the_range_is_of_the_kind(fields, options, kind):
     result = result_of(fields, **options)
@@ -39,6 +40,6 @@ def test_dense_16_bit_steps_keep_their_rows():
 
 def test_a_precision_without_rows_warns():
     """No published step of a dense model is in NVFP4."""
-    workload = trine.synthesize("gpt-2", layers=2, sequence=128, gpu="b200", precision="nvfp4")
+    workload = trine.synthesize("llama-3-8b", layers=8, sequence=512, gpu="b200", precision="nvfp4")
     result = trine.simulate(workload, Plan())
     assert any("too narrow" in warning and "float4" in warning for warning in result.warnings)

@@ -11,7 +11,7 @@ from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import known_gpus, load_links
 from trine.compute.resize import Split
-from trine.compute.tables import fp32
+from trine.compute.tables import convolutions
 from trine.compute.tables.times import TableTimes
 from trine.graph.workload import Workload
 from trine.validation.replay_rows import predict
@@ -80,7 +80,7 @@ def test_misaligned_products_of_attention_run_without_tensor_cores_on_a100() -> 
     """They take as long as NeuSight's float32 GEMMs. The peaks' ratio is 16; both reach a similar share of theirs."""
     scores, values = _attention_us("a100-80gb", 108)[:2]
     for us, shape in ((scores, (2048, 2048, 108)), (values, (2048, 108, 2048))):
-        known = fp32.product(load_gpu("a100-80gb"), *shape, batch=16)
+        known = convolutions.product(load_gpu("a100-80gb"), *shape, batch=16)
         assert known is not None
         assert us == pytest.approx(known.us, rel=1e-3)
     for misaligned, aligned in zip(_attention_us("a100-80gb", 108), _attention_us("a100-80gb", 112), strict=True):
