@@ -108,13 +108,14 @@ class Deployment:
 class StepTimer:
     """Times of the steps of one deployment."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, communication: Communication | None = None) -> None:
+        """communication: of the same cluster and engine, shared with other layouts."""
         self.deployment = deployment
         engine, gpu = deployment.engine.kernels, deployment.gpu
         self._times = gpu_times(gpu)
         self._attention = AttentionTimes(gpu, engine, deployment.kv)
         self._latent = LatentTimes(gpu, engine, deployment.kv)
-        self._communication = Communication(deployment.cluster, deployment.engine)
+        self._communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
         self._mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
         self._curves = self._token_curves()
