@@ -24,7 +24,7 @@ def resolve(job: ServingJob) -> Deployment:
     Raises InputError for an unknown model, engine, version or precision, a layout that does not divide the model, and
     GPUs that the cluster lacks.
     """
-    model = job.model if isinstance(job.model, Architecture) else _named_model(job.model)
+    model = served_model(job.model)
     cluster = _cluster(job.cluster, job.layout.gpus)
     engine = load_engine(job.engine, job.engine_version)
     name = precision_name(job.precision, model.stored)
@@ -35,6 +35,11 @@ def resolve(job: ServingJob) -> Deployment:
         model=model, cluster=cluster, gpu=gpu_of(cluster), layout=job.layout, precision=precision, precision_name=name,
         kv=kv_name(job.kv_precision, engine.kv_precision, name), engine=engine,
     )  # fmt: skip
+
+
+def served_model(model: Architecture | str) -> Architecture:
+    """Return a model by its name or path. Raises InputError if it generates no tokens."""
+    return model if isinstance(model, Architecture) else _named_model(model)
 
 
 def _check_model(model: Architecture, layout: ServingLayout) -> None:

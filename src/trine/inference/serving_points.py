@@ -15,9 +15,18 @@ from trine.inference.loop import REQUESTS, LoopTimes
 from trine.inference.precision import precision_name
 from trine.inference.serve import answer_with, wait_us
 from trine.inference.steps import Deployment, PromptChunk, Step, StepTimer
+from trine.results.report import Row
 
 #: Numbers of requests of a replica that are tried in each octave.
 _PER_OCTAVE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptStep:
+    """A step with chunks of prompts; share: prompts that it completes, below 1 for a chunk."""
+
+    step: Step
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +67,35 @@ class ServedCopy:
     def estimate(self, requests: int) -> LoopTimes:
         """Return the times of a closed loop with ``requests`` in each lane, in closed form.
 
-        A request ends after its decode steps, and after the time that the prompts of all requests add to them.
+        A request ends after its decode steps, and after the time that the prompts of all requests add to them. An
+        engine that mixes prompts with decodes takes prompts one after the other, and a token at most one step. Other
+        engines run all prompts before the next decode step.
         """
         job = self.job
         context = job.input_tokens + job.output_tokens / 2
         decode_us = self.timer.time(Step(requests, context)).us
-        prompt_us = self._prompt_us(requests, context, decode_us)
+        prompts = self._prompts(requests, context)
+        added_us = self.timer.time(prompts.step).us - (decode_us if prompts.step.decodes else 0.0)
+        prompt_us = added_us / prompts.share
         wait = wait_us(self.deployment.engine, requests, decode_us)
         end_to_end_us = (job.output_tokens - 1) * decode_us + requests * prompt_us + wait
         first_wave_us = (requests + 1) / 2 * prompt_us
+        if not prompts.step.decodes:
+            ttft_us = wait + first_wave_us
+            return LoopTimes(ttft_us, (end_to_end_us - ttft_us) / (job.output_tokens - 1), end_to_end_us)
         ttft_us = wait + (first_wave_us + (REQUESTS - 1) * prompt_us) / REQUESTS
-        return LoopTimes(ttft_us, (end_to_end_us - ttft_us) / max(job.output_tokens - 1, 1), end_to_end_us)
+        tpot_us = min((end_to_end_us - ttft_us) / (job.output_tokens - 1), decode_us + added_us)
+        return LoopTimes(ttft_us, tpot_us, end_to_end_us)
 
-    def _prompt_us(self, requests: int, context: float, decode_us: float) -> float:
-        """Return the time that one prompt adds: alone in steps, or beside the decodes of the other requests."""
+    def _prompts(self, requests: int, context: float) -> _PromptStep:
+        """Return a full step of prompts: alone, or beside the decodes of the other requests."""
         new = self.job.input_tokens - min(self.job.prefix_tokens, self.job.input_tokens - 1)
-        mixes = self.deployment.engine.batching != "prefill-first" and requests > 1
-        budget = max(1, self.limits.budget - (requests if mixes else 0))
+        decodes = requests if self.deployment.engine.batching != "prefill-first" and requests > 1 else 0
+        budget = max(1, self.limits.budget - decodes)
         chunk = new if self.deployment.engine.batching == "whole-prompts" else min(new, budget)
         count = max(1, min(budget // chunk, requests))
         cached = self.job.input_tokens - new + (new - chunk) // 2
-        step = Step(requests if mixes else 0, context, (PromptChunk(chunk, cached),) * count)
-        added_us = self.timer.time(step).us - (decode_us if mixes else 0.0)
-        return added_us / count * new / chunk
+        return _PromptStep(Step(decodes, context, (PromptChunk(chunk, cached),) * count), count * chunk / new)
 
     def simulate(self, requests: int) -> ServingPoint:
         """Return the point with ``requests`` in flight in each lane, by the engine's scheduler."""
@@ -100,11 +115,6 @@ class ServingPoint:
     total_gpus: int
     copy_nodes: int
     stored: str
-
-    @property
-    def key(self) -> tuple[int, ...] | tuple[object, ...]:
-        """Layout and precision."""
-        return self.answer.job.layout, self.answer.precision
 
     @property
     def concurrency(self) -> int:
@@ -127,11 +137,28 @@ class ServingPoint:
         return self.answer.tokens_per_s_per_user.value
 
     @property
+    def output_tokens_per_s(self) -> float:
+        """Output tokens/s of all copies."""
+        return self.answer.output_tokens_per_s.value * self.copies
+
+    @property
     def per_gpu(self) -> float:
         """Output tokens/s of each GPU of the cluster, idle ones included."""
-        return self.answer.output_tokens_per_s.value * self.copies / self.total_gpus
+        return self.output_tokens_per_s / self.total_gpus
 
     @property
     def is_stored_precision(self) -> bool:
         """Whether the weights are served as they are stored."""
         return self.answer.precision == self.stored
+
+    def row(self) -> Row:
+        """Return the point as plain data."""
+        answer, layout = self.answer, self.answer.job.layout
+        return {
+            "tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "attention_dp": layout.attention_dp,
+            "copies": self.copies, "precision": answer.precision, "kv_precision": answer.kv_precision,
+            "concurrency": self.concurrency, "ttft_s": self.ttft_s, "tpot_s": self.tpot_s,
+            "end_to_end_s": answer.end_to_end_s.value, "tokens_per_s_per_user": self.per_user,
+            "tokens_per_s_per_gpu": self.per_gpu, "output_tokens_per_s": self.output_tokens_per_s,
+            "bound": answer.bound,
+        }  # fmt: skip
