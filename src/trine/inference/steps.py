@@ -170,12 +170,12 @@ class StepTimer:
     # Attention ------------------------------------------------------------------------------------------------------
 
     def _attention_us(self, step: Step) -> float:
-        total = 0.0
+        total, chunks = 0.0, Counter(step.chunks)
         for mixer, count in self._mixers.items():
             each = 0.0
             if step.decodes:
                 each += self._decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
-            each += sum(self._prefill_us(mixer, chunk) for chunk in step.chunks)
+            each += sum(alike * self._prefill_us(mixer, chunk) for chunk, alike in chunks.items())
             total += count * each
         return total
 
