@@ -32,9 +32,7 @@ def plan(
     ] = None,
     emit: Annotated[
         str | None,
-        Option(
-            "Print the best layout as flags.", "megatron|torchtitan|deepspeed|nanotron|vllm|sglang|trtllm", OUTPUT
-        ),
+        Option("Print the best layout as flags.", "megatron|torchtitan|deepspeed|nanotron|vllm|sglang|trtllm", OUTPUT),
     ] = None,
     brief: Brief = False,
     details: Details = False,

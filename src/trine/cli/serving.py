@@ -52,11 +52,30 @@ def plan_served(
     drawn(files.plot, answer)
 
 
+def size_served(
+    model: str, goal: Given[ServingGoal], options: Mapping[str, Any], rate: float | None, files: AnswerFiles
+) -> None:
+    """Print the fewest GPUs that serve ``rate`` requests per second. options: given ones of ``trine size``."""
+    from trine.inference.sizing import DEFAULT_MAX_GPUS, UTILISATION, size_serving
+
+    refuse_training(set(options) - {"cluster", "max_gpus", "precision", "utilisation"})
+    if rate is None:
+        raise InputError("serving needs the rate of requests: --requests-per-second N")
+    if "cluster" not in options:
+        raise InputError("add a machine: --cluster NAME or FILE, such as --cluster hgx-h200")
+    answer = size_serving(
+        model, options["cluster"], rate, options.get("utilisation", UTILISATION),
+        options.get("max_gpus", DEFAULT_MAX_GPUS), options=_goal(goal, options.get("precision"), None),
+    )  # fmt: skip
+    show_answer(answer, files.json, files.brief, files.details)
+    write_json(answer, files.json, "size")
+
+
 def _goal(goal: Given[ServingGoal], precision: str | None, emit: str | None) -> ServingGoal:
     """Return the goal; the engine that ``--emit`` names is the default. Raises InputError for two engines."""
     from trine.inference.launch_commands import launch_rules
 
-    check_needed(ServingGoal, goal.values, "plan")
+    check_needed(ServingGoal, goal.values, "serving")
     changes: dict[str, Any] = {} if precision is None else {"precision": precision}
     if emit is not None:
         launch_rules(emit)

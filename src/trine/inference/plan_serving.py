@@ -57,15 +57,15 @@ def plan_serving(
 
     Raises
     ------
-    InputError for wrong options and for a limit below the fastest possible time; PlanError, with the missing bytes or
-    the times that are possible, if no layout fits or none meets the limits.
+    InputError for wrong options; PlanError, with the missing bytes or the times that are possible, if no layout fits or
+    none meets the limits.
     """
     check_whole("top", top, 1, MAX_TOP)
     machine = load_machine(cluster, gpus)
     limits = options.limits()
     space = serving_space(model, machine, options)
     search = PointSearch(space.copies, limits)
-    ranked = search.best(top, lambda _, per_gpu: -per_gpu)
+    ranked = search.best(top, lambda _, per_gpu: (-per_gpu,))
     if not ranked:
         raise_unmet(search)
     return ServingPlan(
@@ -168,14 +168,14 @@ class _CopyBuilder:
 
 
 def raise_unmet(search: PointSearch) -> None:
-    """Raise InputError for a limit below the fastest time, PlanError if no layout meets the limits together."""
+    """Raise PlanError for a limit below the fastest time, or if no layout meets the limits together."""
     limits = search.limits
     alone = [search.simulate(copy, 1) for copy in search.copies]
     for field, limit_s, what in (("ttft", limits.ttft_s, "prefill"), ("tpot", limits.tpot_s, "decoding")):
         fastest = min(alone, key=lambda each: getattr(each, f"{field}_s"))
         fastest_s = getattr(fastest, f"{field}_s")
         if limit_s is not None and fastest_s > limit_s:
-            raise InputError(
+            raise PlanError(
                 f"{seconds_words(limit_s)} is below the fastest possible {what}: {seconds_words(fastest_s)} "
                 f"({layout_words(fastest.answer.job.layout)}, {fastest.answer.precision})", field=field,
             )  # fmt: skip

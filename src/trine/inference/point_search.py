@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from trine.inference.job import ServingLayout
 from trine.inference.serving_points import ServedCopy, ServingPoint
 
 #: Errors of the closed forms: a rate may be higher, and a TPOT lower, by these factors.
@@ -18,6 +19,8 @@ RATE_MARGIN, TPOT_MARGIN = 1.01, 1.3
 FRONT_MARGIN = 1.05
 #: Rates that differ by less than this share are equal, as far as trine can tell: as for layouts of training.
 TIE = 0.02
+#: Numbers that order points, the most important first.
+Cost = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,12 @@ class PointSearch:
             self._simulated[key] = copy.simulate(requests)
         return self._simulated[key]
 
-    def best(self, count: int, cost: Callable[[ServedCopy, float], float]) -> list[ServingPoint]:
+    def best(self, count: int, cost: Callable[[ServedCopy, float], Cost]) -> list[ServingPoint]:
         """Return the points of least cost within the limits: one of each layout, ``count`` in all.
 
-        cost: of a copy and its tokens/s per GPU, lower for higher rates.
+        cost: of a copy and its tokens/s per GPU, in numbers that are lower for higher rates.
         """
-        found: dict[object, tuple[float, ServingPoint]] = {}
+        found: dict[ServingLayout, tuple[Cost, ServingPoint]] = {}
         order = [(cost(each.copy, each.per_gpu * RATE_MARGIN), number) for number, each in enumerate(self._estimates)]
         for bound, number in sorted(order):
             if len(found) >= count and bound >= sorted(value for value, _ in found.values())[count - 1]:

@@ -60,7 +60,9 @@ def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
         rows.append(("TPOT", value, f"{likely}; per token after the first"))
     rows.append(("end to end", *_ranged(answer.end_to_end_s, seconds_words)))
     if answer.job.phase == "prefill":
-        rows.append(("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, number_words, " prompt tokens/s per GPU")))
+        rows.append(
+            ("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, number_words, " prompt tokens/s per GPU"))
+        )
     else:
         value, likely = _ranged(answer.output_tokens_per_s, number_words, " tokens/s")
         per_user = answer.tokens_per_s_per_user.value
@@ -107,7 +109,9 @@ def seconds_words(value: float) -> str:
 def _step_title(answer: ServingNumbers) -> str:
     if answer.job.phase == "prefill":
         return f"one prompt alone: {seconds_words(answer.prefill_s)}"
-    return f"a decode step of {answer.running:,} requests: {seconds_words(answer.decode_step_s)}, bound by {answer.bound}"
+    return (
+        f"a decode step of {answer.running:,} requests: {seconds_words(answer.decode_step_s)}, bound by {answer.bound}"
+    )
 
 
 def _shown(answer: ServingNumbers) -> list[StepPart]:

@@ -25,7 +25,9 @@ class ServingGoal:
     in. kv_precision: of the KV cache; empty: the engine's default.
     """
 
-    input_tokens: int = option(help="Tokens of a prompt.", needed="serving needs the tokens of a prompt: input_tokens N")
+    input_tokens: int = option(
+        help="Tokens of a prompt.", needed="serving needs the tokens of a prompt: input_tokens N"
+    )
     output_tokens: int = option(
         help="Tokens of an answer, 2 or more.", needed="serving needs the tokens of an answer: output_tokens N"
     )
