@@ -3,7 +3,7 @@
     python benchmarks/pack_serving.py FOLDER [FOLDER ...]
 
 Each folder holds one folder per GPU with its tables (``h100_sxm/trtllm_1.3.0rc20_moe_perf.parquet``). The script needs
-pandas and pyarrow, which trine does not. Times are integers, 1000 x ln(microseconds); NONE marks what was not measured.
+pandas and pyarrow, which trine does not. Times are integers, 1000 x ln(microseconds); NONE marks missing measurements.
 
 Arrays of one GPU, with the engine's name E and the precision P in their names:
 

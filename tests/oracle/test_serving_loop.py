@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from trine.inference.engines import load_engine
-from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop
+from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop, closed_form, closed_loop
 from trine.inference.steps import Step
 
 
@@ -90,3 +90,16 @@ def test_lengths_that_differ_keep_the_mean_latency_near():
     a, b = (ClosedLoop(LinearTimer(), profile, load).run() for load in (equal, varied))
     assert b.ttft_us < a.ttft_us  # clients that are out of step wait less for each other's prompts
     assert b.end_to_end_us == pytest.approx(a.end_to_end_us, rel=0.05)
+
+
+def test_the_closed_form_is_the_loop_of_prompts_before_decodes():
+    load = ClientLoad(clients=50, prompt=1000, cached=0, output=400, budget=1000, running=50)
+    loop, form = ClosedLoop(LinearTimer(), load_engine("sglang"), load).run(), closed_form(LinearTimer(), load)
+    assert form.ttft_us == pytest.approx(loop.ttft_us, rel=1e-9)
+    assert form.end_to_end_us == pytest.approx(loop.end_to_end_us, rel=2e-3)
+    assert form.tpot_us == pytest.approx(loop.tpot_us, rel=2e-3)
+
+
+def test_loops_of_very_many_steps_take_the_closed_form():
+    load = ClientLoad(clients=2000, prompt=100_000, cached=0, output=100, budget=2048, running=2000)
+    assert closed_loop(LinearTimer(), load_engine("vllm"), load) == closed_form(LinearTimer(), load)

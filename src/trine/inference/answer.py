@@ -65,7 +65,7 @@ class ServingAnswer(ServingNumbers, Report):
         }
 
 
-#: Fields and properties of an answer that JSON holds as they are, and as value, low and high.
+#: Plain fields in JSON, and estimates (value, low, high).
 _PLAIN = (
     "model", "gpu", "cluster", "gpus", "engine", "precision", "kv_precision", "ttft_refusal", "running", "queues",
     "limit", "largest_concurrency", "kv_capacity_tokens", "kv_bytes_per_token", "kv_bytes", "weights_bytes",

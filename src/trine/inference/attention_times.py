@@ -1,8 +1,8 @@
 """Times of softmax attention over a paged KV cache: one query per sequence (decode), or the queries of a prompt.
 
 Decode attention is memory-bound. Its measured time depends on the bytes it reads and, if few sequences share them, on
-the number of sequences x KV heads. Prefill attention depends on its FLOPs. A prompt of ``new`` tokens after ``cached``
-ones costs what a whole prompt costs, less the part among the cached tokens.
+the number of sequences x KV heads. Prefill attention depends on its FLOPs. A chunk of ``new`` tokens
+after ``cached`` ones has the FLOPs of the whole prompt less those among the cached tokens.
 """
 
 from __future__ import annotations

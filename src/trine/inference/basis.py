@@ -56,7 +56,7 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
     if any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers):
         found.append("tokens choose experts by a power law with exponent 1.01, as in the measurements")
     if any(isinstance(layer.mixer, CompressedAttention) for layer in deployment.model.layers):
-        found.append("compressed attention takes the time of latent attention over as many keys")
+        found.append("compressed attention takes the time of latent attention with the same number of keys")
     if job.speculation is not None:
         found.append(
             f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "

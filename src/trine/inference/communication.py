@@ -1,7 +1,7 @@
 """Communication within a step: all-reduces by the engine's kernel or NCCL, and the exchange of tokens with experts.
 
-The engine's own kernel (one-shot for small messages, two-shot for large ones) runs up to the engine's limit if the
-group is in one node; NCCL takes over above, and where it is faster. All run in CUDA graphs.
+The engine's own kernel (one-shot for small messages, two-shot for large ones) runs up to the engine's limit if
+scale-up links join the group; NCCL takes over above, and where it is faster. All run in CUDA graphs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from trine.cluster import Cluster, link_named, load_gpu
+from trine.cluster.parts import SCALE_UP
 from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
@@ -48,6 +49,21 @@ def all_reduce_kernels() -> AllReduceKernels:
     return read_spec(SERVING / "all_reduce.yaml", AllReduceKernels)
 
 
+class ExchangeKernel(Spec):
+    """Measured dispatch and combine on ``gpu`` at ``hidden`` features: GPUs -> tokens of each -> microseconds."""
+
+    gpu: str
+    hidden: int
+    times: Annotated[dict[int, Points], Field(min_length=2)]
+    source: str
+
+
+@cache
+def exchange_kernel() -> ExchangeKernel:
+    """Return the measured exchange."""
+    return read_spec(SERVING / "exchange.yaml", ExchangeKernel)
+
+
 class Communication:
     """Times of collectives among the GPUs of one pipeline stage, in microseconds."""
 
@@ -63,7 +79,7 @@ class Communication:
             return 0.0
         library = self._library_us("all_reduce", num_bytes, ways)
         limit = self._engine.custom_all_reduce_bytes.get(ways, 0)
-        if num_bytes > limit or not self._is_one_node(ways):
+        if num_bytes > limit or not self._has_scale_up(ways):
             return library
         return min(library, self._kernel_us(num_bytes, ways))
 
@@ -74,6 +90,33 @@ class Communication:
     def scatter_us(self, num_bytes: float, ways: int) -> float:
         """Return the time to sum ``num_bytes`` and leave each of ``ways`` GPUs its part."""
         return 0.0 if ways == 1 else self._library_us("reduce_scatter", num_bytes, ways)
+
+    def exchange_us(self, tokens: float, row_bytes: float, ways: int) -> float:
+        """Return the time to bring the tokens of each of ``ways`` attention replicas to their experts, and back.
+
+        One-sided kernels send a token to its experts. Otherwise all tokens are gathered before the experts, and summed
+        and scattered after.
+        """
+        if self._engine.exchange == "one-sided" and self._has_scale_up(ways):
+            return self._one_sided_us(tokens, row_bytes, ways)
+        num_bytes = tokens * ways * row_bytes
+        return self.gather_us(num_bytes, ways) + self.scatter_us(num_bytes, ways)
+
+    def _one_sided_us(self, tokens: float, row_bytes: float, ways: int) -> float:
+        """Return the measured exchange, between its numbers of GPUs; more tokens and features in proportion."""
+        kernel = exchange_kernel()
+        alike = tokens * row_bytes / (2 * kernel.hidden)
+        found = []
+        for points in kernel.times.values():
+            sizes, times = list(points), list(points.values())
+            slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+            beyond = max(0.0, alike - sizes[-1]) * slope
+            found.append((times[0], float(np.interp(alike, sizes, times)) + beyond - times[0]))
+        share = float(np.interp(math.log2(ways), np.log2(list(kernel.times)), np.arange(len(found))))
+        low, high = found[int(share)], found[min(int(share) + 1, len(found) - 1)]
+        rest = share - int(share)
+        start, moved = ((1 - rest) * a + rest * b for a, b in zip(low, high, strict=True))
+        return start + moved * self._link_ratio(ways, kernel.gpu)
 
     def message_us(self, num_bytes: float, source: int, target: int) -> float:
         """Return the time of one message between two GPUs."""
@@ -100,17 +143,27 @@ class Communication:
         at = float(np.interp(num_bytes, sizes, times))
         if num_bytes > sizes[-1]:
             at += (num_bytes - sizes[-1]) * (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-        return times[0] - kernel.launch_us + (at - times[0]) * self._link_ratio()
+        return times[0] - kernel.launch_us + (at - times[0]) * self._link_ratio(ways, all_reduce_kernels().gpu)
 
-    def _link_ratio(self) -> float:
-        """Return the link bandwidth of the measured GPU over this cluster's."""
-        measured, here = load_gpu(all_reduce_kernels().gpu).nvlink, gpu_of(self._cluster).nvlink
-        if measured is None or here is None:
-            return math.inf
-        return _link_bytes_per_s(measured) / _link_bytes_per_s(here)
+    def _link_ratio(self, ways: int, measured_gpu: str) -> float:
+        """Return the ratio of scale-up bandwidths, measured GPU over a GPU of the group."""
+        measured = load_gpu(measured_gpu).nvlink
+        assert measured is not None
+        reference = link_named(measured)
+        return reference.bytes_per_s * reference.lanes / self._scale_up_bytes_per_s(ways)
 
-    def _is_one_node(self, ways: int) -> bool:
-        return len({self._cluster.devices[gpu].node for gpu in self._cluster.gpus[:ways]}) == 1
+    def _scale_up_bytes_per_s(self, ways: int) -> int:
+        """Return the bandwidth of a GPU's scale-up links to switches and to the first ``ways`` GPUs."""
+        gpus = self._cluster.gpus
+        others = set(gpus[ways:])
+        links = self._cluster.links_from(gpus[0])
+        return sum(link.bytes_per_s for link in links if link.link_class == SCALE_UP and link.target not in others)
+
+    def _has_scale_up(self, ways: int) -> bool:
+        """Return whether scale-up links join the first ``ways`` GPUs."""
+        components = self._cluster.scale_up_components
+        is_joined = len({int(components[gpu]) for gpu in self._cluster.gpus[:ways]}) == 1
+        return is_joined and self._scale_up_bytes_per_s(ways) > 0
 
 
 def gpu_of(cluster: Cluster) -> GpuSpec:
@@ -119,9 +172,3 @@ def gpu_of(cluster: Cluster) -> GpuSpec:
     if len(names) != 1 or None in names:
         raise InputError("all GPUs must be of one model that the cluster names", field="cluster")
     return load_gpu(str(names.pop()))
-
-
-def _link_bytes_per_s(name: str) -> int:
-    """Return the bandwidth of all lanes of a kind of NVLink, in one direction."""
-    link = link_named(name)
-    return link.bytes_per_s * link.lanes

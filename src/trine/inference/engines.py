@@ -16,7 +16,7 @@ from trine.inference.precision import SERVING
 _FOLDER = SERVING / "engines"
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Microseconds = Annotated[float, Field(ge=0, le=1e7)]
-#: Defaults by the GPU's memory in gigabytes (10^9 bytes) from which on they hold.
+#: Defaults by the least GPU memory, in gigabytes (10^9 bytes).
 BySize = Annotated[dict[int, int], Field(min_length=1)]
 
 
@@ -27,13 +27,15 @@ class EngineProfile(Spec):
     up to the budget), ``prefill-first`` (chunks alone while a prompt waits) or ``whole-prompts`` (decodes, and prompts
     that fit whole). max_batched_tokens, max_sequences: of one step, by the GPU's memory; small_gpus: beginnings of
     names of GPUs that take the smallest defaults. memory_fraction: share for weights and KV cache, of the ``device`` or
-    of what weights and activations leave ``free``. reserve_bytes: memory outside the framework, or outside weights and
-    KV cache if reserve_holds_activations. kv_precision: the ``model``'s dtype, or what the ``checkpoint`` asks for.
-    block_tokens: of the paged KV cache. graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU
-    time of a step, and of each sequence in it; host: ``overlapped`` with the GPU's step (the longer one counts) or
-    ``exposed`` (both count). exposed_us: CPU time of a step that nothing hides. launch_us: CPU time of a kernel launch
-    without a graph. front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's kernel;
-    custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs.
+    of what weights and activations leave ``free``. reserve_bytes, with further ones per token of the budget and per way
+    of tp x pp: memory outside the framework, or outside weights and KV cache if reserve_holds_activations.
+    kv_precision: the ``model``'s dtype, or the ``checkpoint``'s. block_tokens: of the paged KV cache.
+    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
+    in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us,
+    exposed_sequence_us: the same times of work that nothing hides. launch_us: CPU time of a kernel launch without a
+    graph. front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes:
+    its largest message by number of GPUs, above which NCCL runs. exchange: of tokens between attention replicas and
+    experts.
     """
 
     name: str
@@ -48,6 +50,8 @@ class EngineProfile(Spec):
     memory_of: Literal["device", "free"]
     reserve_bytes: Annotated[int, Field(ge=0)]
     reserve_holds_activations: bool
+    reserve_bytes_per_token: Annotated[int, Field(ge=0)] = 0
+    reserve_bytes_per_way: Annotated[int, Field(ge=0)] = 0
     kv_precision: Literal["model", "checkpoint"]
     block_tokens: Count
     graph_batch: Count
@@ -55,10 +59,12 @@ class EngineProfile(Spec):
     host_us: Microseconds
     sequence_us: Microseconds
     exposed_us: Microseconds
+    exposed_sequence_us: Microseconds = 0.0
     launch_us: Microseconds
     front_end_us: Microseconds
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
+    exchange: Literal["gather", "one-sided"] = "gather"
     sources: dict[str, str]
 
     def default_for(self, gpu: GpuSpec, sizes: dict[int, int]) -> int:

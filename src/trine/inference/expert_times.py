@@ -34,7 +34,7 @@ _STAND_INS = {
 
 @dataclass(frozen=True, slots=True)
 class ExpertLayer:
-    """Experts of one layer: their number, those of a token, sizes, and the ways that cut and that divide them."""
+    """Experts of one layer: number, experts per token, sizes, ways that cut each expert and ways that divide them."""
 
     experts: int
     top_k: int

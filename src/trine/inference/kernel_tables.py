@@ -51,7 +51,7 @@ def kernel_arrays(gpu: str) -> Mapping[str, NDArray[np.generic]]:
 
 @lru_cache(maxsize=256)
 def log_times(gpu: str, name: str) -> Float64:
-    """Return the natural logarithm of microseconds of one array; NaN where nothing was measured."""
+    """Return the natural logarithm of microseconds of one array; NaN marks missing measurements."""
     return log_us(kernel_arrays(gpu)[name])
 
 
@@ -74,12 +74,12 @@ def kernel_source(gpu: str, kind: str, engine: str, rest: str) -> KernelSource |
 
 
 def bandwidth_ratio(source: GpuSpec, gpu: GpuSpec) -> float:
-    """Return the memory bandwidth of ``source`` over that of ``gpu``."""
+    """Return the ratio of memory bandwidths, ``source`` over ``gpu``."""
     return source.memory_bytes_per_s / gpu.memory_bytes_per_s
 
 
 def peak_ratio(source: GpuSpec, gpu: GpuSpec, dtype: str) -> float:
-    """Return the peak FLOP/s of ``source`` over that of ``gpu``, in 16 bits if one of them lacks the dtype."""
+    """Return the ratio of peak FLOP/s, ``source`` over ``gpu``; in 16 bits if one of them lacks the dtype."""
     peaks = peak_of(source, dtype), peak_of(gpu, dtype)
     if min(peaks) <= 0:
         peaks = peak_of(source, "bfloat16"), peak_of(gpu, "bfloat16")

@@ -1,6 +1,6 @@
 """A closed loop: clients that each keep one request in flight, and an engine that batches them step by step.
 
-The loop follows the engine's scheduler step by step, but jumps over decode steps between which nothing is admitted or
+The loop follows the engine's scheduler step by step, but jumps over decode steps during which no request starts or
 ends. All clients start at once, as benchmarks do. Means are over all requests of a client: the first wave, and further
 ones like those measured here.
 """
@@ -16,8 +16,9 @@ from statistics import fmean
 from trine.inference.engines import EngineProfile
 from trine.inference.steps import PromptChunk, Step, StepTimer
 
-#: Waves of requests that run: the first, and those that stand for all later ones. Steps after which the loop stops.
-_WAVES, _MAX_STEPS = 3, 3_000
+#: Waves of requests that run: the first, and those that stand for all later ones. Loops of more steps take the closed
+#: form.
+_WAVES, _MAX_STEPS = 3, 10_000
 #: Requests of a client: benchmarks send ten prompts per client (InferenceX, benchmark_lib.sh).
 REQUESTS = 10
 
@@ -92,11 +93,9 @@ class ClosedLoop:
     def run(self) -> LoopTimes:
         """Return the means of the measured waves."""
         clients = self._load.clients
-        for _ in range(_MAX_STEPS):
+        while len(self._finished) < _WAVES * clients:
             self._advance()
-            if len(self._finished) >= _WAVES * clients:
-                break
-        first, later = self._finished[:clients], self._finished[clients:] or self._finished
+        first, later = self._finished[:clients], self._finished[clients:]
         return LoopTimes(
             ttft_us=_mean([request.first_us for request in first], [request.first_us for request in later]),
             tpot_us=_mean([request.tpot_us for request in first], [request.tpot_us for request in later]),
@@ -191,8 +190,32 @@ class ClosedLoop:
         return tuple(chunks), complete
 
 
+def closed_loop(timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> LoopTimes:
+    """Return the means of a load, step by step; of very many steps, by :func:`closed_form`."""
+    steps = _WAVES * load.clients * (load.prompt / load.budget + (2 if load.spread else 0))
+    return closed_form(timer, load) if steps > _MAX_STEPS else ClosedLoop(timer, engine, load).run()
+
+
+def closed_form(timer: StepTimer, load: ClientLoad) -> LoopTimes:
+    """Return the means of clients in step: all prompts one after the other, then all decode steps.
+
+    A prompt waits for half of the others on average; a request lasts for all prompts and its own decode steps.
+    """
+    chunks = [
+        PromptChunk(min(load.budget, load.prompt - done), load.cached + done)
+        for done in range(0, load.prompt, load.budget)
+    ]
+    prompt_us = sum(timer.time(Step(chunks=(chunk,))).us for chunk in chunks)
+    steps = math.ceil((load.output - 1) / load.tokens_per_step)
+    context = load.cached + load.prompt + load.output / 2
+    decode_us = steps * timer.time(Step(load.clients, context, drafts=load.drafts)).us
+    ttft_us = (load.clients + 1) / 2 * prompt_us
+    last_us = load.clients * prompt_us + decode_us
+    return LoopTimes(ttft_us, (last_us - ttft_us) / max(load.output - 1, 1), last_us)
+
+
 def _mean(first: list[float], later: list[float]) -> float:
-    """Return the mean over the requests of a client, one of which is of the first wave."""
+    """Return the mean over the requests of a client: one of the first wave, the others later."""
     return (fmean(first) + (REQUESTS - 1) * fmean(later)) / REQUESTS
 
 

@@ -35,10 +35,21 @@ def serving_memory(deployment: Deployment, budget: int, sequences: int, fraction
     engine, gpu = deployment.engine, deployment.gpu
     weights = weights_bytes(deployment)
     activations = _activations_bytes(deployment, budget, sequences)
+    reserve = _reserve_bytes(deployment, budget)
     share = engine.memory_fraction if fraction is None else fraction
-    used = weights + engine.reserve_bytes + (0 if engine.reserve_holds_activations else activations)
+    used = weights + reserve + activations
+    if engine.reserve_holds_activations:
+        used = weights + (reserve if fraction is None else 0)  # a stated fraction replaces the engine's reserve
     left = share * (gpu.memory_bytes - used) if engine.memory_of == "free" else share * gpu.memory_bytes - used
-    return ServingMemory(weights, activations, engine.reserve_bytes, math.floor(left))
+    return ServingMemory(weights, activations, reserve, math.floor(left))
+
+
+def _reserve_bytes(deployment: Deployment, budget: int) -> int:
+    """Return the engine's reserve. Scripts that raise the budget state a memory fraction: it adds no more reserve."""
+    engine, layout = deployment.engine, deployment.layout
+    tokens = min(budget, engine.default_for(deployment.gpu, engine.max_batched_tokens))
+    ways = layout.tp * layout.pp
+    return engine.reserve_bytes + tokens * engine.reserve_bytes_per_token + ways * engine.reserve_bytes_per_way
 
 
 def weights_bytes(deployment: Deployment) -> int:

@@ -80,7 +80,7 @@ class ServingNumbers:
 
     @property
     def tokens_per_s(self) -> Estimate:
-        """Tokens per second that costs refer to: output tokens, or those of prompts in the prefill phase."""
+        """Tokens per second for the costs: output tokens, or prompt tokens in the prefill phase."""
         if self.job.phase == "prefill":
             return self.input_tokens_per_s_per_gpu.times(self.gpus)
         return self.output_tokens_per_s

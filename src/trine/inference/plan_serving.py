@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
+
 from trine.cluster import Cluster, load_cluster
 from trine.common.arguments import check_whole, takes
 from trine.common.units import MAX_GPUS, format_bytes
@@ -17,7 +18,7 @@ from trine.inference.launch_commands import launch_rules
 from trine.inference.layouts import copies_of, copy_sizes, layouts_of, node_sizes, precisions_of
 from trine.inference.limits import NoRoomError, limits_of
 from trine.inference.plan_answer import ServingPlan, layout_words
-from trine.inference.point_search import LatencyLimits, PointSearch, tied
+from trine.inference.point_search import PointSearch, tied
 from trine.inference.screen import seconds_words
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServedCopy

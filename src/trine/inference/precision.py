@@ -50,7 +50,7 @@ def served_precisions() -> dict[str, ServedPrecision]:
 
 
 def precision_name(name: str, stored: str) -> str:
-    """Return the name of a precision; without a name, that of the stored weights (``quant_method`` of a config).
+    """Return the name of a precision; by default that of the stored weights (``quant_method`` in a config).
 
     Raises InputError with the nearest name for an unknown one.
     """

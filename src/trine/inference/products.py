@@ -1,8 +1,8 @@
 """Times of the products of a layer's tokens with a weight, and of passes over memory, on one GPU.
 
-A product in 8 bits moves and multiplies as many bytes as one in 16 bits of half the inner size, and one in 4 bits a
-quarter; the measured 16-bit GEMM of that size gives its time. Where 8-bit or 4-bit GEMMs were measured, the time is at
-least the measured one without the quantisation of its input, which the tables contain and engines run apart.
+An 8-bit product moves and multiplies the bytes of a 16-bit product with half the inner size, a 4-bit product those of a
+quarter. The measured 16-bit GEMM of that size gives its time. Where 8-bit or 4-bit GEMMs were measured, the time is at
+least the measured one without the quantisation of its input: the tables contain it, and engines run it apart.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ class GpuTimes:
 def _shapes(outputs: int, inputs: float) -> Float64:
     """Return the rows (m, n, k) of a product at each of :data:`TOKENS`."""
     return np.stack([TOKENS, np.full(TOKENS.shape, float(outputs)), np.full(TOKENS.shape, float(inputs))], axis=1)
+
+
+def at_tokens(tokens: float, curve: Float64) -> float:
+    """Return the time at a number of tokens, from a curve over :data:`TOKENS`; beyond its end in proportion."""
+    return float(np.interp(tokens, TOKENS, curve)) * max(1.0, tokens / float(TOKENS[-1]))
 
 
 _kept: dict[tuple[object, ...], GpuTimes] = {}

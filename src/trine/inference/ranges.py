@@ -30,7 +30,7 @@ def serving_ranges() -> ServingRanges:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A predicted value, and the interval in which 80 % of measured values are expected."""
+    """A predicted value, and the interval that should hold 80 % of measured values."""
 
     value: float
     low: float

@@ -12,7 +12,7 @@ from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
-from trine.inference.loop import ClientLoad, ClosedLoop, LoopTimes
+from trine.inference.loop import ClientLoad, LoopTimes, closed_loop
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
@@ -150,7 +150,7 @@ class _Service:
             return self._decode_only(sequences)
         if self.job.batch is not None:
             return self._static(sequences)
-        times = ClosedLoop(self.timer, self.deployment.engine, self._load(sequences)).run()
+        times = closed_loop(self.timer, self.deployment.engine, self._load(sequences))
         others = 0 if self.job.phase == "prefill" else sequences
         waited_us = wait_us(self.deployment.engine, others, self._decode_step(sequences).us)
         return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)

@@ -1,4 +1,4 @@
-"""What a served model must do: requests, latency limits, engine and precision, for ``trine plan`` and ``trine size``."""
+"""The goal of a served model: requests, latency limits, engine and precision, for ``trine plan`` and ``size``."""
 
 from __future__ import annotations
 

@@ -93,10 +93,9 @@ class ServingSize(Report):
     @property
     def basis(self) -> str:
         """The rule for the number of GPUs."""
-        return (
-            f"closed-loop throughput at this load, at least {number_words(self.requests_per_second / self.utilisation)} "
-            f"requests/s: the rate / {self.utilisation:g} (--utilisation)"
-        )
+        needed = number_words(self.requests_per_second / self.utilisation)
+        rule = f"the rate / {self.utilisation:g} (--utilisation)"
+        return f"closed-loop throughput at this load, at least {needed} requests/s: {rule}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [_HEAD, *(each.cells() for each in self.machines if each.point is not None)]

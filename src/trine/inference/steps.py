@@ -22,7 +22,7 @@ from trine.inference.engines import EngineProfile
 from trine.inference.expert_times import ExpertLayer, experts_evidence, experts_us
 from trine.inference.job import ServingLayout
 from trine.inference.precision import ServedPrecision
-from trine.inference.products import TOKENS, gpu_times
+from trine.inference.products import TOKENS, at_tokens, gpu_times
 from trine.inference.shards import LocalProduct, local_products
 from trine.workload.architecture.blocks import (
     Attention,
@@ -60,8 +60,11 @@ class PromptChunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an attention replica. decodes: sequences with one new token each (more with ``drafts``), over
-    ``context`` cached tokens on average; chunks: of prompts."""
+    """One step of an attention replica.
+
+    decodes: sequences with one new token each (more with ``drafts``), over ``context`` cached tokens on average.
+    chunks: of prompts.
+    """
 
     decodes: int = 0
     context: float = 0.0
@@ -81,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Microseconds of one step by part, and the floors that memory, arithmetic and links set."""
+    """Microseconds of one step by part."""
 
     parts: dict[str, float]
 
@@ -93,7 +96,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model on GPUs with an engine: everything that the time of a step depends on, but the requests."""
+    """A model on GPUs with an engine: everything behind the time of a step except the requests."""
 
     model: Architecture
     cluster: Cluster
@@ -141,9 +144,9 @@ class StepTimer:
     def time(self, step: Step) -> StepTime:
         """Return the time of a step by part."""
         tokens = max(1, step.tokens)
-        parts = {name: float(np.interp(tokens, TOKENS, curve)) for name, curve in self._curves.items()}
+        parts = {name: at_tokens(tokens, curve) for name, curve in self._curves.items()}
         parts[ATTENTION] = self._attention_us(step)
-        parts[HEAD] = float(np.interp(step.rows, TOKENS, self._head)) if step.rows else 0.0
+        parts[HEAD] = at_tokens(step.rows, self._head) if step.rows else 0.0
         if step.drafts and step.decodes:
             self._add_drafts(parts, step)
         parts[CPU] = self._host_us(step, sum(parts.values()))
@@ -153,19 +156,21 @@ class StepTimer:
         """Add the passes that propose drafts: each runs one layer and the head on one token of each sequence."""
         share = step.drafts / len(self.deployment.model.layers)
         for name, curve in self._curves.items():
-            parts[name] += share * float(np.interp(step.decodes, TOKENS, curve))
+            parts[name] += share * at_tokens(step.decodes, curve)
         parts[ATTENTION] += share * parts[ATTENTION]
-        parts[HEAD] += step.drafts * float(np.interp(step.decodes, TOKENS, self._head))
+        parts[HEAD] += step.drafts * at_tokens(step.decodes, self._head)
 
     def _host_us(self, step: Step, gpu_us: float) -> float:
         """Return the CPU time that a step adds to ``gpu_us`` of GPU time."""
         engine = self.deployment.engine
         is_graph = not step.chunks and step.decodes <= engine.graph_batch
         launches_us = 0.0 if is_graph else self._kernels * engine.launch_us
-        scheduling_us = engine.host_us + engine.sequence_us * (step.decodes + len(step.chunks))
+        sequences = step.decodes + len(step.chunks)
+        scheduling_us = engine.host_us + engine.sequence_us * sequences
+        exposed_us = engine.exposed_us + engine.exposed_sequence_us * sequences
         if engine.host == "exposed":
-            return engine.exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
-        return engine.exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
+            return exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
+        return exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
 
     # Attention ------------------------------------------------------------------------------------------------------
 
@@ -271,7 +276,7 @@ class StepTimer:
             ffn=mixture.ffn, gated=mixture.gated, ways_cut=layout.expert_tp, ways_divided=layout.ep,
         )  # fmt: skip
         curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
-        return np.asarray(np.interp(np.minimum(TOKENS * layout.attention_dp, TOKENS[-1]), TOKENS, curve))
+        return np.array([at_tokens(tokens * layout.attention_dp, curve) for tokens in TOKENS])
 
     def _moved(self, bytes_per_token: float) -> Float64:
         """Return microseconds of a memory-bound kernel at each number of tokens."""
@@ -314,19 +319,11 @@ class StepTimer:
             if block is None:
                 continue
             if isinstance(block, Mixture) and layout.attention_dp > 1:
-                total += self._exchange_us(row_bytes)
+                ways = layout.stage_gpus
+                total += np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
             elif layout.tp > 1:
                 total += np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
         return total
-
-    def _exchange_us(self, row_bytes: float) -> Float64:
-        """Return the time to gather all replicas' tokens before the experts, and to sum and scatter them after."""
-        layout = self.deployment.layout
-        ways, found = layout.stage_gpus, []
-        for tokens in TOKENS:
-            total = tokens * layout.attention_dp * row_bytes
-            found.append(self._communication.gather_us(total, ways) + self._communication.scatter_us(total, ways))
-        return np.array(found)
 
     def _stages_us(self) -> Float64:
         """Return the messages between pipeline stages."""

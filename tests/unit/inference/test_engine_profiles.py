@@ -23,8 +23,8 @@ def test_a_version_takes_the_newest_entry_that_is_not_newer():
     assert load_engine("vllm", "0.13.9").host == "exposed"
     assert load_engine("vllm", "0.14").host == "overlapped"
     assert load_engine("vllm", "0.18.1rc2").host == "overlapped"
-    assert load_engine("trtllm", "0.6.1").exposed_us == 0
-    assert load_engine("trtllm", "1.0.0rc3").exposed_us == 580
+    assert load_engine("trtllm", "0.6.1").exposed_sequence_us == 0
+    assert load_engine("trtllm", "1.0.0rc3").exposed_sequence_us == 9
 
 
 def test_without_a_version_it_is_the_newest():

@@ -174,3 +174,19 @@ def test_json_has_every_number(tmp_path):
 )
 def test_the_bound_is_what_takes_the_longest(changes, bound):
     assert ask(**changes).bound == bound
+
+
+def test_a_stated_memory_fraction_replaces_sglangs_reserve():
+    usual = ask(engine="sglang")
+    memory, weights = 80 << 30, usual.weights_bytes
+    reserve = 1610612736 + 8192 * 1572864 + 134217728  # by chunk and TP, as server_args.py
+    assert usual.kv_bytes == memory - weights - reserve
+    assert ask(engine="sglang", memory_fraction=0.85).kv_bytes == int(0.85 * memory) - weights
+    longer = ask(engine="sglang", max_batched_tokens=32768)
+    assert longer.kv_bytes == usual.kv_bytes
+
+
+def test_tensorrt_llm_takes_a_share_of_what_is_free():
+    found = ask(engine="trtllm")
+    free = (80 << 30) - found.weights_bytes - found.activations_bytes - (1 << 30)
+    assert found.kv_bytes == int(0.9 * free)
