@@ -142,7 +142,7 @@ class ServingPlan(Report):
         """Assumptions of the search, and of the best layout."""
         return (
             "searched: all tp, pp, ep and attention dp that divide the model and that the engine has options for; "
-            "copies within a node or on whole nodes; four loads per octave; no precision wider than the stored weights'",
+            "copies within a node or on whole nodes; four loads per octave; no precision wider than the stored weights",
             "each copy has the same load; limits hold for the means over requests, not for their likely ranges",
             *self.best.answer.notes,
         )

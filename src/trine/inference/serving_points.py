@@ -67,9 +67,9 @@ class ServedCopy:
     def estimate(self, requests: int) -> LoopTimes:
         """Return the times of a closed loop with ``requests`` in each lane, in closed form.
 
-        A request ends after its decode steps, and after the time that the prompts of all requests add to them. An
-        engine that mixes prompts with decodes takes prompts one after the other, and a token at most one step. Other
-        engines run all prompts before the next decode step.
+        A request ends after its decode steps, and after the time that the prompts of all requests add to them. Requests
+        of equal length stay together: the prompts of one step get their first token with it. An engine that mixes
+        prompts with decodes takes at most one step for a token; others run all prompts before the next decode step.
         """
         job = self.job
         context = job.input_tokens + job.output_tokens / 2
@@ -79,11 +79,12 @@ class ServedCopy:
         prompt_us = added_us / prompts.share
         wait = wait_us(self.deployment.engine, requests, decode_us)
         end_to_end_us = (job.output_tokens - 1) * decode_us + requests * prompt_us + wait
-        first_wave_us = (requests + 1) / 2 * prompt_us
+        together = min(requests, max(1.0, prompts.share))
+        first_wave_us = (requests + together) / 2 * prompt_us
         if not prompts.step.decodes:
             ttft_us = wait + first_wave_us
             return LoopTimes(ttft_us, (end_to_end_us - ttft_us) / (job.output_tokens - 1), end_to_end_us)
-        ttft_us = wait + (first_wave_us + (REQUESTS - 1) * prompt_us) / REQUESTS
+        ttft_us = wait + (first_wave_us + (REQUESTS - 1) * together * prompt_us) / REQUESTS
         tpot_us = min((end_to_end_us - ttft_us) / (job.output_tokens - 1), decode_us + added_us)
         return LoopTimes(ttft_us, tpot_us, end_to_end_us)
 
