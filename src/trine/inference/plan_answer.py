@@ -22,7 +22,7 @@ _SHOWN, _FRONT_ROWS, _LEAST_ROWS = 5, 9, 2
 _COLUMN = 10
 _HEAD = ("layout", "precision", "copies", "in flight", "TTFT", "TPOT", "per user", "per GPU")
 _BEST = "best load and precision of each layout; tokens/s"
-_FRONT = "front: no simulated layout has more tokens/s both per user and per GPU"
+_FRONT = "front: no simulated point has more tokens/s per user and per GPU"
 _NOT_JUDGED = "the quality of answers in fewer bits; --precision takes one"
 
 
@@ -116,8 +116,8 @@ class ServingPlan(Report):
             question=self._question(),
             numbers=[("best", f"{number_words(rate.value)} tokens/s per GPU", likely)],
             listings=[
-                Listing(title=_BEST, rows=[_HEAD, *numbered_rows(self.ranked[:_SHOWN])], spare=(2, 1)),
-                Listing(title=title, rows=[_HEAD, *(point_row(each) for each in rows)], spare=(2, 1)),
+                Listing(title=_BEST, rows=[_HEAD, *numbered_rows(self.ranked[:_SHOWN])], spare=(2, 4, 1)),
+                Listing(title=title, rows=[_HEAD, *(point_row(each) for each in rows)], spare=(2, 4, 1)),
             ],
             closing=[*self._closing(), ("next", f"{self.command}; --details; --plot FILE; --emit ENGINE")],
         )

@@ -2,18 +2,21 @@
 
 import dataclasses
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 
 import trine
 from trine.cluster import load_cluster, load_gpu
-from trine.errors import InputError
+from trine.errors import InputError, PlanError
 from trine.inference.deployment import served_model
-from trine.inference.job import ServingLayout
+from trine.inference.job import ServingJob, ServingLayout
 from trine.inference.launch_commands import launch_command, launch_rules
 from trine.inference.layouts import copies_of, copy_sizes, layouts_of, precisions_of
 from trine.inference.plan_answer import spaced
-from trine.inference.point_search import pareto
+from trine.inference.plan_serving import raise_unmet
+from trine.inference.point_search import LatencyLimits, PointSearch, pareto
 from trine.results.text import fitted
 
 DENSE, MIXTURE = "llama-3-8b", "qwen3-30b-a3b"
@@ -47,13 +50,10 @@ def test_copies_fill_the_gpus_first():
 
 
 def test_copies_that_leave_gpus_idle_count_if_no_other_fits():
-    found = trine.plan_serving(
-        "llama-3-70b", "dgx-h100", 3, input_tokens=512, output_tokens=64, precision="bf16", top=10
-    )
-    best = found.best
-    assert {each.answer.gpus for each in found.ranked} == {2}
-    assert best.copies == 1
-    assert best.per_gpu == pytest.approx(best.answer.output_tokens_per_s.value / 3, rel=1e-12)
+    found = ask("llama-3-405b", "dgx-h100", 12, precision="fp8", top=10)
+    assert {each.answer.gpus for each in found.ranked} <= {6, 7, 8}
+    assert found.best.copies == 1
+    assert found.best.per_gpu == pytest.approx(found.best.answer.output_tokens_per_s.value / 12, rel=1e-12)
 
 
 def test_engines_bound_the_layouts():
@@ -124,27 +124,26 @@ def test_no_point_of_the_front_beats_another(found):
 
 @pytest.mark.parametrize(("ttft", "tpot"), [("150ms", None), (None, 0.009), (0.3, "12 ms")])
 def test_limits_hold_for_every_row(ttft, tpot):
-    found = ask(ttft=ttft, tpot=tpot)
+    found = ask(ttft=ttft, tpot=tpot, precision="fp8")
     limits = found.limits
     assert limits.ttft_s in (None, 0.15, 0.3)
     assert limits.tpot_s in (None, 0.009, 0.012)
     for point in (*found.ranked, *found.front, *found.simulated):
         assert limits.ttft_s is None or point.ttft_s <= limits.ttft_s
         assert limits.tpot_s is None or point.tpot_s <= limits.tpot_s
-    assert found.best.per_gpu <= ask().best.per_gpu
 
 
 def test_attention_replicas_and_divided_experts_are_searched():
-    found = ask(MIXTURE, "hgx-h200", 4, precision="fp8", top=100)
-    layouts = {each.answer.job.layout for each in found.ranked}
-    assert ServingLayout(attention_dp=4, ep=4) in layouts
-    assert ServingLayout(tp=2, attention_dp=2) in layouts
+    found = ask(MIXTURE, "hgx-h200", 2, precision="fp8", top=100)
+    assert {each.answer.job.layout for each in found.ranked} == {
+        ServingLayout(), ServingLayout(tp=2), ServingLayout(tp=2, ep=2), ServingLayout(pp=2),
+        ServingLayout(attention_dp=2), ServingLayout(attention_dp=2, ep=2),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gpus": 9_000}, r"gpus"),
         ({"gpus": 0}, r"gpus: must be a whole number from 1"),
         ({"top": 0}, r"top: must be a whole number from 1 to 1000"),
         ({"output_tokens": 1}, r"output_tokens: must be a whole number from 2"),
@@ -159,7 +158,7 @@ def test_attention_replicas_and_divided_experts_are_searched():
         ({"ttft": "10ms"}, r"ttft: 10 ms is below the fastest possible prefill: [\d.]+ ms \(tp 2, fp8\)"),
         ({"tpot": "0.1ms"}, r"tpot: 0.1 ms is below the fastest possible decoding: [\d.]+ ms \(tp 2, fp8\)"),
         ({"model": "llama-3-70b", "gpus": 1, "precision": "bf16"},
-         r"no room for one request of 576 tokens on 1 GPUs: [\d,]+ bytes \([\d.]+ GiB\) are missing on each with 1 GPU"),
+         r"no room for one request of 576 tokens on 1 GPUs: [\d,]+ bytes \([\d.]+ GiB\) are missing on each with"),
     ],
 )  # fmt: skip
 def test_wrong_questions_are_refused_in_one_line(changes, message):
@@ -169,13 +168,20 @@ def test_wrong_questions_are_refused_in_one_line(changes, message):
 
 
 def test_limits_that_no_layout_meets_together_are_refused():
-    fastest = ask(gpus=2, precision="fp8")
-    alone = min(fastest.front, key=lambda each: each.tpot_s)
-    prefix = ask(gpus=2, precision="fp8", top=100)
-    quick = {each.answer.job.layout.tp for each in prefix.ranked}
-    assert quick == {1, 2}
-    with pytest.raises(InputError, match="is below the fastest possible"):
-        ask(gpus=2, precision="fp8", tpot=alone.tpot_s * 0.5)
+    def copy(ttft_s, tpot_s):
+        job = ServingJob(model=DENSE, cluster="dgx-h100", input_tokens=512, output_tokens=64, concurrency=1)
+        times = SimpleNamespace(ttft_us=1e6 * ttft_s, tpot_us=1e6 * tpot_s, end_to_end_us=1e6)
+        answer = SimpleNamespace(job=job, precision="fp8")
+        point = SimpleNamespace(ttft_s=ttft_s, tpot_s=tpot_s, per_gpu=1.0, per_user=1.0, answer=answer)
+        return SimpleNamespace(
+            loads=lambda: [1], estimate=lambda _: times, simulate=lambda _: point, rate_per_gpu=lambda *_: 1.0
+        )
+
+    search = PointSearch([copy(0.1, 0.02), copy(0.3, 0.01)], LatencyLimits(0.2, 0.015))
+    assert search.best(1, lambda _, per_gpu: (-per_gpu,)) == []
+    message = "no layout meets both limits: with a TTFT of at most 200 ms, TPOT is at least 20 ms (1 GPU, fp8)"
+    with pytest.raises(PlanError, match=re.escape(message)):
+        raise_unmet(search)
 
 
 @pytest.mark.parametrize("columns", [80, 100])
