@@ -127,8 +127,8 @@ __all__ = [
     "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload",
     "WriteTable", "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
     "compare", "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail", "load", "load_cluster",
-    "load_gpu", "loadstore_collective", "overlap_range", "plan", "plan_serving", "run", "run_cost", "run_eidolon", "save",
-    "sensitivity", "simulate", "simulate_shared", "size", "size_serving", "support", "sweep", "synthesize",
+    "load_gpu", "loadstore_collective", "overlap_range", "plan", "plan_serving", "run", "run_cost", "run_eidolon",
+    "save", "sensitivity", "simulate", "simulate_shared", "size", "size_serving", "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

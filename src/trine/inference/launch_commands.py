@@ -65,7 +65,8 @@ def launch_rules(engine: str) -> LaunchRules:
     """Return the rules of an engine. Raises InputError for an unknown one."""
     known = known_launchers()
     if engine not in known:
-        raise InputError(f"unknown engine {engine[:40]!r}{nearest(engine[:80], known, is_listed=True)}", field="emit")
+        message = f"with --serve, one of {', '.join(known)}; got {engine[:40]!r}{nearest(engine[:80], known)}"
+        raise InputError(message, field="emit")
     return known[engine]
 
 

@@ -80,7 +80,7 @@ def test_size_prints_one_screen_and_json():
         ([*PLAN, "--pareto"], "error: --pareto: is an option of training"),
         ([*PLAN, "--fix", "tp=2"], "error: --fix: is an option of training"),
         ([*PLAN, "--from", "x.sh"], "error: --from: is an option of training"),
-        ([*PLAN, "--emit", "megatron"], "error: --emit: unknown engine 'megatron'; choose from"),
+        ([*PLAN, "--emit", "megatron"], "error: --emit: with --serve, one of vllm, sglang, trtllm; got 'megatron'"),
         ([*PLAN, "--emit", "vllm", "--engine", "sglang"], "error: --emit: the plan is for sglang: use --emit sglang"),
         ([*PLAN, "--ttft", "1ms"], "error: --ttft: 1 ms is below the fastest possible prefill"),
         (changed(PLAN, "--osl", "1"), "error: --osl: must be a whole number from 2"),
