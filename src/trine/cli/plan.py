@@ -36,7 +36,7 @@ def plan(
     ] = None,
     brief: Brief = False,
     details: Details = False,
-    plot: Annotated[str | None, Option("Draw time against memory; needs trine[plot].", "FILE", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw time against memory, or with --serve the front.", "FILE", OUTPUT)] = None,
     json: Json = None,
     parquet: Annotated[str | None, Option("Write the tables to this folder.", "DIR", OUTPUT)] = None,
 ) -> None:
@@ -53,7 +53,7 @@ def plan(
     from trine.search.flags import emit_flags, read_flags
     from trine.search.plan import plan as search_plan
 
-    refuse_serving(goal.values)
+    refuse_serving(goal.values, emit)
     check_needed(search.kind, search.values, "plan")
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])

@@ -92,7 +92,12 @@ def refuse_training(names: Collection[str]) -> None:
         raise InputError("is an option of training: leave it out with --serve", field=name)
 
 
-def refuse_serving(names: Collection[str]) -> None:
-    """Raise InputError for options of serving without ``--serve``."""
+def refuse_serving(names: Collection[str], emit: str | None = None) -> None:
+    """Raise InputError for options of serving without ``--serve``. emit: the launch configuration to print."""
+    if emit is not None:
+        from trine.inference.launch_commands import known_launchers
+
+        if emit in known_launchers():
+            raise InputError(f"{emit} serves models: add --serve", field="emit")
     for name in sorted(names):
         raise InputError("is an option of serving: add --serve", field=name)

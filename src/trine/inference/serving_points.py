@@ -149,7 +149,7 @@ class ServingPoint:
 
     @property
     def is_stored_precision(self) -> bool:
-        """Whether the weights are served as they are stored."""
+        """Whether the weights are served in the stored precision."""
         return self.answer.precision == self.stored
 
     def row(self) -> Row:

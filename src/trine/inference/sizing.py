@@ -92,7 +92,7 @@ class _Need:
         return math.ceil(self.requests_per_s * self.output_tokens / copy_tokens_per_s)
 
     def cost(self, copy: ServedCopy, per_gpu: float) -> tuple[float, float]:
-        """Return the GPUs that a copy's rate asks for; of as many GPUs, higher rates come first."""
+        """Return the GPUs that a copy's rate needs; among equal numbers, higher rates come first."""
         rate = per_gpu * copy.total_gpus / copy.copies
         return self.copies(rate) * copy.job.layout.gpus, -per_gpu
 

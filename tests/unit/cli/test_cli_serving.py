@@ -87,6 +87,8 @@ def test_size_prints_one_screen_and_json():
         (["plan", "llama-3-8b", "--serve", "--isl", "1", "--osl", "2"], "error: a search needs a machine: --cluster"),
         (["plan", "llama-3-8b", "--serve", "--cluster", "dgx-h100", "--osl", "2"], "tokens of a prompt: --isl N"),
         (["plan", *SERVED, "--global-batch", "8"], "error: --isl: is an option of serving: add --serve"),
+        (["plan", "llama-3-8b", "--cluster", "dgx-h100", "--global-batch", "8", "--emit", "vllm"],
+         "error: --emit: vllm serves models: add --serve"),
         ([*SIZE, "--days", "3"], "error: --days: is an option of training"),
         ([*SIZE, "--mtbf-per-gpu", "3"], "error: --mtbf-per-gpu: is an option of training"),
         (changed(SIZE, "--requests-per-second", "0"), "error: --requests-per-second: must be a number above 0"),
