@@ -47,7 +47,7 @@ class _Estimate:
 
 
 class PointSearch:
-    """The points of all copies that may meet the limits, and those that were simulated."""
+    """The points of all copies that may meet the limits (one request in each lane always), and the simulated ones."""
 
     def __init__(self, copies: Sequence[ServedCopy], limits: LatencyLimits) -> None:
         self.copies, self.limits = copies, limits
@@ -73,7 +73,7 @@ class PointSearch:
             self.num_points += 1
             times = copy.estimate(requests)
             ttft_s, tpot_s = times.ttft_us * 1e-6, times.tpot_us * 1e-6
-            if self.limits.hold(ttft_s / LATENCY_MARGIN, tpot_s / LATENCY_MARGIN):
+            if requests == 1 or self.limits.hold(ttft_s / LATENCY_MARGIN, tpot_s / LATENCY_MARGIN):
                 rate = copy.rate_per_gpu(requests, times.end_to_end_us * 1e-6)
                 self._estimates.append(_Estimate(copy, requests, rate, tpot_s))
 

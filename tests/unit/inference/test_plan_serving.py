@@ -167,6 +167,12 @@ def test_wrong_questions_are_refused_in_one_line(changes, message):
     assert "\n" not in str(refused.value)
 
 
+def test_few_points_are_simulated():
+    found = ask(MIXTURE, "hgx-h200", 16, tpot="20ms", precision="fp8")
+    assert found.num_layouts == 65
+    assert 5 < found.num_simulated < found.num_points / 8
+
+
 def test_limits_that_no_layout_meets_together_are_refused():
     def copy(ttft_s, tpot_s):
         job = ServingJob(model=DENSE, cluster="dgx-h100", input_tokens=512, output_tokens=64, concurrency=1)
